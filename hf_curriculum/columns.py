@@ -1,0 +1,32 @@
+"""Names of the columns that cross from one stage to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+IMAGE = "image"
+"""A picture (`datasets.Image`)."""
+CAPTION = "caption"
+"""One sentence about the picture (string)."""
+IMAGE_ID = "image_id"
+"""Shared by all captions of one picture (string)."""
+
+
+def require_columns(found: Iterable[str], needed: Iterable[str], *, reader: str, remedy: str) -> None:
+    """Raises a `ValueError` that names the columns `reader` needs and `found` lacks.
+
+    Args:
+        found: the columns there are.
+        needed: the columns there must be.
+        reader: who reads them, the subject of the error's second sentence.
+        remedy: what to do about it, the error's last sentence.
+
+    Raises:
+        ValueError: a needed column is missing.
+    """
+    found = list(found)
+    missing = [column for column in needed if column not in found]
+    if missing:
+        names = ", ".join(f"`{column}`" for column in missing)
+        verb = "is" if len(missing) == 1 else "are"
+        raise ValueError(f"{names} {verb} not in the data, which has the columns {found}. {reader} {remedy}")
