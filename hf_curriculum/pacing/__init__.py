@@ -1,0 +1,82 @@
+"""Curricula, and the plans they make for a data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.iid import IID
+from hf_curriculum.pacing.phases import Phases
+from hf_curriculum.pacing.plan import Plan, make_plan
+from hf_curriculum.pacing.stages import HOLE, Stage
+
+CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (IID, Phases)}
+"""Every curriculum by the name it has in JSON and YAML."""
+
+
+def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
+    """A curriculum from whatever a person may hold: the object, a mapping, a name, JSON or YAML text, or a file of it.
+
+    Raises:
+        ValueError: the text cannot be read, `type` is missing or unknown, or a field is not the curriculum's.
+
+    Example:
+        >>> curriculum_from('{"type": "phases", "num_phases": 3}')
+        Phases(num_phases=3, epochs_per_phase=1, cut='rank', pools='cumulative', thresholds=None,
+        steps_per_phase=None, \
+easy=None, unscored='last', partial_batches='stream')
+    """
+    if isinstance(value, Curriculum):
+        return value
+    mapping = value if isinstance(value, Mapping) else _parse(value)
+    name = mapping.get("type")
+    if name not in CURRICULA:
+        raise ValueError(f"The curriculum {dict(mapping)!r} has type {name!r}; the types are {sorted(CURRICULA)}.")
+    return CURRICULA[name].from_dict(mapping)
+
+
+def _parse(text: str | Path) -> Mapping[str, Any]:
+    import yaml
+
+    given = str(text).strip()
+    if given in CURRICULA:
+        return {"type": given}
+    if given.endswith((".yaml", ".yml", ".json")):
+        path = Path(given)
+        if not path.is_file():
+            raise ValueError(f"The curriculum file {given!r} does not exist.")
+        given = path.read_text(encoding="utf-8")
+    try:
+        # JSON first: its numbers like 1e-5 are words in YAML 1.1.
+        parsed = json.loads(given)
+    except json.JSONDecodeError:
+        try:
+            parsed = yaml.safe_load(given)
+        except yaml.YAMLError as error:
+            raise ValueError(
+                f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor JSON or YAML: "
+                f"{error}"
+            ) from error
+    if not isinstance(parsed, Mapping):
+        raise ValueError(
+            f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor a mapping with a "
+            "`type`."
+        )
+    return parsed
+
+
+__all__ = [
+    "CURRICULA",
+    "HOLE",
+    "IID",
+    "Budget",
+    "Curriculum",
+    "Phases",
+    "Plan",
+    "Stage",
+    "curriculum_from",
+    "make_plan",
+]

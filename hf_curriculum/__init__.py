@@ -1,0 +1,44 @@
+"""Curriculum learning for image-text data on `datasets`, `transformers` and `accelerate`.
+
+Every public name is loaded when it is first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "hf_curriculum.data.collators": ("Augment", "CaptionCollator"),
+    "hf_curriculum.data.loading": ("load_captioned",),
+    "hf_curriculum.data.scenes": ("make_scenes",),
+    "hf_curriculum.data.tokenizer": ("train_wordpiece",),
+    "hf_curriculum.models": ("MODELS", "CaptionGitConfig", "CaptionGitForCausalLM"),
+    "hf_curriculum.ordering": ("cut_buckets", "rank_scores"),
+    "hf_curriculum.pacing": ("CURRICULA", "IID", "Curriculum", "Phases", "Plan", "curriculum_from", "make_plan"),
+    "hf_curriculum.provenance": ("ScoreProvenance", "read_provenance"),
+    "hf_curriculum.scorers": ("SCORERS", "CaptionLength", "NounCount", "Scorer", "add_scores", "add_scores_from"),
+    "hf_curriculum.training": (
+        "CurriculumSampler",
+        "CurriculumTrainer",
+        "CurriculumTrainingArguments",
+        "PacingCallback",
+    ),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - the names are those of the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,250 @@
+"""A plan: a curriculum bound to one data set, batch size and seed. It says what is drawn at any slot of the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hf_curriculum.keyed import mix64
+from hf_curriculum.ordering import Ranking, rank_scores
+from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.describe import describe_plan
+from hf_curriculum.pacing.stages import HOLE, Stage
+
+_CHUNK = 1 << 13
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is trained on, as a pure function of (plan, slot).
+
+    A slot is one place in the stream of examples; slots `step · global_batch_size …` make one optimizer step, on any
+    number of processes. Made by `make_plan`.
+
+    Args:
+        curriculum: the rule.
+        ranking: the data set's order.
+        stages: the stages, one after the other.
+        global_batch_size: examples per optimizer step, over all processes and accumulated batches.
+        seed: the run's data seed.
+        num_filled: examples drawn beyond the rule to fill the last batch.
+        nominal_epochs: the epochs a person would call this run, and its i.i.d. control.
+    """
+
+    curriculum: Curriculum
+    ranking: Ranking
+    stages: tuple[Stage, ...]
+    global_batch_size: int
+    seed: int
+    num_filled: int
+    nominal_epochs: float
+
+    def __post_init__(self) -> None:
+        starts = np.cumsum([0, *(stage.num_slots for stage in self.stages)])
+        object.__setattr__(self, "stage_starts", tuple(int(start) for start in starts))
+        object.__setattr__(self, "_key", mix64(self.seed))
+
+    stage_starts: tuple[int, ...] = ()
+    """First slot of each stage, and the slot behind the last stage."""
+
+    @property
+    def num_slots(self) -> int:
+        """Places in the stream, a multiple of the global batch size."""
+        return self.stage_starts[-1]
+
+    @property
+    def num_draws(self) -> int:
+        """Examples drawn, those that fill the last batch included."""
+        return sum(stage.num_draws for stage in self.stages)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the run, exactly."""
+        return self.num_slots // self.global_batch_size
+
+    @property
+    def control_draws(self) -> int:
+        """Examples that an i.i.d. run of as many epochs draws."""
+        return round(self.nominal_epochs * len(self.ranking))
+
+    @property
+    def cost_ratio(self) -> float:
+        """Examples of the rule relative to its i.i.d. control of as many epochs."""
+        return (self.num_draws - self.num_filled) / self.control_draws
+
+    def ranks(self, start: int, stop: int) -> np.ndarray:
+        """Ranks (0 = easiest) drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example.
+
+        Raises:
+            IndexError: the slots are not in the run.
+        """
+        if not 0 <= start <= stop <= self.num_slots:
+            raise IndexError(f"Slots {start} to {stop} were asked for; the plan has {self.num_slots} slots.")
+        parts = []
+        number = int(np.searchsorted(self.stage_starts, start, side="right")) - 1
+        while start < stop:
+            first = self.stage_starts[number]
+            behind = min(stop, self.stage_starts[number + 1])
+            parts.append(self.stages[number].ranks(start - first, behind - first, self._key))
+            start, number = behind, number + 1
+        if not parts:
+            return np.empty(0, dtype=np.int64)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Row numbers of the data set drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example."""
+        ranks = self.ranks(start, stop)
+        rows = self.ranking.order[ranks]
+        return np.where(ranks == HOLE, HOLE, rows) if self.curriculum.partial_batches == "keep" else rows
+
+    def step_rows(self, step: int) -> np.ndarray:
+        """Row numbers that optimizer step `step` (from 0) trains on, at most `global_batch_size` of them."""
+        rows = self.rows(step * self.global_batch_size, (step + 1) * self.global_batch_size)
+        return rows[rows != HOLE]
+
+    def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
+        """The rows of the run from slot `start` on, a few thousand at a time."""
+        for first in range(start, self.num_slots, _CHUNK):
+            yield self.rows(first, min(first + _CHUNK, self.num_slots))
+
+    def stage_of_step(self, step: int) -> Stage:
+        """The stage of the last slot of optimizer step `step` (from 0)."""
+        slot = (step + 1) * self.global_batch_size - 1
+        return self.stages[int(np.searchsorted(self.stage_starts, slot, side="right")) - 1]
+
+    def stage_end_steps(self) -> dict[int, Stage]:
+        """Each stage by the number of optimizer steps after which its last example has been trained on."""
+        ends = self.stage_starts[1:]
+        return {-(-end // self.global_batch_size): stage for end, stage in zip(ends, self.stages, strict=True)}
+
+    def pass_end_steps(self) -> list[int]:
+        """Numbers of optimizer steps after which a pass over a pool is complete: what `"epoch"` strategies follow."""
+        return sorted(
+            {
+                -(-(start + end) // self.global_batch_size)
+                for start, stage in zip(self.stage_starts, self.stages, strict=False)
+                for end in stage.pass_ends()
+            }
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What has to be the same for a checkpoint to be resumed, JSON-able."""
+        scores = self.ranking.scores
+        digest = None if scores is None else hashlib.blake2b(scores.tobytes(), digest_size=16).hexdigest()
+        return {
+            "curriculum": self.curriculum.to_dict(),
+            "score_column": self.ranking.name,
+            "easy": self.ranking.easy,
+            "num_rows": self.ranking.num_rows,
+            "scores": digest,
+            "global_batch_size": self.global_batch_size,
+            "seed": self.seed,
+            "num_steps": self.num_steps,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as a JSON-able mapping: its fingerprint and its table of stages."""
+        rows = [
+            {
+                "name": stage.name,
+                "rule": stage.rule,
+                "pool": stage.pool_size,
+                "new": new,
+                "epochs": stage.epochs,
+                "draws": stage.num_draws,
+                "first_slot": start,
+                "last_slot": start + stage.num_slots - 1,
+            }
+            for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
+        ]
+        return {**self.fingerprint(), "num_filled": self.num_filled, "num_draws": self.num_draws, "stages": rows}
+
+    def new_examples(self) -> list[int]:
+        """Examples of each stage's pool that no earlier stage could draw."""
+        seen: list[tuple[int, int]] = []
+        fresh = []
+        for stage in self.stages:
+            before = _covered(seen)
+            seen.extend(stage.slices)
+            fresh.append(_covered(seen) - before)
+        return fresh
+
+    def describe(self) -> str:
+        """The plan as a table: phase · rule · pool · new · epochs · steps · share of the run."""
+        return describe_plan(self)
+
+
+def make_plan(
+    curriculum: Curriculum,
+    ranking: Ranking | np.ndarray,
+    *,
+    global_batch_size: int,
+    seed: int = 0,
+    epochs: float | None = None,
+    max_steps: int | None = None,
+) -> Plan:
+    """Binds a curriculum to ranked examples (or their scores, low = easy unless the curriculum says otherwise).
+
+    The stream is rounded up to a whole global batch by further draws from the last pool.
+
+    Args:
+        curriculum: the rule.
+        ranking: the order of the examples, or one score per example.
+        global_batch_size: examples per optimizer step.
+        seed: key of every draw.
+        epochs: `num_train_epochs` if somebody gave it: the length of a curriculum that has none of its own.
+        max_steps: `max_steps` if somebody gave it, likewise.
+
+    Raises:
+        ValueError: a pool is empty, or `epochs` or `max_steps` contradict the curriculum's own length.
+
+    Example:
+        >>> from hf_curriculum import Phases
+        >>> plan = make_plan(Phases(num_phases=2), np.array([1.0, 2, 3, 4]), global_batch_size=2)
+        >>> plan.num_steps, [stage.pool_size for stage in plan.stages]
+        (3, [2, 4])
+    """
+    if global_batch_size < 1:
+        raise ValueError(f"global_batch_size={global_batch_size} was given; a step needs at least 1 example.")
+    if not isinstance(ranking, Ranking):
+        ranking = rank_scores(np.asarray(ranking), curriculum.easy or "low", unscored=curriculum.unscored)
+    if not len(ranking):
+        raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
+    budget = Budget(epochs, max_steps, global_batch_size)
+    stages = curriculum.stages(ranking, budget)
+    short = -sum(stage.num_slots for stage in stages) % global_batch_size
+    if short:
+        last = stages[-1]
+        stages = (*stages[:-1], replace(last, num_draws=last.num_draws + short))
+    nominal = curriculum.nominal_epochs(budget, len(ranking))
+    plan = Plan(curriculum, ranking, stages, global_batch_size, seed, short, nominal)
+    _refuse_conflict(plan, budget)
+    return plan
+
+
+def _refuse_conflict(plan: Plan, budget: Budget) -> None:
+    name = type(plan.curriculum).__name__
+    if budget.steps is not None and budget.steps != plan.num_steps:
+        raise ValueError(
+            f"max_steps={budget.steps} was given, but the plan of {name} has {plan.num_steps:,} steps of "
+            f"{plan.global_batch_size}. Fewer steps would never show the hardest examples, more would have none to "
+            "show. Drop max_steps, or change the curriculum's own length."
+        )
+    if budget.epochs is not None and abs(budget.epochs - plan.nominal_epochs) > 1e-9:
+        raise ValueError(
+            f"num_train_epochs={budget.epochs:g} was given, but {name} runs for {plan.nominal_epochs:g} epochs of its "
+            "pools. Only one of the two can be followed. Drop num_train_epochs, or change the curriculum's own length."
+        )
+
+
+def _covered(slices: list[tuple[int, int]]) -> int:
+    """How many ranks are in at least one of the slices."""
+    total, behind = 0, 0
+    for start, stop in sorted(slices):
+        total += max(0, stop - max(start, behind))
+        behind = max(behind, stop)
+    return total

@@ -1,0 +1,94 @@
+"""Training arguments: those of `transformers`, and what a curriculum adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+
+from hf_curriculum.pacing import Curriculum, curriculum_from
+
+
+@dataclass
+class CurriculumTrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments` with a curriculum.
+
+    Changed default: `num_train_epochs` is −1, "as long as the curriculum says". A number there, or in `max_steps`,
+    gives a curriculum without a length of its own (`IID()`) one, and must agree with any other.
+
+    Raises:
+        ValueError: the curriculum cannot be read, a score column is missing for it, or a setting contradicts exact
+            resuming.
+
+    Example:
+        >>> from hf_curriculum import Phases
+        >>> args = CurriculumTrainingArguments("out", curriculum=Phases(4), score_column="noun_count", report_to=[])
+        >>> args.to_dict()["curriculum"]
+        {'type': 'phases'}
+    """
+
+    num_train_epochs: float = field(
+        default=-1.0,
+        metadata={"help": "Epochs for a curriculum that has no length of its own; -1: as the curriculum says."},
+    )
+    curriculum: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Which examples are shown when: a curriculum in Python, its JSON or YAML text, a file of it, or "
+            "a name. None trains on shuffled passes over everything."
+        },
+    )
+    score_column: str | None = field(
+        default=None, metadata={"help": "The column of the training data that holds one difficulty score per row."}
+    )
+    seed_examples: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Whether each example's own randomness (crops, noise, a set_transform) is seeded by its place in "
+            "the run, so that it resumes exactly. None: wherever the data or the collator may be random."
+        },
+    )
+    audit_draws: bool = field(
+        default=False,
+        metadata={"help": "Write the row numbers trained on, step by step, into output_dir/draws-rank*.jsonl."},
+    )
+    predict_with_generate: bool = field(
+        default=False, metadata={"help": "Whether evaluation generates text for compute_metrics."}
+    )
+    generation_max_length: int | None = field(
+        default=None, metadata={"help": "Longest text to generate in evaluation, in tokens; the model's own if None."}
+    )
+    generation_num_beams: int | None = field(
+        default=None, metadata={"help": "Beams to generate with in evaluation; the model's own if None."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.curriculum is not None:
+            self.curriculum = curriculum_from(self.curriculum)
+        rule: Curriculum | None = self.curriculum
+        if rule is not None and rule.needs_scores and self.score_column is None:
+            raise ValueError(
+                f"The curriculum {type(rule).__name__} sorts examples by a score, and no score_column was given. "
+                "Name the column that `add_scores` wrote, such as score_column='noun_count'."
+            )
+        if self.ignore_data_skip:
+            raise ValueError(
+                "ignore_data_skip=True resumes with other examples or other randomness than the run had. A curriculum "
+                "skips nothing it would have to load anyway: leave ignore_data_skip=False."
+            )
+        config = self.accelerator_config
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(config, name, None):
+                raise ValueError(
+                    f"accelerator_config.{name}=True deals examples to processes in another way than the plan, which "
+                    f"would no longer say what a step trains on. Leave {name} off."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All arguments as a JSON-able mapping, the curriculum as its own mapping."""
+        values = super().to_dict()
+        if isinstance(self.curriculum, Curriculum):
+            values["curriculum"] = self.curriculum.to_dict()
+        return values

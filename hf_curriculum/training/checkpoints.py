@@ -1,0 +1,136 @@
+"""What a checkpoint holds of the curriculum, and which checkpoints are whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+logger = logging.getLogger(__name__)
+
+CURRICULUM_FILE = "curriculum.json"
+_NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+
+
+def write_curriculum(folder: str | Path, facts: dict[str, Any]) -> None:
+    """Writes `curriculum.json` in one piece: a kill leaves the old file or the new one."""
+    target = Path(folder) / CURRICULUM_FILE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_suffix(".partial")
+    scratch.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    os.replace(scratch, target)
+
+
+def read_curriculum(folder: str | Path) -> dict[str, Any]:
+    """What `write_curriculum` wrote.
+
+    Raises:
+        ValueError: the checkpoint was not written by a curriculum run.
+    """
+    path = Path(folder) / CURRICULUM_FILE
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {CURRICULUM_FILE}, so it was not saved by CurriculumTrainer: which examples it has "
+            "seen is unknown. Resume it with the trainer that wrote it, or load its weights and start a new run."
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def invalidate(folder: str | Path) -> None:
+    """Marks a checkpoint that is about to be written again as not whole, until its last file is there."""
+    (Path(folder) / TRAINER_STATE_NAME).unlink(missing_ok=True)
+
+
+def is_complete(folder: str | Path) -> bool:
+    """Whether the file that is written last, the trainer's state, is there and whole."""
+    try:
+        state = json.loads((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict) and "global_step" in state
+
+
+def last_complete_checkpoint(output_dir: str | Path) -> str:
+    """The newest whole checkpoint of a run; one that a kill cut short is named and passed over.
+
+    Raises:
+        ValueError: there is none.
+    """
+    root = Path(output_dir)
+    folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+    numbered = [(int(match[1]), entry) for entry in folders if (match := _NUMBERED.fullmatch(entry.name))]
+    skipped = []
+    for _, folder in sorted(numbered, reverse=True):
+        if is_complete(folder):
+            if skipped:
+                logger.warning(
+                    f"{', '.join(skipped)} in {root} is not whole: the run ended while it was being saved. "
+                    f"Resuming from {folder.name}, the last complete checkpoint."
+                )
+            else:
+                logger.info(f"Resuming from {folder}.")
+            return str(folder)
+        skipped.append(folder.name)
+    found = f"only incomplete ones: {', '.join(skipped)}" if skipped else "none"
+    raise ValueError(
+        f"resume_from_checkpoint=True needs a complete checkpoint in {root}; found {found}. "
+        "Start a new run, or name a checkpoint's folder."
+    )
+
+
+def require_complete(folder: str | Path) -> None:
+    """Refuses a checkpoint that a kill cut short.
+
+    Raises:
+        ValueError: the trainer's state is missing or cut off.
+    """
+    if not is_complete(folder):
+        raise ValueError(
+            f"The checkpoint {folder} is not whole: its {TRAINER_STATE_NAME}, which is written last, is missing or "
+            "cut off. Pass resume_from_checkpoint=True to use the last complete one."
+        )
+
+
+def refuse_other_plan(saved: dict[str, Any], current: dict[str, Any], folder: str | Path) -> None:
+    """Compares the plan a checkpoint was made under with today's.
+
+    Args:
+        saved: `Plan.fingerprint()` at the time of saving.
+        current: `Plan.fingerprint()` now.
+        folder: the checkpoint, for the message.
+
+    Raises:
+        ValueError: something differs that would make the rest of the run another one.
+    """
+    if saved.get("num_rows") != current["num_rows"]:
+        raise ValueError(
+            f"The plan of {folder} was made for {saved.get('num_rows'):,} rows but train_dataset has "
+            f"{current['num_rows']:,}: row numbers would point at other examples. Resume with the data it was "
+            "trained on."
+        )
+    reasons = {
+        "curriculum": "the steps still to come would be another curriculum's",
+        "score_column": "the examples would be in another order",
+        "easy": "the examples would be in another order",
+        "scores": "the examples would be in another order",
+        "global_batch_size": "a step number would stand for other examples",
+        "seed": "the examples would be in another order",
+        "num_steps": "the learning-rate schedule would be another one",
+    }
+    for name, reason in reasons.items():
+        if saved.get(name) != current[name]:
+            what = (
+                "the scores themselves differ"
+                if name == "scores"
+                else f"was {saved.get(name)!r}, is {current[name]!r}"
+            )
+            raise ValueError(
+                f"{folder} cannot be resumed: {name} has changed since it was saved ({what}), and {reason}. "
+                "Set it back, or start a new run from the checkpoint's weights."
+            )

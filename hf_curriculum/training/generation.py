@@ -1,0 +1,51 @@
+"""Text generated during evaluation, so that caption metrics can be computed while training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+_ANSWER = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
+"""Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
+
+
+def generate_predictions(trainer: Trainer, inputs: Mapping[str, Any], prompt: Mapping[str, Any]) -> torch.Tensor:
+    """Token ids generated for one evaluation batch.
+
+    The model sees the batch without its captions: pixel values and whatever else is not text. A collator for a task
+    with prompts adds `prompt_input_ids` and `prompt_attention_mask`, which are handed over without their prefix.
+
+    Args:
+        trainer: whose model and arguments are used.
+        inputs: one batch, on the model's device.
+        prompt: its entries that begin with `prompt_`.
+
+    Returns:
+        int64, shape (B, T): T differs between batches, the trainer pads with −100.
+    """
+    given = {name: value for name, value in inputs.items() if name not in _ANSWER}
+    given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
+    limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
+    wanted = {name: value for name, value in limits.items() if value is not None}
+    with torch.no_grad(), _whole_parameters(trainer):
+        return trainer.model.generate(**given, **wanted, synced_gpus=_synced(trainer))
+
+
+def _synced(trainer: Trainer) -> bool:
+    """Whether all processes must run as many decoding steps as the slowest."""
+    return is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
+
+
+def _whole_parameters(trainer: Trainer) -> contextlib.AbstractContextManager:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if isinstance(trainer.model, FullyShardedDataParallel):
+        return FullyShardedDataParallel.summon_full_params(trainer.model)
+    return contextlib.nullcontext()

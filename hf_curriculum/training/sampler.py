@@ -1,0 +1,69 @@
+"""The sampler: a plan as PyTorch's data loader wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat
+
+from torch.utils.data import Sampler
+
+from hf_curriculum.pacing import HOLE, Plan
+
+PLACEHOLDER = 0
+"""What stands for an example that was trained on before the run was resumed; the trainer drops it unread."""
+
+
+class CurriculumSampler(Sampler):
+    """The rows of a plan, one after the other.
+
+    It holds no state but the plan: the position comes from `start` when iteration begins, so it is right after a
+    resume on any number of processes, where `set_epoch` may never arrive.
+
+    Args:
+        plan: what is drawn when.
+        start: how many optimizer steps lie behind, or a function that says so when iteration begins.
+        placeholders: whether the steps that lie behind are yielded too, as `PLACEHOLDER`: for a loop that skips the
+            batches it has seen, like `Trainer`'s. It costs nothing but the loop's own counting.
+        with_slots: whether to yield (row, slot) pairs, from which an example's own randomness can be seeded.
+
+    Example:
+        >>> import numpy as np
+        >>> from hf_curriculum import IID, make_plan
+        >>> plan = make_plan(IID(epochs=1), np.zeros(6), global_batch_size=3)
+        >>> sorted(CurriculumSampler(plan))
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        start: int | Callable[[], int] = 0,
+        *,
+        placeholders: bool = False,
+        with_slots: bool = False,
+    ) -> None:
+        if plan.curriculum.partial_batches == "keep" and not with_slots:
+            raise ValueError(
+                "partial_batches='keep' leaves holes in the last batch of a pass, which only a loader that drops "
+                "them can read. Train with CurriculumTrainer, or use partial_batches='stream'."
+            )
+        self.plan = plan
+        self.start = start
+        self.placeholders = placeholders
+        self.with_slots = with_slots
+
+    def __len__(self) -> int:
+        """Slots of the whole run, wherever it is resumed."""
+        return self.plan.num_slots
+
+    def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
+        steps = self.start() if callable(self.start) else self.start
+        slot = steps * self.plan.global_batch_size
+        if self.placeholders and slot:
+            yield from repeat((HOLE, PLACEHOLDER) if self.with_slots else PLACEHOLDER, slot)
+        for rows in self.plan.chunks(slot):
+            if self.with_slots:
+                yield from zip(rows.tolist(), range(slot, slot + len(rows)), strict=True)
+            else:
+                yield from rows.tolist()
+            slot += len(rows)

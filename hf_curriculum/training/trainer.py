@@ -1,0 +1,273 @@
+"""`Trainer` with a curriculum."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from hf_curriculum.data.draws import DrawnCollator, DrawnDataset, forked_generators
+from hf_curriculum.ordering import Ranking, rank_scores, read_scores, resolve_easy
+from hf_curriculum.pacing import IID, Curriculum, Plan, make_plan
+from hf_curriculum.training.arguments import CurriculumTrainingArguments
+from hf_curriculum.training.audit import DrawAudit
+from hf_curriculum.training.callback import PacingCallback
+from hf_curriculum.training.checkpoints import (
+    invalidate,
+    last_complete_checkpoint,
+    read_curriculum,
+    refuse_other_plan,
+    require_complete,
+    write_curriculum,
+)
+from hf_curriculum.training.generation import generate_predictions
+from hf_curriculum.training.randomness import may_be_random
+from hf_curriculum.training.sampler import CurriculumSampler
+
+logger = logging.getLogger(__name__)
+
+_INDEX = "example_index"
+
+
+class CurriculumTrainer(Trainer):
+    """A `transformers.Trainer` that shows examples in the order of a curriculum.
+
+    Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
+    function of (plan, seed, step): a run that is killed and resumed with `trainer.train(resume_from_checkpoint=True)`
+    continues bit for bit, and the same global batch on more processes sees the same examples in every step.
+
+    Args:
+        *args: what `Trainer` takes; `args` is a `CurriculumTrainingArguments`.
+        scores: one score per training row, float, shape (n,), in place of `args.score_column`: for data sets without
+            named columns.
+        **kwargs: what `Trainer` takes.
+
+    Attributes:
+        plan: what is drawn when; `print(trainer.plan.describe())` before paying for it.
+
+    Raises:
+        TypeError: `args` is not a `CurriculumTrainingArguments`, or the training data has no length.
+        ValueError: the scores are missing or do not fit, or the plan contradicts `num_train_epochs` or `max_steps`.
+
+    Example:
+        >>> trainer = CurriculumTrainer(model=model, args=args, train_dataset=train, data_collator=collator)
+        >>> print(trainer.plan.describe())
+        >>> trainer.train()
+    """
+
+    def __init__(self, *args: Any, scores: np.ndarray | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.args, CurriculumTrainingArguments):
+            raise TypeError(
+                f"args is a {type(self.args).__name__}, which has no curriculum. Pass "
+                "CurriculumTrainingArguments(...); it takes everything TrainingArguments takes."
+            )
+        self._scores = scores
+        self._plan: Plan | None = None
+        self._ranking: Ranking | None = None
+        self._audit: DrawAudit | None = None
+        if self.train_dataset is not None:
+            self._plan = self._make_plan()
+        self.add_callback(PacingCallback(self))
+
+    # ---- The plan ----
+
+    @property
+    def plan(self) -> Plan:
+        """What is drawn when.
+
+        Raises:
+            ValueError: there is no training data.
+        """
+        if self._plan is None:
+            raise ValueError("The trainer has no train_dataset, so there is nothing to plan. Pass train_dataset=.")
+        return self._plan
+
+    @property
+    def curriculum(self) -> Curriculum:
+        """The rule; shuffled passes over everything where none was given."""
+        return self.args.curriculum or IID()
+
+    def examples_seen(self, step: int | None = None) -> int:
+        """Examples trained on after `step` optimizer steps, so far if None."""
+        step = self.state.global_step if step is None else step
+        return step * self.plan.global_batch_size
+
+    def _rank(self) -> Ranking:
+        rule, data = self.curriculum, self.train_dataset
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise TypeError(
+                f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
+                "from it. Load it without streaming=True."
+            )
+        column = self.args.score_column
+        if self._scores is None and column is None:
+            if rule.needs_scores:
+                raise ValueError(f"{type(rule).__name__} sorts examples by a score: pass score_column= or scores=.")
+            return Ranking.unordered(len(data))
+        scores = read_scores(data, column) if self._scores is None else np.asarray(self._scores, dtype=np.float32)
+        if scores.shape != (len(data),):
+            raise ValueError(
+                f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
+                "other examples. Give one number per row, in the data set's order."
+            )
+        if column is not None:
+            easy = resolve_easy(data, column, rule.easy)
+        else:
+            easy = rule.easy or "low"
+        return rank_scores(scores, easy, unscored=rule.unscored, name=column)
+
+    def _make_plan(self) -> Plan:
+        args = self.args
+        if self._ranking is None:
+            self._ranking = self._rank()
+        return make_plan(
+            self.curriculum,
+            self._ranking,
+            global_batch_size=self.get_total_train_batch_size(args),
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            epochs=args.num_train_epochs if args.num_train_epochs > 0 else None,
+            max_steps=args.max_steps if args.max_steps > 0 else None,
+        )
+
+    # ---- Loading data by the plan ----
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The loader of the whole run as one stream, from the step the run is at."""
+        if self.plan.global_batch_size != self.get_total_train_batch_size(self.args):
+            # auto_find_batch_size has lowered the batch size.
+            self._plan = self._make_plan()
+        data = self.train_dataset
+        if hasattr(data, "remove_columns"):
+            data = self._remove_unused_columns(data, description="Training")
+        return self._get_dataloader(
+            dataset=DrawnDataset(data, self.plan.seed, self._seeded),
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
+        return CurriculumSampler(self.plan, lambda: self.state.global_step, placeholders=True, with_slots=True)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        collator = super()._get_collator_with_removed_columns(data_collator, description)
+        # The training data is wrapped, so the collator has to unwrap it. Other data is not.
+        return DrawnCollator(collator, self.plan.seed, self._seeded) if description == "Training" else collator
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        # A collator that makes the model's inputs from other columns says which.
+        wanted = getattr(self.data_collator, "columns", ())
+        self._signature_columns += [column for column in wanted if column not in self._signature_columns]
+
+    @property
+    def _seeded(self) -> bool:
+        if self.args.seed_examples is not None:
+            return self.args.seed_examples
+        return may_be_random(self.train_dataset, self.data_collator)
+
+    def set_initial_training_values(self, args: Any, dataloader: DataLoader) -> tuple:
+        """`Trainer`'s counts, with the plan's number of steps."""
+        counted = copy.copy(args)
+        counted.max_steps = self.plan.num_steps
+        return super().set_initial_training_values(counted, dataloader)
+
+    # ---- Steps ----
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
+        rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
+        if rows is not None and self._audit is not None:
+            self._audit.add(self.state.global_step, rows)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def check_draws(self) -> None:
+        """Compares the rows trained on since the last check with the plan, and writes them down if asked to.
+
+        Raises:
+            RuntimeError: a step trained on other rows.
+        """
+        if self._audit is not None:
+            self._audit.flush()
+
+    def _start_audit(self) -> DrawAudit | None:
+        args, plan = self.args, self.plan
+        if self._train_batch_size * args.gradient_accumulation_steps * args.world_size != plan.global_batch_size:
+            # Model-parallel processes share batches: then the plan alone does not say who holds which row.
+            return None
+        file = Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if args.audit_draws else None
+        return DrawAudit(
+            plan,
+            process=args.process_index,
+            num_processes=args.world_size,
+            micro_batch=self._train_batch_size,
+            file=file,
+        )
+
+    # ---- Resuming ----
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """`Trainer.train`; `resume_from_checkpoint=True` takes the last checkpoint that is whole.
+
+        Raises:
+            ValueError: there is no whole checkpoint, or it belongs to another plan.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+        elif resume_from_checkpoint:
+            require_complete(resume_from_checkpoint)
+        if resume_from_checkpoint:
+            saved = read_curriculum(resume_from_checkpoint)
+            refuse_other_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
+        output = super().train(resume_from_checkpoint or None, *args, **kwargs)
+        self.check_draws()
+        return output
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(*args, **kwargs)
+        self._audit = self._start_audit()
+        if self._audit is not None:
+            self._audit.resume(self.state.global_step)
+        return trained
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.check_draws()
+        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if self.args.should_save:
+            invalidate(folder)
+            write_curriculum(folder, {"version": 1, "plan": self.plan.to_dict(), "log": []})
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # The trainer's state, written next by the main process, says that a checkpoint is whole: so wait for all.
+        self.accelerator.wait_for_everyone()
+
+    # ---- Evaluation ----
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """`Trainer.evaluate`, which leaves the random streams of training as they were."""
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        with forked_generators(), torch.random.fork_rng(devices=devices):
+            return super().evaluate(*args, **kwargs)
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """`Trainer.prediction_step`; with `predict_with_generate` the predictions are generated token ids."""
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
+        loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
+        return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
