@@ -160,9 +160,12 @@ class CurriculumTrainer(Trainer):
         return CurriculumSampler(self.plan, lambda: self.state.global_step, placeholders=True, with_slots=True)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        collator = super()._get_collator_with_removed_columns(data_collator, description)
-        # The training data is wrapped, so the collator has to unwrap it. Other data is not.
-        return DrawnCollator(collator, self.plan.seed, self._seeded) if description == "Training" else collator
+        # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
+        chosen = hasattr(data_collator, "columns") or hasattr(self.train_dataset, "remove_columns")
+        if description != "Training" or not chosen:
+            data_collator = super()._get_collator_with_removed_columns(data_collator, description)
+        # The training data comes wrapped, so the collator has to unwrap it.
+        return DrawnCollator(data_collator, self.plan.seed, self._seeded) if description == "Training" else data_collator
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

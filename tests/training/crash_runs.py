@@ -1,0 +1,211 @@
+"""Runs that are killed and resumed: the program behind `test_crash.py`.
+
+`python crash_runs.py JOBS.json` imports everything once and forks a group of processes for each job, so that a run
+costs a second or two and not the ten of an import. Nothing here touches torch's thread pool before forking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import TrainerState, set_seed
+
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, curriculum_from
+
+NUM_ROWS = 90
+WIDTH = 6
+
+
+def noisy(batch: dict) -> dict:
+    """A transform that draws from all three global generators, one example after the other."""
+    inputs = [
+        np.asarray(row) + 0.1 * np.random.randn(WIDTH) + 0.1 * torch.randn(WIDTH).numpy() + 0.1 * random.random()  # noqa: NPY002
+        for row in batch["x"]
+    ]
+    return {"x": [torch.tensor(row, dtype=torch.float32) for row in inputs], "labels": batch["labels"]}
+
+
+def make_data() -> Dataset:
+    """Rows with ties in the score and two without one."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(NUM_ROWS, WIDTH))
+    difficulty = np.round(np.abs(x).sum(1)).astype(np.float32)
+    difficulty[[7, 33]] = np.nan
+    data = Dataset.from_dict(
+        {"x": x.tolist(), "labels": (x.sum(1) > 0).astype(int).tolist(), "difficulty": difficulty}
+    )
+    return data.with_transform(noisy)
+
+
+class Net(nn.Module):
+    """A classifier with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+
+    def forward(self, x, labels=None):
+        logits = self.layers(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Recorded(CurriculumTrainer):
+    """Writes what every step trained on, and dies where it is told to."""
+
+    job: dict
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        step = self.state.global_step
+        if step == self.job.get("kill_at") and self.args.process_index == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ids = inputs["example_index"].tolist()
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        with open(f"{self.job['log']}.{self.args.process_index}", "a") as lines:
+            lines.write(json.dumps([step, ids, loss.item()]) + "\n")
+        return loss
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        self._die_in_save("before_optimizer")
+        super()._save_optimizer_and_scheduler(output_dir)
+
+    def _die_in_save(self, place):
+        if self.job.get("kill_in_save") == [self.state.global_step, place] and self.args.process_index == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(job: dict) -> None:
+    """One process of one run."""
+    set_seed(0)
+    settings = {
+        "per_device_train_batch_size": 8,
+        "save_steps": 4,
+        "logging_steps": 1,
+        "dataloader_num_workers": 0,
+        "gradient_accumulation_steps": 1,
+        **job.get("settings", {}),
+    }
+    rule = curriculum_from(job.get("curriculum", {"type": "phases", "num_phases": 3, "easy": "low"}))
+    args = CurriculumTrainingArguments(
+        job["out"],
+        curriculum=rule,
+        score_column="difficulty",
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        learning_rate=0.02,
+        lr_scheduler_type="cosine",
+        warmup_steps=3,
+        audit_draws=True,
+        eval_strategy="steps",
+        eval_steps=3,
+        dataloader_pin_memory=False,
+        ddp_backend="gloo" if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None,
+        remove_unused_columns=False,
+        **settings,
+    )
+    data = make_data()
+    trainer = Recorded(model=Net(), args=args, train_dataset=data, eval_dataset=data.select(range(20)))
+    trainer.job = job
+    if job.get("resume"):
+        with open(f"{job['log']}.{args.process_index}", "a") as lines:
+            lines.write("resumed\n")
+    if job.get("cut_state") is not None:
+        whole = TrainerState.save_to_json
+
+        def cut(self, path):
+            whole(self, path)
+            if self.global_step == job["cut_state"]:
+                text = Path(path).read_text()
+                Path(path).write_text(text[: len(text) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        TrainerState.save_to_json = cut
+    trainer.train(resume_from_checkpoint=job.get("resume", False))
+    if trainer.args.process_index == 0:
+        weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+        logged = [
+            {k: v for k, v in entry.items() if k in ("loss", "eval_loss", "step") or k.startswith("curriculum/")}
+            for entry in trainer.state.log_history
+            if "train_runtime" not in entry
+        ]
+        facts = {
+            "weights": hashlib.sha256(weights).hexdigest(),
+            "steps": trainer.state.global_step,
+            "logged": logged,
+            "planned": [trainer.plan.step_rows(step).tolist() for step in range(trainer.plan.num_steps)],
+            "lr": trainer.lr_scheduler.get_last_lr(),
+        }
+        Path(job["log"] + ".final").write_text(json.dumps(facts))
+
+
+def child(job: dict, rank: int, port: int) -> None:
+    """Becomes process `rank` of the job; never returns."""
+    world = job.get("processes", 1)
+    errors = os.open(f"{job['log']}.err{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    if world > 1:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(world),
+            LOCAL_WORLD_SIZE=str(world),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+    try:
+        train(job)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def launch(job: dict, limit: float = 120) -> None:
+    """Forks the job's processes and waits for them. When one of several dies, the others are killed, as a launcher does."""
+    Path(job["log"]).parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = []
+    for rank in range(job.get("processes", 1)):
+        pid = os.fork()
+        if pid == 0:
+            child(job, rank, port)
+        running.append(pid)
+    end, failed = time.monotonic() + limit, False
+    while running:
+        for pid in list(running):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                running.remove(pid)
+                failed |= status != 0
+        if running and (failed or time.monotonic() > end):
+            time.sleep(0.3)
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            running = []
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    for item in json.loads(Path(sys.argv[1]).read_text()):
+        launch(item)
