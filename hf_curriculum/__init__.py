@@ -11,15 +11,30 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "hf_curriculum.data.captions": ("drop_empty_captions", "expand_captions"),
     "hf_curriculum.data.collators": ("Augment", "CaptionCollator"),
     "hf_curriculum.data.loading": ("load_captioned",),
+    "hf_curriculum.data.pixels": ("make_image_processor",),
     "hf_curriculum.data.scenes": ("make_scenes",),
+    "hf_curriculum.data.splits": ("hold_out",),
     "hf_curriculum.data.tokenizer": ("train_wordpiece",),
+    "hf_curriculum.evaluation": ("generate_captions", "one_row_per_image", "recall_against_shuffled"),
+    "hf_curriculum.hub": ("Report",),
     "hf_curriculum.models": ("MODELS", "CaptionGitConfig", "CaptionGitForCausalLM"),
     "hf_curriculum.ordering": ("cut_buckets", "rank_scores"),
     "hf_curriculum.pacing": ("CURRICULA", "IID", "Curriculum", "Phases", "Plan", "curriculum_from", "make_plan"),
-    "hf_curriculum.provenance": ("ScoreProvenance", "read_provenance"),
-    "hf_curriculum.scorers": ("SCORERS", "CaptionLength", "NounCount", "Scorer", "add_scores", "add_scores_from"),
+    "hf_curriculum.provenance": ("ScoreProvenance", "attach_provenance", "read_provenance"),
+    "hf_curriculum.score_files": ("load_scored", "save_scored"),
+    "hf_curriculum.scorers": (
+        "SCORERS",
+        "CaptionLength",
+        "NounCount",
+        "Scorer",
+        "add_scores",
+        "add_scores_from",
+        "load_scores",
+        "save_scores",
+    ),
     "hf_curriculum.training": (
         "CurriculumSampler",
         "CurriculumTrainer",
@@ -29,7 +44,7 @@ _PUBLIC = {
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - the names are those of the table above
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

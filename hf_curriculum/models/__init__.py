@@ -1,0 +1,27 @@
+"""Models, known to the Auto classes of `transformers` once this module is imported.
+
+`MODELS` names every model class of the library: `MODELS["git"]`.
+"""
+
+from __future__ import annotations
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
+
+from hf_curriculum.models.git import CaptionGitForCausalLM, CaptionGitModel
+from hf_curriculum.models.git_config import CaptionGitConfig
+
+MODELS: dict[str, type[PreTrainedModel]] = {"git": CaptionGitForCausalLM}
+"""Model classes by name."""
+
+AutoConfig.register(CaptionGitConfig.model_type, CaptionGitConfig, exist_ok=True)
+AutoModel.register(CaptionGitConfig, CaptionGitModel, exist_ok=True)
+AutoModelForCausalLM.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
+AutoModelForImageTextToText.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
+
+__all__ = ["MODELS", "CaptionGitConfig", "CaptionGitForCausalLM", "CaptionGitModel"]

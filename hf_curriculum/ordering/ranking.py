@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.provenance import read_provenance
+from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.scorers import SCORERS
 
 Easy = Literal["low", "high"]
@@ -59,14 +59,14 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     """One score column as a contiguous float32 array, read from Arrow in one go.
 
     Args:
-        dataset: a `datasets.Dataset`, or any mapping-like data set with `column_names` and `dataset[column]`.
+        dataset: a `datasets.Dataset`, shuffled, filtered or formatted as it may be.
         column: the score's column.
 
     Returns:
         float32, shape (len(dataset),); null becomes NaN.
 
     Raises:
-        ValueError: the column is missing, or holds something other than one number per row.
+        ValueError: the column is missing, or does not hold numbers.
     """
     names = getattr(dataset, "column_names", None)
     if names is None:
@@ -80,21 +80,7 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
         reader="The curriculum needs one score per row.",
         remedy="Run `add_scores(dataset, ...)`, or `dataset.map(scorer, batched=True)`, or pass another score_column.",
     )
-    # Only the column asked for is taken out of Arrow: indexing a lazy column row by row costs 33 µs each.
-    values = dataset.select_columns([column]).with_format("numpy")[:][column]
-    try:
-        scores = np.ascontiguousarray(np.asarray(values), dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"`{column}` does not hold one number per row ({error}). The curriculum sorts by it. "
-            "Pass the name of a numeric column as `score_column=`."
-        ) from error
-    if scores.ndim != 1:
-        raise ValueError(
-            f"`{column}` holds {scores.ndim}-dimensional values of shape {scores.shape}. The curriculum needs one "
-            "number per row. Pass the name of a numeric column as `score_column=`."
-        )
-    return scores
+    return score_values(dataset, column)
 
 
 def resolve_easy(dataset: Any, column: str, override: Easy | None = None) -> Easy:
@@ -108,9 +94,8 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None) -> Eas
     recorded = read_provenance(dataset).get(column)
     if recorded is not None:
         return recorded.easy
-    for scorer in SCORERS.values():
-        if getattr(scorer, "name", None) == column:
-            return scorer.easy
+    if column in SCORERS:
+        return SCORERS[column].easy
     raise ValueError(
         f"Whether a low or a high `{column}` is easy is not recorded with the data and no scorer writes that column. "
         "The order depends on it. Pass `easy='low'` or `easy='high'` to the curriculum."

@@ -11,7 +11,7 @@ from hf_curriculum.pacing.curriculum import Budget, Curriculum
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.phases import Phases
 from hf_curriculum.pacing.plan import Plan, make_plan
-from hf_curriculum.pacing.stages import HOLE, Stage
+from hf_curriculum.pacing.stages import Stage
 
 CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (IID, Phases)}
 """Every curriculum by the name it has in JSON and YAML."""
@@ -70,7 +70,6 @@ def _parse(text: str | Path) -> Mapping[str, Any]:
 
 __all__ = [
     "CURRICULA",
-    "HOLE",
     "IID",
     "Budget",
     "Curriculum",

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.keyed import mix64
+from hf_curriculum.keyed import HOLE, mix64
 from hf_curriculum.ordering import Ranking, rank_scores
 from hf_curriculum.pacing.curriculum import Budget, Curriculum
 from hf_curriculum.pacing.describe import describe_plan
-from hf_curriculum.pacing.stages import HOLE, Stage
+from hf_curriculum.pacing.stages import Stage
 
 _CHUNK = 1 << 13
 

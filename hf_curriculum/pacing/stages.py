@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_curriculum.keyed import mix64, permute
-
-HOLE = -1
-"""A slot without an example: it fills a batch that is smaller than the others."""
+from hf_curriculum.keyed import HOLE, mix64, permute
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     gives a curriculum without a length of its own (`IID()`) one, and must agree with any other.
 
     Raises:
-        ValueError: the curriculum cannot be read, a score column is missing for it, or a setting contradicts exact
-            resuming.
+        ValueError: the curriculum cannot be read, or a setting contradicts exact resuming.
 
     Example:
         >>> from hf_curriculum import Phases
@@ -67,12 +66,6 @@ class CurriculumTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)
-        rule: Curriculum | None = self.curriculum
-        if rule is not None and rule.needs_scores and self.score_column is None:
-            raise ValueError(
-                f"The curriculum {type(rule).__name__} sorts examples by a score, and no score_column was given. "
-                "Name the column that `add_scores` wrote, such as score_column='noun_count'."
-            )
         if self.ignore_data_skip:
             raise ValueError(
                 "ignore_data_skip=True resumes with other examples or other randomness than the run had. A curriculum "

@@ -53,7 +53,7 @@ class PacingCallback(TrainerCallback):
         trainer = self.trainer
         trainer.check_draws()
         stage = self._stage_ends[step]
-        facts = {"phase": stage.number + 1, "pool_size": stage.pool_size, "examples": trainer.examples_seen(step)}
+        facts = {"phase": stage.number + 1, "pool_size": stage.pool_size}
         facts.update({f"score_{name}": value for name, value in drawn_quantiles(trainer.plan, stage.number).items()})
         # Logging takes back the request to log this step's loss, which is still to be served.
         wanted = trainer.control.should_log

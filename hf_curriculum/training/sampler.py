@@ -7,7 +7,8 @@ from itertools import repeat
 
 from torch.utils.data import Sampler
 
-from hf_curriculum.pacing import HOLE, Plan
+from hf_curriculum.keyed import HOLE
+from hf_curriculum.pacing import Plan
 
 PLACEHOLDER = 0
 """What stands for an example that was trained on before the run was resumed; the trainer drops it unread."""
@@ -67,3 +68,28 @@ class CurriculumSampler(Sampler):
             else:
                 yield from rows.tolist()
             slot += len(rows)
+
+
+def refuse_empty_shares(plan: Plan, micro_batch: int) -> None:
+    """Makes sure that every forward pass has an example where passes keep their own last batch.
+
+    Args:
+        plan: the plan.
+        micro_batch: examples per process and forward pass.
+
+    Raises:
+        ValueError: the last batch of a pass is too small to be shared out.
+    """
+    if plan.curriculum.partial_batches != "keep":
+        return
+    passes = plan.global_batch_size // micro_batch
+    for stage in plan.stages:
+        whole, part = divmod(stage.num_draws, stage.pool_size)
+        for size in ([stage.pool_size] if whole else []) + ([part] if part else []):
+            left = size % plan.global_batch_size
+            if left and left * micro_batch < plan.global_batch_size:
+                raise ValueError(
+                    f"partial_batches='keep' leaves {left} examples for the last batch of a pass over {stage.name}, "
+                    f"and {passes} forward passes share a batch: one of them would have none. Use "
+                    "partial_batches='stream', another batch size, or fewer processes and accumulated batches."
+                )

@@ -28,9 +28,10 @@ from hf_curriculum.training.checkpoints import (
     require_complete,
     write_curriculum,
 )
+from hf_curriculum.training.clock import TrainingClock
 from hf_curriculum.training.generation import generate_predictions
 from hf_curriculum.training.randomness import may_be_random
-from hf_curriculum.training.sampler import CurriculumSampler
+from hf_curriculum.training.sampler import CurriculumSampler, refuse_empty_shares
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class CurriculumTrainer(Trainer):
         self._plan: Plan | None = None
         self._ranking: Ranking | None = None
         self._audit: DrawAudit | None = None
+        self._clock = TrainingClock()
         if self.train_dataset is not None:
             self._plan = self._make_plan()
         self.add_callback(PacingCallback(self))
@@ -111,7 +113,10 @@ class CurriculumTrainer(Trainer):
         column = self.args.score_column
         if self._scores is None and column is None:
             if rule.needs_scores:
-                raise ValueError(f"{type(rule).__name__} sorts examples by a score: pass score_column= or scores=.")
+                raise ValueError(
+                    f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
+                    "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
+                )
             return Ranking.unordered(len(data))
         scores = read_scores(data, column) if self._scores is None else np.asarray(self._scores, dtype=np.float32)
         if scores.shape != (len(data),):
@@ -145,6 +150,7 @@ class CurriculumTrainer(Trainer):
         if self.plan.global_batch_size != self.get_total_train_batch_size(self.args):
             # auto_find_batch_size has lowered the batch size.
             self._plan = self._make_plan()
+        refuse_empty_shares(self.plan, self._train_batch_size)
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
             data = self._remove_unused_columns(data, description="Training")
@@ -165,7 +171,9 @@ class CurriculumTrainer(Trainer):
         if description != "Training" or not chosen:
             data_collator = super()._get_collator_with_removed_columns(data_collator, description)
         # The training data comes wrapped, so the collator has to unwrap it.
-        return DrawnCollator(data_collator, self.plan.seed, self._seeded) if description == "Training" else data_collator
+        return (
+            DrawnCollator(data_collator, self.plan.seed, self._seeded) if description == "Training" else data_collator
+        )
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -217,6 +225,12 @@ class CurriculumTrainer(Trainer):
             file=file,
         )
 
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """`Trainer.log`, which also says how many examples and seconds of training lie behind."""
+        if self.is_in_train:
+            logs = {**logs, "examples": self.examples_seen(), "seconds": round(self._clock.seconds, 3)}
+        super().log(logs, *args, **kwargs)
+
     # ---- Resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -229,15 +243,18 @@ class CurriculumTrainer(Trainer):
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             require_complete(resume_from_checkpoint)
+        self._seconds_before = 0.0
         if resume_from_checkpoint:
             saved = read_curriculum(resume_from_checkpoint)
             refuse_other_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
+            self._seconds_before = saved["seconds"]
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args, **kwargs)
+        self._clock = TrainingClock(self._seconds_before)
         self._audit = self._start_audit()
         if self._audit is not None:
             self._audit.resume(self.state.global_step)
@@ -248,7 +265,8 @@ class CurriculumTrainer(Trainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            write_curriculum(folder, {"version": 1, "plan": self.plan.to_dict(), "log": []})
+            facts = {"version": 1, "plan": self.plan.to_dict(), "seconds": self._clock.seconds, "log": []}
+            write_curriculum(folder, facts)
         super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -261,7 +279,7 @@ class CurriculumTrainer(Trainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves the random streams of training as they were."""
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-        with forked_generators(), torch.random.fork_rng(devices=devices):
+        with forked_generators(), torch.random.fork_rng(devices=devices), self._clock.standing_still():
             return super().evaluate(*args, **kwargs)
 
     def prediction_step(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_curriculum.keyed import HOLE
 from hf_curriculum.ordering import Ranking, rank_scores
-from hf_curriculum.pacing import HOLE, IID, Phases, curriculum_from, make_plan
+from hf_curriculum.pacing import IID, Phases, curriculum_from, make_plan
 
 
 def babylm_scores() -> np.ndarray:

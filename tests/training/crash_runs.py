@@ -179,7 +179,7 @@ def child(job: dict, rank: int, port: int) -> None:
 
 
 def launch(job: dict, limit: float = 120) -> None:
-    """Forks the job's processes and waits for them. When one of several dies, the others are killed, as a launcher does."""
+    """Forks the job's processes and waits for them; when one of several dies, it kills the others."""
     Path(job["log"]).parent.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 STEPS = 23
-"""90 rows in 3 phases of 30, 60 and 90, 8 per step: phases end with steps 4, 12 and 23; checkpoints after every 4th."""
+"""90 rows in 3 phases of 30, 60 and 90, 8 per step: phases end with steps 4, 12 and 23; checkpoints every 4th."""
 
 KILLS = {
     "after a checkpoint": {"kill_at": 5},

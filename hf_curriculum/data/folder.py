@@ -1,0 +1,90 @@
+"""Where the caption file and the pictures of a folder are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+# In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
+CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
+CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
+IMAGE_FOLDERS = ("images", "Images")
+SPLIT_FOLDERS = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+
+
+def find_caption_file(folder: Path) -> Path | None:
+    """The caption file in a folder, or None.
+
+    Raises:
+        ValueError: several files could be it.
+    """
+    for name in CAPTION_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted({path for pattern in CAPTION_PATTERNS for path in folder.glob(pattern)})
+    found = [path for path in found if not path.name.startswith("dataset_infos")]  # datasets' own
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} holds several caption files, {[path.name for path in found]}, and it is not known which is "
+            "meant. Name one: load_captioned('FOLDER/FILE', images='FOLDER/images')."
+        )
+    return found[0] if found else None
+
+
+def find_split_folders(folder: Path) -> dict[str, Path]:
+    """The folders of splits that have a caption file: split -> folder, as `datasets` names splits."""
+    folders = {split: folder / name for name, split in reversed(SPLIT_FOLDERS.items()) if (folder / name).is_dir()}
+    order = dict.fromkeys(SPLIT_FOLDERS.values())
+    return {split: folders[split] for split in order if split in folders and find_caption_file(folders[split])}
+
+
+def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
+    """The folder of pictures that belongs to a caption file: the one it is in, or `images/` beside it, or None."""
+    beside = caption_file.parent
+    if any((beside / name).is_file() for name in file_names[:100]):
+        return beside
+    return next((beside / name for name in IMAGE_FOLDERS if (beside / name).is_dir()), None)
+
+
+def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
+    """The paths of the pictures in `folder`, which may hold them by their whole name or without its folders.
+
+    Files that are missing get a path all the same: checking the pictures counts and names them.
+
+    Args:
+        folder: where the pictures are.
+        file_names: as the caption file gives them ("a.jpg", "val2014/a.jpg").
+
+    Raises:
+        FileNotFoundError: there is no such folder, or none of the pictures is in it.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"The folder of pictures {folder} does not exist. Give another as `images=`, or `images=False` for text "
+            "alone."
+        )
+    root = str(folder.absolute())
+    layouts = {
+        os.path.join(root, ""): lambda name: os.path.join(root, name),
+        os.path.join(root, "images", ""): lambda name: os.path.join(root, "images", name),
+        os.path.join(root, "") + " without the names' folders": lambda name: os.path.join(
+            root, os.path.basename(name)
+        ),
+    }
+    for names in (file_names[:100], file_names):  # the first few nearly always decide
+        for place in layouts.values():
+            if any(os.path.isfile(place(name)) for name in names):
+                return [place(name) for name in file_names]
+    raise FileNotFoundError(
+        f"None of the {len(set(file_names))} pictures that the caption file names (the first is {file_names[0]!r}) is "
+        f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
+        "text alone."
+    )

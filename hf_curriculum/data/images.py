@@ -1,0 +1,179 @@
+"""Any picture a data set may hold, as eight-bit RGB."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageChops, ImageOps
+from PIL.ExifTags import Base
+
+# What Pillow lets through for a damaged file, beside its own OSErrors (found by flipping bytes of real files).
+DECODING_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+# Modes whose numbers are wider than a byte: `convert("RGB")` would clip them at 255, that is, to white.
+WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
+WHITE = (255, 255, 255, 255)
+
+
+class UnreadableImageError(ValueError):
+    """A picture that cannot be decoded, or decoded but not understood. The message names it and says why."""
+
+
+def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
+    """The picture as an upright eight-bit RGB image.
+
+    - Orientation in EXIF is applied.
+    - Transparency (RGBA, LA, palette or colour-key) is composited on white, as on the page the picture came from.
+    - 16-bit and 32-bit greys are scaled by the range of their type: 0…65535 to 0…255. 32-bit integers within 0…255
+      count as bytes and within 0…65535 as 16-bit; wider ones, and floats outside 0…1 and 0…255, are stretched over
+      their own range if they come from a file.
+    - CMYK: JPEGs with Adobe's marker hold inverted inks, those without it hold plain ones.
+    - Of an animation, the first frame.
+
+    Args:
+        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of an undecoded
+            `datasets.Image` column, or an array or tensor (H, W), (H, W, 1 | 2 | 3 | 4) or (1 | 3 | 4, H, W): unsigned
+            bytes, 16-bit integers, booleans, or floats in 0…1 or 0…255. An RGB image comes back as it is, not copied.
+        name: what to call the picture in errors, where it has no path of its own.
+
+    Raises:
+        UnreadableImageError: the file is missing, truncated, damaged or no picture; the array's shape or range has no
+            reading as a picture; there is no picture at all (`None`).
+
+    Example:
+        >>> to_rgb(Image.new("LA", (2, 2), (0, 0))).getpixel((0, 0))
+        (255, 255, 255)
+    """
+    name = name or _name(image)
+    try:
+        return _flatten(_upright(_open(image, name)), name)
+    except UnreadableImageError:
+        raise
+    except FileNotFoundError as error:
+        raise UnreadableImageError(f"{name}: there is no such file.") from error
+    except DECODING_ERRORS as error:
+        raise UnreadableImageError(f"{name} cannot be decoded ({type(error).__name__}: {error}).") from error
+
+
+def _name(image: Any) -> str:
+    if isinstance(image, (str, PathLike)):
+        return fspath(image)
+    if isinstance(image, dict):
+        return image.get("path") or "a picture given as bytes"
+    if isinstance(image, Image.Image):
+        return getattr(image, "filename", "") or "a picture without a file name"  # set on images opened from a path
+    return f"a picture given as {type(image).__name__}"
+
+
+def _open(image: Any, name: str) -> Image.Image:
+    """A loaded PIL image."""
+    if isinstance(image, Image.Image):
+        image.load()
+        return image
+    if isinstance(image, dict) and (image.get("bytes") is not None or image.get("path") is not None):
+        image = image["path"] if image.get("bytes") is None else image["bytes"]
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return _load(io.BytesIO(image))
+    if isinstance(image, (str, PathLike)):
+        return _open_remote(fspath(image)) if "://" in fspath(image) else _load(fspath(image))
+    if isinstance(image, np.ndarray) or hasattr(image, "__array__"):
+        return _from_array(np.asarray(image), name)
+    raise UnreadableImageError(
+        f"{name} is no picture: a PIL image, a path, bytes, a dict with `bytes` or `path`, or an array is needed, and "
+        f"{image!r:.80} was found. Leave such rows out, as `load_captioned` does."
+    )
+
+
+def _load(file: str | io.BytesIO) -> Image.Image:
+    with Image.open(file) as image:
+        image.load()
+    return image
+
+
+def _open_remote(path: str) -> Image.Image:
+    from datasets import Image as ImageFeature  # only remote paths pay for this import
+
+    return ImageFeature().decode_example({"path": path, "bytes": None})
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
+        image = _keep_info(ImageChops.invert(image), image)  # Pillow inverts every CMYK JPEG, Adobe's or not
+    if image.getexif().get(Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def _keep_info(image: Image.Image, source: Image.Image) -> Image.Image:
+    image.info = dict(source.info)  # holds the EXIF block
+    return image
+
+
+def _flatten(image: Image.Image, name: str) -> Image.Image:
+    if image.mode in WIDE_MODES:
+        values = np.asarray(image)
+        if image.mode == "I" and image.format == "PNG":  # PNG knows no 32 bits: older Pillow opens 16-bit files so
+            values = values.astype(np.uint16)
+        return Image.fromarray(_to_bytes(values, name, stretch=True)).convert("RGB")
+    if image.mode in ALPHA_MODES or "transparency" in image.info:
+        picture = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, WHITE), picture).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _from_array(values: np.ndarray, name: str) -> Image.Image:
+    shape = values.shape
+    if values.ndim == 3 and shape[-1] not in (1, 2, 3, 4) and shape[0] in (1, 3, 4):
+        values = np.moveaxis(values, 0, -1)
+    if values.ndim == 3 and values.shape[-1] == 1:
+        values = values[:, :, 0]
+    if 0 in shape or not (values.ndim == 2 or (values.ndim == 3 and values.shape[-1] in (2, 3, 4))):
+        raise UnreadableImageError(
+            f"{name} has the shape {shape}. A picture is (height, width), (height, width, channels) or (channels, "
+            "height, width) with 1 to 4 channels."
+        )
+    return Image.fromarray(np.ascontiguousarray(_to_bytes(values, name, stretch=False)))
+
+
+def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
+    """The same picture in 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype == bool:
+        return values.astype(np.uint8) * np.uint8(255)
+    if values.dtype.kind not in "uif" or not np.isfinite(values).all():
+        raise UnreadableImageError(f"{name} holds {values.dtype} values that are not all finite numbers.")
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind == "f":
+        known_ranges = (1.0, 255.0)
+    elif values.dtype.itemsize == 2 and values.dtype.kind == "u":
+        known_ranges = (65535.0,)
+    else:
+        known_ranges = (255.0, 65535.0)
+    top = next((top for top in known_ranges if low >= 0 and high <= top), None)
+    if top is None and not stretch:
+        raise UnreadableImageError(
+            f"{name} holds {values.dtype} values from {low:g} to {high:g}, and no scale is known for them. If it was "
+            "normalised already, leave that to the image processor; otherwise give bytes, or floats in 0…1."
+        )
+    if top is None:
+        values, top = values.astype(np.float64) - low, (high - low) or 1.0
+    return np.round(values.astype(np.float64) * 255.0 / top).astype(np.uint8)

@@ -1,0 +1,107 @@
+"""From an RGB picture to the numbers a vision tower reads, without torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import ViTImageProcessorPil
+from transformers.image_processing_backends import PilBackend
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
+
+# The steps of `PilBackend` that a table of pixel values replaces. A processor with its own version of any is called.
+_STEPS = (
+    "preprocess",
+    "_preprocess",
+    "process_image",
+    "resize",
+    "rescale",
+    "normalize",
+    "_preprocess_image_like_inputs",
+)
+
+
+def make_image_processor(
+    size: int | tuple[int, int] = 224,
+    mean: Sequence[float] = tuple(IMAGENET_DEFAULT_MEAN),
+    std: Sequence[float] = tuple(IMAGENET_DEFAULT_STD),
+    *,
+    resample: str = "bicubic",
+) -> ViTImageProcessorPil:
+    """An image processor that resizes to a fixed size and normalises, on Pillow and numpy alone.
+
+    It saves with the model (`save_pretrained`) and loads with
+    `AutoImageProcessor.from_pretrained(folder, backend="pil")`; without `backend` a machine that has torchvision gets
+    torchvision's resizing, whose numbers differ slightly.
+
+    Args:
+        size: height and width in pixels, or one number for both.
+        mean: of red, green and blue in 0…1, subtracted. The default is ImageNet's, which DINO's towers were trained
+            with.
+        std: of red, green and blue in 0…1, divided by.
+        resample: a filter of Pillow by name: "nearest", "box", "bilinear", "hamming", "bicubic" or "lanczos".
+
+    Raises:
+        ValueError: `resample` is none of these, or `size` is not positive.
+
+    Example:
+        >>> make_image_processor(64)(Image.new("RGB", (10, 20)), return_tensors="pt")["pixel_values"].shape
+        torch.Size([1, 3, 64, 64])
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < 1:
+        raise ValueError(f"`size={size}` was given. Height and width in pixels must be at least 1.")
+    filters = [member.name.lower() for member in PILImageResampling]
+    if resample not in filters:
+        raise ValueError(f"`resample={resample!r}` was given. Pillow's filters are {filters}.")
+    return ViTImageProcessorPil(
+        size={"height": height, "width": width},
+        image_mean=list(mean),
+        image_std=list(std),
+        resample=PILImageResampling[resample.upper()],
+    )
+
+
+class PixelTable:
+    """What a plain resize-and-normalise processor returns for one picture, bit for bit, in half its time.
+
+    Such a processor maps each of a channel's 256 values to one number, so the numbers are computed once, by the
+    processor itself, and looked up afterwards. Made by `pixel_table`, for processors it is right for.
+
+    Args:
+        processor: a processor that `is_plain`.
+
+    Shapes: a call takes an RGB picture of any size and returns (3, H, W) float32.
+    """
+
+    def __init__(self, processor: PilBackend) -> None:
+        self.height, self.width = processor.size.height, processor.size.width
+        self.resample = PILImageResampling.BILINEAR if processor.resample is None else processor.resample
+        ramp = Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2))  # (1, 256, 3)
+        values = processor(ramp, do_resize=False, return_tensors="np")["pixel_values"]  # (1, 3, 1, 256)
+        self.table = np.ascontiguousarray(values[0, :, 0], dtype=np.float32)  # (3, 256)
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        resized = np.asarray(image.resize((self.width, self.height), self.resample))  # (H, W, 3)
+        pixels = np.empty((3, self.height, self.width), dtype=np.float32)
+        for channel, values in enumerate(self.table):
+            np.take(values, resized[:, :, channel], out=pixels[channel], mode="clip")  # "clip" spares a copy of `out`
+        return torch.from_numpy(pixels)
+
+
+def is_plain(processor: Any) -> bool:
+    """Whether the processor resizes to a fixed height and width, rescales, normalises and does nothing else."""
+    return (
+        isinstance(processor, PilBackend)
+        and all(getattr(type(processor), step) is getattr(PilBackend, step) for step in _STEPS)
+        and bool(processor.do_resize and processor.size.height and processor.size.width)
+        and not (processor.do_center_crop or processor.do_pad)
+    )
+
+
+def process_image(processor: Any, image: Image.Image) -> dict[str, torch.Tensor]:
+    """The outputs of any image processor for one RGB picture, without the batch dimension."""
+    return {name: values[0] for name, values in processor(images=[image], return_tensors="pt").items()}

@@ -1,0 +1,190 @@
+"""A WordPiece tokenizer learnt from the training text alone, the same for the same text."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from hf_curriculum.columns import CAPTION, require_columns
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+_BATCH = 1000
+_BERT_LAYOUT_FROM = 10_000
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def train_wordpiece(
+    texts: Iterable[str] | Dataset | IterableDataset,
+    vocab_size: int = 30_522,
+    *,
+    lowercase: bool = True,
+    min_frequency: int = 2,
+    layout: Literal["bert", "compact"] | None = None,
+    max_length: int = 1024,
+    column: str = CAPTION,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Learns a BERT-style WordPiece vocabulary and returns a tokenizer that writes `[CLS] text [SEP]`.
+
+    The text is read twice, in batches, and never held in memory (a source that can be read only once goes through a
+    temporary file): first for its characters, then for the pieces. Fixing the characters' ids in between is what makes
+    the vocabulary the same in every run; trained in one go its ids, and with them ties between pieces, change from run
+    to run. No token is a beginning or an end of text: generation starts from `cls_token` and stops at `sep_token`.
+
+    Args:
+        texts: the training text: strings, or a data set with a text column.
+        vocab_size: most entries, special ones included; text with fewer frequent pieces gives fewer.
+        lowercase: lower case, and accents removed, as in uncased BERT.
+        min_frequency: how often two neighbours must occur to become one piece.
+        layout: `"bert"` puts the special tokens where bert-base-uncased has them, [PAD] 0, [UNK] 100, [CLS] 101, [SEP]
+            102, [MASK] 103, with [unused] entries between; `"compact"` puts them at 0 to 4. By default BERT's from
+            10,000 entries on, where a hundred of them do not matter.
+        max_length: `model_max_length`, at most the positions of the model.
+        column: the text column of a data set.
+        show_progress: show progress bars.
+
+    Returns:
+        A fast tokenizer without token type ids; `save_pretrained` and `AutoTokenizer.from_pretrained` round trip.
+
+    Raises:
+        ValueError: no words in the text, a vocabulary smaller than special tokens and characters, an unknown layout, a
+            missing column.
+        TypeError: something in `texts` is not a string, or `texts` is itself one.
+
+    Source: Saha et al. 2024 (BabyLM), section 4.1: WordPiece of 30,522 entries, trained on the training text.
+
+    Example:
+        >>> tokenizer = train_wordpiece(["a red ball", "a red cube"], vocab_size=40)
+        >>> tokenizer.decode(tokenizer("A red ball").input_ids)
+        '[CLS] a red ball [SEP]'
+    """
+    if layout is None:
+        layout = "bert" if vocab_size >= _BERT_LAYOUT_FROM else "compact"
+    if layout not in ("bert", "compact"):
+        raise ValueError(f"layout={layout!r} is not known. Special tokens lie as in 'bert' or 'compact': pass one.")
+    special = list(_BERT if layout == "bert" else _SPECIAL)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogatepass", newline="\n") as spool:
+        read = _reader(texts, column, spool)
+        characters = _characters(read, lowercase)
+        if not characters:
+            raise ValueError(
+                "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
+                "is not empty and that no earlier reader has used it up."
+            )
+        if len(special) + len(characters) > vocab_size:
+            raise ValueError(
+                f"vocab_size={vocab_size} is too small: {len(special)} special tokens ({layout} layout) and "
+                f"{len(characters)} characters of the text, word-initial and word-internal ones apart, need "
+                f"{len(special) + len(characters)} entries before any piece is learnt. Raise `vocab_size`, use "
+                "`layout='compact'`, or clean the text of rare characters."
+            )
+        vocabulary = _learn(read, special + characters, vocab_size, min_frequency, lowercase, show_progress)
+    return _wrap(vocabulary, lowercase, max_length)
+
+
+def _reader(
+    texts: Iterable[str] | Dataset | IterableDataset, column: str, spool: tempfile._TemporaryFileWrapper
+) -> Callable[[], Iterator[list[str]]]:
+    """A function that reads the text from its start, in batches, as often as it is called."""
+    from datasets import Dataset, IterableDataset
+
+    if isinstance(texts, str):
+        raise TypeError("`texts` is a single string, whose items are letters. Pass a list of strings, or a data set.")
+    if isinstance(texts, (Dataset, IterableDataset)):
+        if texts.column_names is not None:
+            require_columns(texts.column_names, [column], reader="The tokenizer reads it.", remedy="Pass `column=`.")
+        source = texts.select_columns([column])
+        return lambda: (_checked(batch[column]) for batch in source.iter(batch_size=_BATCH))
+    if iter(texts) is not texts:
+        return lambda: _batches(texts)
+    for batch in _batches(texts):
+        # One line per text; WordPiece takes a line break for any other white space.
+        spool.writelines(text.replace("\n", " ") + "\n" for text in batch)
+
+    def again() -> Iterator[list[str]]:
+        spool.seek(0)
+        return _batches(spool)
+
+    return again
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == _BATCH:
+            yield _checked(batch)
+            batch = []
+    if batch:
+        yield _checked(batch)
+
+
+def _checked(batch: list[str]) -> list[str]:
+    for text in batch:
+        if not isinstance(text, str):
+            raise TypeError(
+                f"The training text holds {text!r}, a {type(text).__name__}. A tokenizer learns from strings: filter "
+                "out the rows without text, or convert them."
+            )
+    return batch
+
+
+def _untrained(vocabulary: dict[str, int] | None, lowercase: bool) -> Tokenizer:
+    """BERT's normaliser, pre-tokeniser and decoder around a WordPiece vocabulary."""
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def _characters(read: Callable[[], Iterator[list[str]]], lowercase: bool) -> list[str]:
+    """Sorted single-character entries of the text: `a` where one begins a word, `##a` where one continues it."""
+    probe = _untrained({}, lowercase)
+    # Room for nothing: what comes out is what the trainer enters before it learns anything.
+    probe.train_from_iterator(read(), trainers.WordPieceTrainer(vocab_size=0, show_progress=False))
+    return sorted(probe.get_vocab(), key=lambda entry: (entry.startswith("##") and len(entry) > 2, entry))
+
+
+def _learn(
+    read: Callable[[], Iterator[list[str]]],
+    fixed: list[str],
+    vocab_size: int,
+    min_frequency: int,
+    lowercase: bool,
+    show_progress: bool,
+) -> dict[str, int]:
+    """The vocabulary: `fixed` entries at ids 0, 1, 2, ..., then pieces in the order they were learnt."""
+    tokenizer = _untrained({}, lowercase)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=fixed, show_progress=show_progress
+    )
+    tokenizer.train_from_iterator(read(), trainer)
+    return tokenizer.get_vocab()
+
+
+def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTrainedTokenizerFast:
+    """A `transformers` tokenizer in which the five special tokens alone are special."""
+    tokenizer = _untrained(vocabulary, lowercase)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+    )

@@ -1,0 +1,179 @@
+"""Captions for the pictures of a data set."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.images import to_rgb
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import ProcessorMixin
+
+
+def generate_captions(
+    model: torch.nn.Module,
+    dataset: Dataset,
+    processor: ProcessorMixin,
+    *,
+    batch_size: int = 32,
+    max_new_tokens: int = 30,
+    num_beams: int = 1,
+    image_column: str = IMAGE,
+    progress: bool = True,
+    **options: Any,
+) -> list[str]:
+    """One generated caption per row of `dataset`.
+
+    The model is in evaluation mode meanwhile, and every one of its modules in its former mode afterwards. The
+    global random states of Python, numpy and torch are as before, so that captions written during training leave
+    the rest of the run as it would have been.
+
+    Args:
+        model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`.
+        dataset: one row per picture (`one_row_per_image`); formats and transforms set on it are put aside.
+        processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`, a `CaptionCollator`).
+        batch_size: pictures per call of `generate`.
+        max_new_tokens: tokens at most per caption.
+        num_beams: beams; 1 is greedy.
+        image_column: the column of pictures, in any form `to_rgb` reads.
+        progress: shows a bar when it takes more than two seconds.
+        options: more arguments of `generate`; `do_sample` is `False` unless given.
+
+    Returns:
+        Captions without special tokens, words separated by one space, in the order of the rows.
+
+    Raises:
+        ValueError: `image_column` is not in the data; a `batch_size`, `max_new_tokens` or `num_beams` below 1; a row
+            without a picture.
+
+    Example:
+        >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
+    """
+    _check_positive(batch_size=batch_size, max_new_tokens=max_new_tokens, num_beams=num_beams)
+    require_columns(
+        dataset.column_names,
+        [image_column],
+        reader="Captions are generated from pictures.",
+        remedy="Pass `image_column=`.",
+    )
+    pictures = dataset.with_format(None).select_columns(image_column)
+    weight = next(model.parameters())
+    options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
+    captions: list[str] = []
+    with (
+        _evaluating(model),
+        _random_states_kept(weight.device),
+        torch.inference_mode(),
+        tqdm(total=len(pictures), desc="captions", unit="image", delay=2, disable=not progress) as bar,
+    ):
+        for start in range(0, len(pictures), batch_size):
+            rows = enumerate(pictures[start : start + batch_size][image_column], start)
+            images = [to_rgb(image, name=f"The picture of row {row}") for row, image in rows]
+            pixels = processor.image_processor(images=images, return_tensors="pt")["pixel_values"]  # [b, 3, h, w]
+            ids = model.generate(pixel_values=pixels.to(weight.device, weight.dtype), **options)  # [b, length]
+            texts = processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            captions += [" ".join(text.split()) for text in texts]
+            bar.update(len(images))
+    return captions
+
+
+def one_row_per_image(dataset: Dataset) -> Dataset:
+    """The first row of each image, in their order: what captions are generated for.
+
+    Args:
+        dataset: has the column `image_id`.
+
+    Raises:
+        ValueError: there is no `image_id`, or a row's is empty.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> pairs = Dataset.from_dict({"image_id": ["b", "b", "a"], "caption": ["a dog", "it barks", "a cat"]})
+        >>> one_row_per_image(pairs)["caption"][:]
+        ['a dog', 'a cat']
+    """
+    first: dict[str, int] = {}
+    for row, image_id in enumerate(_image_ids(dataset)):
+        first.setdefault(image_id, row)
+    return dataset.select(list(first.values()))
+
+
+def references(dataset: Dataset) -> dict[str, list[str]]:
+    """All captions of each image, by `image_id`, in the order of the rows.
+
+    Args:
+        dataset: has the columns `image_id` and `caption`; rows without a caption are left out.
+
+    Raises:
+        ValueError: a column is missing, or a row's `image_id` is empty.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> pairs = Dataset.from_dict({"image_id": ["b", "b", "a"], "caption": ["a dog", "it barks", "a cat"]})
+        >>> references(pairs)
+        {'b': ['a dog', 'it barks'], 'a': ['a cat']}
+    """
+    require_columns(
+        dataset.column_names, [CAPTION], reader="Generated captions are compared with it.", remedy="Rename the column."
+    )
+    found: dict[str, list[str]] = {}
+    captions = dataset.with_format(None).select_columns(CAPTION)[:][CAPTION]
+    for image_id, caption in zip(_image_ids(dataset), captions, strict=True):
+        found.setdefault(image_id, []).extend([caption] if caption else [])
+    return found
+
+
+def _image_ids(dataset: Dataset) -> list[str]:
+    require_columns(
+        dataset.column_names,
+        [IMAGE_ID],
+        reader="It says which captions belong to the same picture.",
+        remedy="Add it; with one caption per picture any unique string will do.",
+    )
+    ids = dataset.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
+    missing = sum(image_id is None for image_id in ids)
+    if missing:
+        raise ValueError(
+            f"{missing:,} of {len(ids):,} rows have no `image_id`. It says which captions belong to the same picture: "
+            "these rows would count as one. Give each picture an id."
+        )
+    return ids
+
+
+def _check_positive(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+
+
+@contextmanager
+def _random_states_kept(device: torch.device) -> Iterator[None]:
+    devices = [device] if device.type == "cuda" else []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the global state is what is kept)
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002

@@ -1,0 +1,22 @@
+"""Figures of a curriculum run: pure functions from numbers to a matplotlib `Figure`, in light and dark."""
+
+from __future__ import annotations
+
+from hf_curriculum.hub.figures.canvas import to_png
+from hf_curriculum.hub.figures.curves import validation_curves
+from hf_curriculum.hub.figures.distribution import score_distribution
+from hf_curriculum.hub.figures.drawn import drawn_scores
+from hf_curriculum.hub.figures.growth import pool_growth
+from hf_curriculum.hub.figures.theme import DARK, LIGHT, THEMES, Theme
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "THEMES",
+    "Theme",
+    "drawn_scores",
+    "pool_growth",
+    "score_distribution",
+    "to_png",
+    "validation_curves",
+]

@@ -1,0 +1,106 @@
+"""Text, numbers and pictures as HTML that stays inside its place, whatever they hold."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import re
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from hf_curriculum.data.images import to_rgb
+from hf_curriculum.hub.numbers import number
+
+# Characters that no HTML document may hold, and halves of surrogate pairs, which UTF-8 cannot.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_CODE = re.compile(r"`([^`\n]+)`")
+_STRONG = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*", re.DOTALL)
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_NUMERIC = re.compile(r"[+\-−±]?\s?[\d.,]+\s?(%|[a-zA-Z/]{1,8})?")
+
+
+def escape(text: object, limit: int | None = None) -> str:
+    """Text for an element or a quoted attribute: no tag, no forbidden character, no more than `limit` characters.
+
+    Example:
+        >>> escape("<b> & co", limit=4)
+        '&lt;b&gt; …'
+    """
+    plain = str(text)
+    if limit is not None and len(plain) > limit:
+        plain = plain[:limit] + "…"
+    return html.escape(_FORBIDDEN.sub("\ufffd", plain), quote=True)
+
+
+def prose(text: str) -> str:
+    """Paragraphs (separated by an empty line), `- ` lists, fenced blocks, `code` and **bold**; all else is text."""
+    parts = _FENCE.split(text)  # text, content of a block, text, ...
+    return "\n".join(
+        preformatted(part)
+        if index % 2
+        else "\n".join(_block(block) for block in re.split(r"\n\s*\n", part) if block.strip())
+        for index, part in enumerate(parts)
+        if part.strip()
+    )
+
+
+def preformatted(text: str) -> str:
+    """Text in a fixed-width font, lines as they are."""
+    return f'<pre tabindex="0" dir="auto">{escape(text.strip(chr(10)))}</pre>'
+
+
+def _block(block: str) -> str:
+    lines = [line.strip() for line in block.strip().splitlines()]
+    if all(line.startswith(("- ", "* ")) for line in lines):
+        return "<ul>" + "".join(f'<li dir="auto">{_inline(line[2:])}</li>' for line in lines) + "</ul>"
+    return f'<p dir="auto">{_inline(" ".join(lines))}</p>'
+
+
+def _inline(text: str) -> str:
+    pieces = _CODE.split(text)  # text, code, text, ...: no markup inside code
+    return "".join(
+        f"<code>{escape(piece)}</code>" if index % 2 else _STRONG.sub(r"<strong>\1</strong>", escape(piece))
+        for index, piece in enumerate(pieces)
+    )
+
+
+def cell(value: Any) -> str:
+    """A value as text for people: thousands separators, four digits, a dash for what is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if is_number(value):
+        return number(value, digits=4)
+    return str(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number (numpy's included), which `bool` is not."""
+    return isinstance(value, (int, float)) or (
+        hasattr(value, "dtype") and value.dtype.kind in "iuf" and value.ndim == 0
+    )
+
+
+def reads_as_number(value: Any) -> bool:
+    """Whether a table cell belongs under the digits of its column: a number, one as text (`"0.5 %"`), or missing."""
+    if value is None or isinstance(value, bool):
+        return value is None
+    return is_number(value) or bool(_NUMERIC.fullmatch(str(value).strip())) or str(value) in ("", "–")
+
+
+def data_uri(content: bytes, media_type: str) -> str:
+    """Bytes as an address that needs no request."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def picture_uri(image: Any, longest: int, quality: int = 82) -> tuple[str, int, int]:
+    """A picture as a JPEG address, its width and its height; shrunk to `longest` pixels, never enlarged."""
+    small = to_rgb(image).copy()
+    small.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    out = BytesIO()
+    small.save(out, format="JPEG", quality=quality, optimize=True)
+    return data_uri(out.getvalue(), "image/jpeg"), small.width, small.height

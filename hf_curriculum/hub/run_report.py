@@ -1,0 +1,171 @@
+"""The report of a recipe's runs: what was trained on, what came out, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
+from hf_curriculum.hub.gallery import Gallery
+from hf_curriculum.hub.report import Report
+from hf_curriculum.provenance import read_provenance, score_values
+
+RunFacts = Mapping[str, Any]
+"""One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
+`steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
+and `references` per picture."""
+
+
+def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
+    """The plans as printed before training, and how the pools grow."""
+    for run in _one_per_name(runs):
+        report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
+    growth = {
+        run["name"]: [(stage["first_slot"], stage["last_slot"], stage["pool"]) for stage in run["plan"]["stages"]]
+        for run in _one_per_name(runs)
+    }
+    report.add_figure(
+        "Pool growth",
+        partial(pool_growth, growth),
+        "How many examples training may draw from, by examples seen.",
+        name="pool_growth",
+    )
+
+
+def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any]) -> None:
+    """The distribution of a score with the plan's cuts, and the easiest and hardest examples."""
+    scores = score_values(dataset, column)
+    easy = plan["easy"]
+    pools = [stage["pool"] for stage in plan["stages"]]
+    cuts = _cuts(scores, easy, sorted(set(pools[:-1])))
+    report.add_figure(
+        f"Scores: {column}",
+        partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
+        "Share of pairs at least as easy as each score; dashed lines end the phases' pools.",
+        name=f"scores_{column}",
+    )
+    known = read_provenance(dataset).get(column)
+    if known is not None:
+        report.add_text(None, f"`{column}` was written by `{known.scorer}`; its {easy} values are easy.")
+    order = _ranked(scores, easy)
+    for title, rows in (("Easiest examples", order[:12]), ("Hardest examples", order[::-1][:12])):
+        report.add_gallery(Gallery(title, _items(dataset, rows, scores, column)))
+
+
+def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
+    """Validation curves by examples and by seconds, and the scores that were really drawn."""
+    curves = {_label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry] for run in runs}
+    boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
+    for axis, caption in (
+        ("examples", "Validation loss from step 0 by examples seen; thin lines begin a phase."),
+        ("seconds", "The same by seconds of training, evaluation not counted."),
+    ):
+        report.add_figure(
+            "Validation loss" if axis == "examples" else None,
+            partial(validation_curves, curves, x=axis, boundaries=boundaries),
+            caption,
+            name=f"validation_loss_by_{axis}",
+        )
+    drawn = [
+        {"round": number, "phase": entry["curriculum/phase"], **_quantiles(entry)}
+        for number, entry in enumerate(entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry)
+    ]
+    if drawn:
+        report.add_figure(
+            "Scores of the examples drawn",
+            partial(drawn_scores, drawn, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
+            "Checked against the batches that were trained on.",
+            name="drawn_scores",
+        )
+
+
+def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
+    """What each run reached and what it cost."""
+    rows = [
+        (
+            run["name"],
+            run["seed"],
+            run["examples"],
+            run["steps"],
+            round(run["seconds"], 1),
+            run["eval_loss"],
+            run["recall"]["recall"],
+            run["recall"]["shuffled"],
+            f"{run['recall']['difference']:+.3f} [{run['recall']['lower']:+.3f}, {run['recall']['upper']:+.3f}]",
+        )
+        for run in runs
+    ]
+    columns = [
+        "run",
+        "seed",
+        "examples",
+        "steps",
+        "seconds",
+        "val. loss",
+        "noun recall",
+        "shuffled",
+        "difference [95 %]",
+    ]
+    note = (
+        "Noun recall: share of a picture's object nouns that its generated caption names; shuffled: the same "
+        "captions on other pictures. Seconds: training alone."
+    )
+    report.add_table("Results", columns, rows, note=note)
+
+
+def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
+    """Pictures of the validation part with what the model wrote.
+
+    Args:
+        report: where to.
+        dataset: the pictures, one row for each of `run["captions"]`, in their order.
+        run: the run.
+    """
+    pictures = dataset.select_columns([IMAGE])
+    items = [
+        (pictures[number][IMAGE], f"“{entry['generated']}”", "reference: " + entry["references"][0])
+        for number, entry in enumerate(run["captions"])
+    ]
+    report.add_gallery(
+        Gallery("Generated captions", items, f"Validation pictures, captioned by the run {run['name']}.")
+    )
+
+
+def _items(dataset: Dataset, rows: np.ndarray, scores: np.ndarray, column: str) -> list[tuple[Any, str, str]]:
+    shown = dataset.select_columns([IMAGE, CAPTION]).select(rows.tolist())
+    return [
+        (example[IMAGE], example[CAPTION], f"{column} {scores[row]:g}")
+        for example, row in zip(shown, rows, strict=True)
+    ]
+
+
+def _ranked(scores: np.ndarray, easy: str) -> np.ndarray:
+    """Scored rows, easiest first; hash order among equals, so that a gallery does not show one picture five times."""
+    scored = np.flatnonzero(np.isfinite(scores))
+    scored = scored[np.argsort((scored * 2654435761) % 2**32, kind="stable")]
+    return scored[np.argsort(scores[scored] if easy == "low" else -scores[scored], kind="stable")]
+
+
+def _cuts(scores: np.ndarray, easy: str, pools: list[int]) -> list[float]:
+    """The score of the hardest example of each pool."""
+    ranked = np.sort(scores[np.isfinite(scores)])
+    ranked = ranked if easy == "low" else ranked[::-1]
+    return [float(ranked[min(pool, len(ranked)) - 1]) for pool in pools]
+
+
+def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {name: entry[f"curriculum/score_{name}"] for name in ("q0", "q25", "q50", "q75", "q100")}
+
+
+def _one_per_name(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    return list({run["name"]: run for run in reversed(runs)}.values())[::-1]
+
+
+def _label(run: RunFacts, runs: Sequence[RunFacts]) -> str:
+    several = len({other["seed"] for other in runs}) > 1
+    return f"{run['name']}, seed {run['seed']}" if several else run["name"]

@@ -1,0 +1,84 @@
+"""What GIT makes of the lengths and paddings it is given, before anything is computed."""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import Cache
+
+
+def text_positions(attention_mask: torch.Tensor | None, length: int, device: torch.device) -> torch.Tensor:
+    """Positions of the last `length` tokens, counting no padding; shape (batch or 1, length)."""
+    if attention_mask is None:
+        return torch.arange(length, device=device)[None]
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+
+
+def pad_left(prompts: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Moves every row's padding before its text, keeping both in order; shapes (batch, text) as given."""
+    order = torch.argsort((mask != 0).long(), dim=1, stable=True)
+    return prompts.gather(1, order), mask.gather(1, order)
+
+
+def check_inputs(
+    words: torch.Tensor,
+    image_features: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_key_values: Cache | None,
+    max_positions: int,
+) -> int:
+    """The number of cached tokens; raises where shapes would broadcast, or index, into something nobody meant.
+
+    Args:
+        words: embedded text, shape (batch, text, width).
+        image_features: shape (batch, image tokens, vision width).
+        attention_mask: shape (batch, text, cached text included).
+        position_ids: shape (batch or 1, text).
+        past_key_values: the cache, if any.
+        max_positions: rows of the position embedding.
+
+    Raises:
+        ValueError: pictures and texts differ in number, a picture comes after cached tokens, the text's place behind
+            the cache is not known, the mask does not cover the text, the text is too long, the cache is static.
+    """
+    batch, length = words.shape[:2]
+    if past_key_values is not None and past_key_values.is_compileable:
+        raise ValueError(
+            f"The cache is a {type(past_key_values).__name__} of fixed length. GIT's image tokens take places in it "
+            "that `generate` does not count. Use the default cache."
+        )
+    past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+    if length > max_positions:
+        raise ValueError(
+            f"The text has {length} tokens, but the model has {max_positions} positions. Truncate it, or build the "
+            "model with a larger `max_position_embeddings`."
+        )
+    if image_features is not None and image_features.shape[0] != batch:
+        raise ValueError(
+            f"There are {image_features.shape[0]} pictures for {batch} texts. Every text reads one picture: repeat "
+            "the pictures, or their `encode_images`, with `repeat_interleave`."
+        )
+    if image_features is not None and past_length:
+        raise ValueError(
+            f"A picture was given with a cache of {past_length} tokens. Image tokens come before all text: give the "
+            "picture with the first call alone."
+        )
+    if past_length and attention_mask is None and position_ids is None:
+        raise ValueError(
+            f"The cache holds {past_length} tokens, and how many of them are text is not known. Pass `position_ids`, "
+            "or the `attention_mask` of all text so far."
+        )
+    if attention_mask is not None:
+        _check_mask(attention_mask, batch, length, past_length)
+    return past_length
+
+
+def _check_mask(attention_mask: torch.Tensor, batch: int, length: int, past_length: int) -> None:
+    rows, width = attention_mask.shape if attention_mask.ndim == 2 else (0, 0)
+    longest = length + past_length
+    if rows != batch or not length <= width <= longest:
+        raise ValueError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)} for {batch} texts of {length} new tokens "
+            f"after {past_length} cached ones. It covers the text alone, image tokens are always visible: pass "
+            f"(batch, text) with {length} to {longest} columns."
+        )

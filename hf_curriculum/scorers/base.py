@@ -1,0 +1,236 @@
+"""The contract of every difficulty score: a `datasets.map` transform that writes float32 columns."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sized
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from datasets.fingerprint import Hasher
+
+from hf_curriculum.columns import require_columns
+from hf_curriculum.provenance import ScoreProvenance
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+
+
+class Scorer:
+    """Gives every example a number: `dataset.map(scorer, batched=True)` adds it as a column.
+
+    A subclass sets the class attributes below (or instance attributes of the same names in `__init__`) and writes
+    `score`. Its constructor keeps every parameter under the parameter's own name, which is how `arguments` finds them.
+
+    What is pickled, and so what `datasets` caches by, is every attribute whose name does not begin with an
+    underscore: configuration, and what `fit` learnt (in names that end in one). A loaded model belongs into `_names`:
+    use `loaded`. That keeps the cache key the same before and after use, and sends no weights to worker processes.
+
+    Attributes:
+        columns: the columns that are read.
+        name: the column that is written.
+        easy: which end of the score is easy, "low" or "high".
+        group_by: a column whose equal values `add_scores` brings next to each other, and hands to `score` where the
+            data has it. For a scorer that encodes an image once for all its captions: `group_by = IMAGE_ID`, and one
+            encoding per distinct id of the batch.
+        undecoded: image or audio columns that `add_scores` hands over as stored (`{"bytes", "path"}`), for a scorer
+            that decodes them itself, for example to give NaN for a corrupt picture. Under a plain `map` they come
+            decoded.
+        learnt: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
+        packages: distributions whose versions decide the result.
+        model, revision, backend: what the provenance tells of a model and of image preprocessing, if there are any.
+
+    Example:
+        >>> class Commas(Scorer):
+        ...     columns, name, easy = ("caption",), "commas", "low"
+        ...     def score(self, batch, rank):
+        ...         return np.array([text.count(",") for text in batch["caption"]])
+        >>> Commas()({"caption": ["red, green, blue", "red"]})
+        {'commas': array([2., 0.], dtype=float32)}
+    """
+
+    columns: tuple[str, ...] = ()
+    name: str = ""
+    easy: Literal["low", "high"] = "low"
+    group_by: str | None = None
+    undecoded: tuple[str, ...] = ()
+    learnt: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    model: str | None = None
+    revision: str | None = None
+    backend: str | None = None
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Written column → its easy end. A scorer of several overrides this; its `score` returns a mapping."""
+        return {self.name: self.easy}
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray | Mapping[str, np.ndarray]:
+        """Scores a batch.
+
+        Args:
+            batch: `columns` (and `group_by`, if the data has it), one list entry per row.
+            rank: which worker process this is, None or 0 without any; see `device`.
+
+        Shapes:
+            returns (rows,) of numbers, NaN where a row cannot be scored; or one such array per name of `outputs`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `score`.")
+
+    def fit(self, dataset: Dataset) -> Scorer:
+        """Learns what the score needs from a corpus, and returns the scorer. Here: nothing, for scores of one row."""
+        return self
+
+    def load(self, device: torch.device) -> Any:
+        """Builds the model on `device`. Called once per process and device, at the first use of `loaded`."""
+        raise NotImplementedError(f"{type(self).__name__} has no model to load.")
+
+    def __call__(self, batch: Mapping[str, Any], rank: int | None = None) -> dict[str, np.ndarray]:
+        """Scores a batch of `datasets.map(..., batched=True)`.
+
+        Args:
+            batch: column → one entry per row; columns that the scorer does not read are left alone.
+            rank: the worker's number, given by `map(..., with_rank=True)`.
+
+        Shapes:
+            returns float32 (rows,) per written column.
+
+        Raises:
+            TypeError: the batch is a single row, or no mapping of columns.
+            ValueError: a column is missing, or `score` returned something else than one number per row.
+            RuntimeError: the scorer needs `fit` first.
+        """
+        columns, rows = self._read(batch)
+        missing = [attribute for attribute in self.learnt if not hasattr(self, attribute)]
+        if missing:
+            raise RuntimeError(
+                f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Its score of a row "
+                "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
+            )
+        scores = self.score(columns, rank)
+        if not isinstance(scores, Mapping):
+            scores = {self.name: scores}
+        return self._checked(scores, rows)
+
+    def _read(self, batch: Mapping[str, Any]) -> tuple[dict[str, list], int]:
+        who = type(self).__name__
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"{who} was given a {type(batch).__name__}. It takes a mapping of columns: use "
+                "`dataset.with_format(None)` before `map`, or `add_scores`."
+            )
+        require_columns(
+            batch.keys(),
+            self.columns,
+            reader=f"{who} reads {', '.join(f'`{column}`' for column in self.columns)}.",
+            remedy="Rename the columns (`dataset.rename_column`), or tell the scorer their names.",
+        )
+        wanted = list(self.columns)
+        if self.group_by is not None and self.group_by not in wanted and self.group_by in batch:
+            wanted.append(self.group_by)
+        columns = {}
+        for column in wanted:
+            values = batch[column]
+            if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sized):
+                raise TypeError(
+                    f"{who} was given a single row: `{column}` is a {type(values).__name__}, not a list. Scorers work "
+                    "on batches. Use `dataset.map(scorer, batched=True)`, or `add_scores(dataset, scorer)`."
+                )
+            columns[column] = list(values)
+        return columns, len(next(iter(columns.values()), []))
+
+    def _checked(self, scores: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
+        arrays = {column: np.asarray(values, dtype=np.float32) for column, values in scores.items()}
+        shapes = {column: array.shape for column, array in arrays.items()}
+        if shapes != dict.fromkeys(self.outputs, (rows,)):
+            raise ValueError(
+                f"{type(self).__name__} returned {shapes} for {rows} rows. It must return one number per row for each "
+                f"of {list(self.outputs)}, NaN where a row cannot be scored."
+            )
+        return arrays
+
+    def device(self, rank: int | None = None) -> torch.device:
+        """The device of this worker: GPUs are dealt in turn, over processes of a launcher and workers of `map`.
+
+        Forked workers cannot use CUDA once the parent has: `multiprocess.set_start_method("spawn")` before `num_proc`.
+        """
+        import torch
+
+        if torch.cuda.is_available():
+            place = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0)
+            return torch.device("cuda", place % torch.cuda.device_count())
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+    def loaded(self, rank: int | None = None) -> Any:
+        """What `load` built for this worker's device, kept for the next batch but never pickled."""
+        device = self.device(rank)
+        kept = self.__dict__.setdefault("_loaded", {})
+        if device not in kept:
+            kept[device] = self.load(device)
+        return kept[device]
+
+    def arguments(self) -> dict[str, Any]:
+        """The configuration as JSON can hold it: the constructor's parameters, without the column's name and easy end.
+
+        For a fitted scorer also `fitted`, a digest of what it learnt. Override it for parameters JSON cannot hold.
+
+        Raises:
+            TypeError: the constructor does not keep a parameter under its own name.
+        """
+        names = [name for name in inspect.signature(type(self)).parameters if name not in ("name", "easy")]
+        lost = [name for name in names if not hasattr(self, name)]
+        if lost:
+            raise TypeError(
+                f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name, so nobody could tell "
+                "how its scores were made. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
+            )
+        arguments = {name: getattr(self, name) for name in names}
+        if self.learnt and all(hasattr(self, name) for name in self.learnt):
+            arguments["fitted"] = Hasher.hash([getattr(self, name) for name in self.learnt])
+        return arguments
+
+    def describe(self, column: str | None = None) -> ScoreProvenance:
+        """Where a column written by this scorer comes from.
+
+        Args:
+            column: which one, for a scorer of several.
+        """
+        column = self.name if column is None else column
+        cls = type(self)
+        ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return ScoreProvenance(
+            column=column,
+            scorer=cls.__qualname__ if ours else f"{cls.__module__}.{cls.__qualname__}",
+            arguments=self.arguments(),
+            model=self.model,
+            revision=self.revision,
+            versions=installed_versions(("hf-curriculum", *self.packages)),
+            backend=self.backend,
+            easy=self.outputs[column],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return public_state(self)
+
+    def __repr__(self) -> str:
+        names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+def public_state(item: object) -> dict[str, Any]:
+    """The attributes to pickle: those whose names do not begin with an underscore, in an order use cannot change."""
+    return {name: value for name, value in sorted(vars(item).items()) if not name.startswith("_")}
+
+
+def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Distribution → installed version; one that runs from its source without being installed is left out."""
+    versions = {}
+    for name in distributions:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

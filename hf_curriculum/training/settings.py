@@ -1,0 +1,122 @@
+"""Settings of a recipe: a dataclass, filled from a preset file and overridden from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+Settings = TypeVar("Settings")
+
+
+def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
+    """The fields of a preset.
+
+    A preset may begin from another one of its folder: `base: paper`.
+
+    Args:
+        name_or_file: a file, or the name of one in `folder` without its ending.
+        folder: where the recipe's presets are.
+
+    Raises:
+        ValueError: there is no such preset, or it is not a mapping.
+    """
+    path = Path(name_or_file)
+    if not path.is_file():
+        path = folder / f"{name_or_file}.yaml"
+    if not path.is_file():
+        names = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"The preset {name_or_file!r} is neither a file nor one of {names} in {folder}.")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"The preset {path} is not a mapping of fields to values.")
+    base = values.pop("base", None)
+    return {**(read_preset(base, path.parent) if base else {}), **values}
+
+
+def parse_settings(
+    kind: type[Settings], folder: Path, *, default: str, argv: Sequence[str] | None = None, description: str = ""
+) -> tuple[Settings, argparse.Namespace]:
+    """A recipe's command line: `--preset NAME_OR_FILE`, and `--field value` for any field of its settings.
+
+    Args:
+        kind: the settings' dataclass; its docstring's `Args` describe the fields.
+        folder: where the recipe's presets are.
+        default: the preset taken when none is named.
+        argv: the command line; the process's own by default.
+        description: shown by `--help`.
+
+    Returns:
+        the settings, and the options every recipe has: `preset`, `output_dir`, `seeds`, `compare`.
+
+    Raises:
+        SystemExit: the command line cannot be read; argparse has said why.
+        ValueError: the preset does not exist, or has a field the settings lack.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
+    parser.add_argument("--output_dir", default=None, help="where results go (default: outputs/RECIPE/PRESET)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run per seed (default: 0)")
+    parser.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
+    hints = get_type_hints(kind)
+    notes = _notes(kind)
+    group = parser.add_argument_group("fields of the preset, each in place of the preset's value")
+    for item in dataclasses.fields(kind):
+        reader = _reader(hints[item.name])
+        group.add_argument(f"--{item.name}", type=reader, default=argparse.SUPPRESS, help=notes.get(item.name))
+    options = parser.parse_args(argv)
+    values = read_preset(options.preset, folder)
+    known = {item.name for item in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"The preset {options.preset!r} has fields this recipe does not know: {unknown}.")
+    given = {name: vars(options).pop(name) for name in known & set(vars(options))}
+    return kind(**{**values, **given}), options
+
+
+def _reader(hint: Any) -> Any:
+    """How a field's value is read from text: JSON or YAML for mappings, words for truth."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    optional = type(None) in kinds
+    kind = next((get_origin(kind) or kind for kind in kinds if kind is not type(None)), str)
+
+    def read(text: str) -> Any:
+        if optional and text.lower() in ("none", "null"):
+            return None
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+            return text.lower() == "true"
+        if kind is dict:
+            parsed = yaml.safe_load(text)
+            if not isinstance(parsed, dict):
+                raise argparse.ArgumentTypeError(f"{text!r} is not a mapping, such as {json.dumps({'type': 'iid'})!r}")
+            return parsed
+        return kind(text)
+
+    return read
+
+
+def _notes(kind: type) -> dict[str, str]:
+    """The fields' descriptions in the `Args` part of a docstring."""
+    notes: dict[str, str] = {}
+    name = None
+    _, _, part = (kind.__doc__ or "").partition("Args:")
+    for line in part.splitlines():
+        if not line.strip():
+            if notes:
+                break
+            continue
+        head, colon, text = line.strip().partition(": ")
+        if colon and head.isidentifier():
+            name = head
+            notes[name] = text.replace("%", "%%")
+        elif name is not None:
+            notes[name] += " " + line.strip().replace("%", "%%")
+    return notes

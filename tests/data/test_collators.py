@@ -1,0 +1,259 @@
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, Features, Value
+from datasets import Image as ImageFeature
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.utils.data import DataLoader
+from transformers import CLIPImageProcessorPil, PreTrainedTokenizerFast, ViTImageProcessorPil
+
+from hf_curriculum.data.collators import Augment, CaptionCollator
+from hf_curriculum.data.draws import Drawn, DrawnCollator, DrawnDataset
+from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.data.pixels import make_image_processor, process_image
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "runs", "犬", "🐕", "كلب"]
+
+
+def tokenizer(**special):
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    model = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    model.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=model, **({"pad_token": "[PAD]", "unk_token": "[UNK]"} | special))
+
+
+def picture(number, size=(20, 10)):
+    return Image.fromarray(np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def examples(*captions):
+    return [{"image": picture(number), "caption": caption} for number, caption in enumerate(captions)]
+
+
+@pytest.fixture
+def collator():
+    return CaptionCollator(tokenizer(), make_image_processor(8))
+
+
+class TestBatch:
+    def test_all_of_it(self, collator):
+        batch = collator(examples("a dog", "dog"))
+        assert set(batch) == {"pixel_values", "input_ids", "attention_mask", "labels"}
+        assert batch["input_ids"].tolist() == [[2, 4, 5, 3], [2, 5, 3, 0]]
+        assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+        assert batch["labels"].tolist() == [[2, 4, 5, 3], [2, 5, 3, -100]]
+        assert (batch["pixel_values"].shape, batch["pixel_values"].dtype) == ((2, 3, 8, 8), torch.float32)
+
+    def test_padding_is_learnt_on_request(self):
+        batch = CaptionCollator(tokenizer(), None, ignore_padding=False)(examples("a dog", "dog"))
+        assert torch.equal(batch["labels"], batch["input_ids"])
+
+    def test_the_end_token_keeps_its_label_where_it_pads_too(self):
+        batch = CaptionCollator(tokenizer(pad_token="[SEP]", eos_token="[SEP]"), None)(examples("a dog", "dog"))
+        assert batch["labels"].tolist() == [[2, 4, 5, 3], [2, 5, 3, -100]]
+
+    def test_left_padding(self):
+        batch = CaptionCollator(tokenizer(padding_side="left"), None)(examples("a dog", "dog"))
+        assert batch["labels"].tolist() == [[2, 4, 5, 3], [-100, 2, 5, 3]]
+
+    def test_captions_are_cut_with_their_end_token_kept(self):
+        batch = CaptionCollator(tokenizer(), None, max_length=3)(examples("a dog runs"))
+        assert batch["input_ids"].tolist() == [[2, 4, 3]]
+
+    def test_captions_in_any_script(self, collator):
+        assert collator(examples("犬", "🐕", "كلب"))["input_ids"][:, 1].tolist() == [7, 8, 9]
+
+    def test_text_alone_does_not_touch_pictures(self):
+        collator = CaptionCollator(tokenizer(), None)
+        assert set(collator([{"caption": "a dog", "image": b"nonsense"}])) == {"input_ids", "attention_mask", "labels"}
+        assert collator.columns == ("caption",)
+
+    def test_other_column_names(self):
+        collator = CaptionCollator(tokenizer(), make_image_processor(8), image_column="img", caption_column="text")
+        assert collator.columns == ("img", "text")
+        assert collator([{"img": picture(0), "text": "dog"}])["input_ids"].tolist() == [[2, 5, 3]]
+
+    def test_pixels_are_the_processors(self):
+        processor = make_image_processor(8)
+        batch = CaptionCollator(tokenizer(), processor)(examples("a", "dog"))
+        for number in range(2):
+            assert torch.equal(
+                batch["pixel_values"][number], process_image(processor, picture(number))["pixel_values"]
+            )
+
+    def test_any_other_processor(self):
+        processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 6, "width": 6})
+        batch = CaptionCollator(tokenizer(), processor)(examples("a", "dog"))
+        assert torch.equal(batch["pixel_values"][1], process_image(processor, picture(1))["pixel_values"])
+        assert batch["pixel_values"].shape == (2, 3, 6, 6)
+
+    @pytest.mark.parametrize("mode", ["L", "1", "P", "CMYK", "RGBA", "LA", "I;16", "F"])
+    def test_pictures_of_any_mode(self, collator, mode):
+        image = Image.new("L", (9, 9), 1).convert("F" if mode == "F" else "L").convert(mode)
+        batch = collator([{"image": image, "caption": "dog"}])
+        assert torch.isfinite(batch["pixel_values"]).all()
+        assert batch["pixel_values"].shape == (1, 3, 8, 8)
+
+    def test_rows_of_a_data_set(self, collator, tmp_path):
+        picture(0).save(tmp_path / "0.png")
+        features = Features({"image": ImageFeature(), "caption": Value("string")})
+        rows = Dataset.from_dict({"image": [str(tmp_path / "0.png")], "caption": ["dog"]}, features=features)
+        undecoded = rows.cast_column("image", ImageFeature(decode=False))
+        expected = collator(examples("dog"))["pixel_values"]
+        assert torch.equal(collator([rows[0]])["pixel_values"], expected)
+        assert torch.equal(collator([undecoded[0]])["pixel_values"], expected)
+
+    def test_it_can_be_sent_to_a_worker(self, collator):
+        copy = pickle.loads(pickle.dumps(collator))
+        assert torch.equal(copy(examples("dog"))["pixel_values"], collator(examples("dog"))["pixel_values"])
+
+
+class TestErrors:
+    @pytest.mark.parametrize("caption", ["", " \n\u2003", None, float("nan"), ["a dog"]])
+    def test_an_empty_caption_is_named(self, collator, caption):
+        with pytest.raises(
+            ValueError, match=r"`caption` of the example with `image_id` 'x7' is .*drop_empty_captions"
+        ):
+            collator([{"image": picture(0), "caption": caption, "image_id": "x7"}])
+
+    def test_an_empty_caption_without_an_id(self):
+        with pytest.raises(ValueError, match="`caption` is '', and a caption must be a text"):
+            CaptionCollator(tokenizer(), None)([{"caption": ""}])
+
+    def test_an_empty_caption_is_named_by_its_row_when_drawn(self):
+        with pytest.raises(ValueError, match="Row 41: `caption` is ''"):
+            DrawnCollator(CaptionCollator(tokenizer(), None), 0, False)([Drawn({"caption": ""}, 41, 0)])
+
+    def test_an_unreadable_picture_is_named(self, collator):
+        with pytest.raises(UnreadableImageError, match=r"The picture `x7`: .*cannot be decoded"):
+            collator([{"image": b"nonsense", "caption": "dog", "image_id": "x7"}])
+        with pytest.raises(UnreadableImageError, match=r"gone\.jpg: there is no such file"):
+            collator([{"image": "gone.jpg", "caption": "dog"}])
+
+    def test_a_missing_column(self, collator):
+        with pytest.raises(ValueError, match=r"`image` is not in the data.*CaptionCollator\(image_column="):
+            collator([{"caption": "dog"}])
+
+    def test_a_tokenizer_that_cannot_pad(self):
+        with pytest.raises(ValueError, match=r"has no padding token.*pad_token = tokenizer.eos_token"):
+            CaptionCollator(tokenizer(pad_token=None), None)
+
+    def test_pictures_of_unequal_size(self):
+        collator = CaptionCollator(tokenizer(), ViTImageProcessorPil(do_resize=False))
+        rows = [{"image": picture(0, size), "caption": "dog"} for size in ((4, 4), (4, 5))]
+        with pytest.raises(ValueError, match=r"sizes \[\(3, 4, 4\), \(3, 5, 4\)\], which make no batch"):
+            collator(rows)
+
+    def test_an_augmentation_that_normalises(self):
+        collator = CaptionCollator(
+            tokenizer(), make_image_processor(8), augment=lambda image: np.asarray(image) / 50.0 - 3
+        )
+        with pytest.raises(
+            UnreadableImageError, match=r"What `augment` returned .* leave that to the image processor"
+        ):
+            collator(examples("dog"))
+
+
+class TestAugment:
+    def test_it_changes_pixels_and_evaluation_does_not(self):
+        collator = CaptionCollator(tokenizer(), make_image_processor(8), augment=Augment(crop=(0.2, 0.5)))
+        plain = CaptionCollator(tokenizer(), make_image_processor(8))
+        expected = plain(examples("dog"))["pixel_values"]
+        assert not torch.equal(collator(examples("dog"))["pixel_values"], expected)
+        assert torch.equal(collator.without_augmentation()(examples("dog"))["pixel_values"], expected)
+        assert (collator.is_random, plain.is_random, collator.without_augmentation().is_random) == (True, False, False)
+
+    def test_arrays_are_welcome(self):
+        collator = CaptionCollator(
+            tokenizer(), make_image_processor(8), augment=lambda image: np.asarray(image)[:, ::-1]
+        )
+        mirrored = examples("dog")[0]["image"].transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        plain = CaptionCollator(tokenizer(), make_image_processor(8))
+        assert torch.equal(
+            collator(examples("dog"))["pixel_values"], plain([{"image": mirrored, "caption": "dog"}])["pixel_values"]
+        )
+
+    def test_the_crop_keeps_the_share_asked_for_and_stays_inside(self):
+        random.seed(0)
+        numbered = Image.fromarray(np.arange(200 * 100, dtype=np.int32).reshape(100, 200))
+        corners = set()
+        for _ in range(200):
+            crop = Augment(crop=(0.5, 0.6), ratio=(0.8, 1.25))(numbered)
+            assert 0.49 * 20_000 < crop.width * crop.height < 0.61 * 20_000
+            assert 0.75 < (crop.width / crop.height) / 2 < 1.3
+            top, left = divmod(crop.getpixel((0, 0)), 200)
+            np.testing.assert_array_equal(
+                np.asarray(crop), np.asarray(numbered)[top : top + crop.height, left : left + crop.width]
+            )
+            corners.add((left, top))
+        assert len(corners) > 100
+
+    def test_no_flip_unless_asked_for(self):
+        left_half = Image.fromarray(np.repeat([[0, 0, 255, 255]], 4, axis=0).astype(np.uint8))
+        whole = {"crop": (1, 1), "ratio": (1, 1)}
+        assert {Augment(**whole)(left_half).getpixel((0, 0)) for _ in range(50)} == {0}
+        assert {Augment(**whole, flip=True)(left_half).getpixel((0, 0)) for _ in range(50)} == {0, 255}
+
+    def test_the_smallest_picture(self):
+        assert Augment(crop=(0.01, 0.01))(Image.new("RGB", (1, 1))).size == (1, 1)
+
+    @pytest.mark.parametrize("crop", [(0, 1), (0.9, 0.8), (0.5, 1.1)])
+    def test_an_impossible_crop(self, crop):
+        with pytest.raises(ValueError, match="smallest and largest share of the area"):
+            Augment(crop=crop)
+
+    @pytest.mark.parametrize("ratio", [(0, 1), (2, 1)])
+    def test_an_impossible_ratio(self, ratio):
+        with pytest.raises(ValueError, match="smallest and largest change of width over height"):
+            Augment(ratio=ratio)
+
+    def test_it_prints_what_it_does(self):
+        assert (
+            repr(Augment((0.5, 1.0), flip=True))
+            == "Augment(crop=(0.5, 1.0), ratio=(0.75, 1.3333333333333333), flip=True)"
+        )
+
+
+class Mixed:
+    """An augmentation that draws from all three generators."""
+
+    def __call__(self, image):
+        shift = int(np.random.randint(0, 5)) + int(torch.randint(0, 5, ()))  # noqa: NPY002
+        return Augment(crop=(0.3, 0.9), flip=True)(image.rotate(shift))
+
+
+def test_the_same_draw_has_the_same_pixels_on_any_worker_in_any_batch(tmp_path):
+    for number in range(6):
+        picture(number, (40, 30)).save(tmp_path / f"{number}.png")
+    features = Features({"image": ImageFeature(), "caption": Value("string")})
+    columns = {"image": [str(tmp_path / f"{number}.png") for number in range(6)], "caption": ["a dog"] * 6}
+    rows = Dataset.from_dict(columns, features=features)
+    collator = CaptionCollator(tokenizer(), make_image_processor(8), augment=Mixed())
+    pairs = [(draw % 6, draw) for draw in range(12)]
+
+    def pixels(workers, batch_size, pairs=pairs):
+        loader = DataLoader(
+            DrawnDataset(rows, 5, True),
+            sampler=pairs,
+            batch_size=batch_size,
+            num_workers=workers,
+            collate_fn=DrawnCollator(collator, 5, True),
+        )
+        batches = list(loader)
+        assert [index for batch in batches for index in batch["example_index"].tolist()] == [
+            index for index, _ in pairs
+        ]
+        return torch.cat([batch["pixel_values"] for batch in batches])
+
+    expected = pixels(workers=0, batch_size=4)
+    assert torch.equal(pixels(workers=2, batch_size=4), expected)
+    assert torch.equal(pixels(workers=0, batch_size=5), expected)
+    assert torch.equal(pixels(workers=0, batch_size=3, pairs=pairs[::-1]).flip(0), expected)
+    assert not torch.equal(expected[:6], expected[6:])  # the same pictures, drawn again

@@ -1,0 +1,60 @@
+"""Which checkpoints are whole."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hf_curriculum.training.checkpoints import (
+    invalidate,
+    is_complete,
+    last_complete_checkpoint,
+    read_curriculum,
+    require_complete,
+    write_curriculum,
+)
+
+
+def checkpoint(root, step, state='{"global_step": 1}'):
+    folder = root / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    if state is not None:
+        (folder / "trainer_state.json").write_text(state)
+    return folder
+
+
+def test_the_newest_whole_checkpoint_is_taken_and_broken_ones_are_named(tmp_path, caplog):
+    checkpoint(tmp_path, 9)
+    checkpoint(tmp_path, 10)
+    checkpoint(tmp_path, 100, state='{"global_')
+    checkpoint(tmp_path, 101, state=None)
+    (tmp_path / "checkpoint-best").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert "checkpoint-101, checkpoint-100 in" in caplog.text
+    assert "Resuming from checkpoint-10" in caplog.text
+
+
+def test_no_whole_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"found none\. Start a new run"):
+        last_complete_checkpoint(tmp_path / "nowhere")
+    checkpoint(tmp_path, 3, state="[]")
+    with pytest.raises(ValueError, match="found only incomplete ones: checkpoint-3"):
+        last_complete_checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"is not whole: its trainer_state\.json"):
+        require_complete(tmp_path / "checkpoint-3")
+
+
+def test_a_checkpoint_written_again_is_not_whole_until_it_is(tmp_path):
+    folder = checkpoint(tmp_path, 3)
+    assert is_complete(folder)
+    invalidate(folder)
+    invalidate(folder)
+    assert not is_complete(folder)
+
+
+def test_the_curriculum_is_written_in_one_piece(tmp_path):
+    write_curriculum(tmp_path / "new", {"version": 1})
+    assert read_curriculum(tmp_path / "new") == {"version": 1}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["curriculum.json"]
