@@ -17,9 +17,9 @@ from hf_curriculum.data.scenes.vocabulary import COLOURS, SIZES, TAGS, TEXTURES,
 SIZE = 64
 COUNTS = {"a": 1, "an": 1, "two": 2, "three": 3}
 PLURALS = {
-    "apple": "apples", "ball": "balls", "boat": "boats", "box": "boxes", "car": "cars", "cup": "cups", "fish": "fish",
-    "flower": "flowers", "hat": "hats", "heart": "hearts", "house": "houses", "kite": "kites", "leaf": "leaves",
-    "moon": "moons", "mushroom": "mushrooms", "star": "stars", "tree": "trees", "umbrella": "umbrellas",
+    "ball": "balls", "boat": "boats", "box": "boxes", "car": "cars", "cup": "cups", "fish": "fish",
+    "flower": "flowers", "heart": "hearts", "house": "houses", "kite": "kites", "moon": "moons", "star": "stars",
+    "tree": "trees", "umbrella": "umbrellas",
 }  # fmt: skip
 PHRASE = re.compile(
     rf"\b(?P<count>an?|two|three) (?:(?P<size>small|large) )?(?:(?P<texture>striped|spotted) )?"
@@ -179,7 +179,7 @@ def test_articles(rows: list[dict]) -> None:
         for word, follower in pairwise(row["words"]):
             if word in followers:
                 followers[word].add(follower)
-    assert followers["an"] == {"orange", "apple", "umbrella"}
+    assert followers["an"] == {"orange", "umbrella"}
     assert not {word for word in followers["a"] if word[0] in "aeiou"}
 
 
@@ -272,7 +272,7 @@ def test_fewer_captions_are_a_spread_of_levels(captions_per_image: int) -> None:
 
 
 def test_object_nouns() -> None:
-    assert object_nouns("two red boxes and a leaf, all on a pale blue background") == {"box", "leaf"}
-    assert object_nouns("Leaves. FISH! an umbrella-like thing") == {"leaf", "fish", "umbrella"}
+    assert object_nouns("two red boxes and a kite, all on a pale blue background") == {"box", "kite"}
+    assert object_nouns("Boxes. FISH! an umbrella-like thing") == {"box", "fish", "umbrella"}
     assert object_nouns("the left side of the starfish") == set()
     assert object_nouns("") == set()

@@ -77,7 +77,7 @@ def test_boxes_hold_what_changes_when_an_object_is_taken_away(scenes: list[Scene
 def test_visible_shares(scenes: list[Scene]) -> None:
     hidden = 0
     for scene in scenes:
-        masks = [pil_mask(thing, 256) for thing in scene.things]
+        masks = [pil_mask(thing, 512) for thing in scene.things]
         for index, mask in enumerate(masks):
             front = np.any([np.zeros_like(mask), *masks[index + 1 :]], axis=0)
             assert scene.visible[index] == pytest.approx(1 - (mask & front).sum() / mask.sum(), abs=0.05)
@@ -88,7 +88,7 @@ def test_visible_shares(scenes: list[Scene]) -> None:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_every_noun_covers_what_pil_covers(noun: str) -> None:
-    thing = Thing(noun, "red", "large", "plain", 0.8, -9.0, True)
+    thing = Thing(noun, "red", "large", "plain", 0.8, -9.0)
     ours = coverage(thing.edges(SIDE), SIDE, SIDE)
     theirs = pil_mask(thing, SIDE * 8).reshape(SIDE, 8, SIDE, 8).mean(axis=(1, 3))
     assert np.abs(ours - theirs).mean() < 0.01
@@ -97,9 +97,7 @@ def test_every_noun_covers_what_pil_covers(noun: str) -> None:
 
 
 def test_silhouettes_are_told_apart() -> None:
-    masks = np.array(
-        [coverage(Thing(noun, "red", "large", "plain", 0.9, 0.0, False).edges(48), 48, 48) for noun in NOUNS]
-    )
+    masks = np.array([coverage(Thing(noun, "red", "large", "plain", 0.9, 0.0).edges(48), 48, 48) for noun in NOUNS])
     for i in range(len(NOUNS)):
         for j in range(i):
             overlap = np.minimum(masks[i], masks[j]).sum() / np.maximum(masks[i], masks[j]).sum()
@@ -114,7 +112,7 @@ def test_colours_are_told_apart() -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_an_object_has_its_colour(colour: str) -> None:
-    scene = Scene((Thing("ball", colour, "large", "plain", 0.5, 0.0, False),), ((0.0,),), (1.0,), PLAIN)
+    scene = Scene((Thing("ball", colour, "large", "plain", 0.5, 0.0),), ((0.0,),), (1.0,), PLAIN)
     middle = draw(scene, SIDE)[40:56, 40:56].reshape(-1, 3).mean(axis=0)
     nearest = min(COLOURS, key=lambda name: np.abs(np.subtract(COLOUR_RGB[name], middle)).sum())
     assert nearest == colour
@@ -123,7 +121,7 @@ def test_an_object_has_its_colour(colour: str) -> None:
 def test_textures_show() -> None:
     pictures = {}
     for texture in ("plain", "striped", "spotted"):
-        thing = Thing("ball", "blue", "small", texture, 0.22, 0.0, False)
+        thing = Thing("ball", "blue", "small", texture, 0.22, 0.0)
         picture = draw(Scene((thing,), ((0.0,),), (1.0,), PLAIN), SIDE).astype(int)
         pictures[texture] = picture[45:52, 46:55, 0]  # right of the light spot, above the shade
     assert np.ptp(pictures["plain"]) < 15
@@ -152,7 +150,7 @@ def test_pictures_of_any_size(side: int, scenes: list[Scene]) -> None:
     shrunk = [
         np.asarray(Image.fromarray(picture).resize((16, 16), Image.Resampling.BOX), int) for picture in (small, large)
     ]
-    assert np.abs(shrunk[0] - shrunk[1]).mean() < 8
+    assert np.abs(shrunk[0] - shrunk[1]).mean() < 10
 
 
 def test_coverage_by_hand() -> None:

@@ -66,7 +66,7 @@ def make_scenes(
 ) -> DatasetDict:
     """Draws captioned pictures of several objects: the data that every recipe runs on by default.
 
-    A picture shows objects of 18 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
+    A picture shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
     pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all that
     is there and how it is placed; every statement is true in the picture. All of it follows from the arguments: the
     same pixels, bytes and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
@@ -83,7 +83,7 @@ def make_scenes(
         image_size: side of the pictures in pixels; it changes no caption.
         captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
         mismatched: share of each split's rows whose caption is taken from another image of the split and is false.
-        max_objects: a picture has from 1 to this many objects, each number as likely.
+        max_objects: a picture has from 1 to this many objects, fewer more often.
         validation: share of the images in the validation split; 0 leaves the split out.
         test: share of the images in the test split; 0 leaves the split out.
 

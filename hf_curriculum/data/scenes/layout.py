@@ -10,14 +10,15 @@ from hf_curriculum.data.scenes.draws import LAYOUT, LOOK, Draws
 from hf_curriculum.data.scenes.geometry import coverage
 from hf_curriculum.data.scenes.palette import BACKDROPS
 from hf_curriculum.data.scenes.scene import Backdrop, Mark, Scene, Thing
-from hf_curriculum.data.scenes.vocabulary import COLOURS, NOUNS, SIZES, TEXTURES
+from hf_curriculum.data.scenes.vocabulary import COLOURS, NOUNS, SIZES, TEXTURES, TYPICAL_COLOURS
 
-_SIDES = {"small": (0.21, 0.24), "medium": (0.30, 0.35), "large": (0.44, 0.52)}
+_SIDES = {"small": (0.23, 0.26), "medium": (0.32, 0.36), "large": (0.44, 0.52)}
 """The longer side, with gaps between the sizes so that a size word can be told from the picture."""
 _SIZE_WEIGHTS = [(0, 4, 6), (0, 4, 6), (2, 5, 3), (3, 6, 1), (4, 6, 0), (6, 4, 0), (8, 2, 0), (9, 1, 0)]
 """Weights of `SIZES` by number of objects, from one."""
 MOST_OBJECTS = len(_SIZE_WEIGHTS)
 
+_TYPICAL_SHARE = 0.6
 _EDGE = 0.025
 _GAP = 0.012
 _OVERLAP_SHARE = 0.45
@@ -25,7 +26,7 @@ _HIDDEN = (0.08, 0.40)
 """What an object that stands partly in front of another may hide of it."""
 _LEAST_VISIBLE = 0.55
 _TRIES = 60
-_GRID = 64
+_GRID = 128
 """Occlusion is measured on this many pixels a side, whatever the picture's size: captions must not depend on it."""
 
 _MARKS = ["dots", "rings", "crosses", "dashes"]
@@ -38,12 +39,13 @@ def lay_out(seed: int, index: int, max_objects: int) -> Scene:
     Args:
         seed: of the data set.
         index: of the image.
-        max_objects: every number of objects from 1 to this is as likely.
+        max_objects: the number of objects is from 1 to this; the weights fall by one a step, to 3 for the most.
     """
     draws = Draws(seed, index, LAYOUT)
+    counts = range(1, max_objects + 1)
     things: list[Thing] = []
     masks: list[np.ndarray] = []  # (grid, grid) each, bool
-    for thing in _choose_things(draws, 1 + draws.integer(max_objects)):
+    for thing in _choose_things(draws, draws.weighted(counts, [max_objects + 3 - count for count in counts])):
         _place(draws, thing, things, masks)
     hidden = tuple(
         tuple(_share(masks[i], masks[j]) if j > i else 0.0 for j in range(len(things))) for i in range(len(things))
@@ -66,12 +68,11 @@ def _choose_things(draws: Draws, count: int) -> list[Thing]:
             size = "medium"
         thing = Thing(
             noun,
-            draws.pick(COLOURS),
+            draws.pick(TYPICAL_COLOURS[noun] if draws.chance(_TYPICAL_SHARE) else COLOURS),
             size,
-            draws.weighted(TEXTURES, (5, 3, 3)),
+            draws.weighted(TEXTURES, (7, 2, 2)),
             round(draws.uniform(*_SIDES[size]), 6),
-            round(draws.uniform(-12, 12), 3),
-            draws.chance(0.5),
+            round(draws.uniform(-7, 7), 3),
         )
         if same_look and things and things[-1].noun == noun:
             thing = replace(thing, colour=things[-1].colour, texture=things[-1].texture)

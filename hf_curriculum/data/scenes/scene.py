@@ -25,7 +25,6 @@ class Thing:
         texture: one of `TEXTURES`.
         side: the longer side of the upright silhouette.
         tilt: degrees, clockwise.
-        mirrored: left and right swapped.
         x: middle of the box, from the left.
         y: middle of the box, from the top.
     """
@@ -36,7 +35,6 @@ class Thing:
     texture: str
     side: float
     tilt: float
-    mirrored: bool
     x: float = 0.5
     y: float = 0.5
 
@@ -45,8 +43,7 @@ class Thing:
         """Edges of the silhouette at this size and tilt, around the middle of their box, and half that box."""
         c, s = turn(self.tilt)
         edges = silhouette(self.noun).edges
-        x = edges[:, :, 0] * (-self.side if self.mirrored else self.side)
-        y = edges[:, :, 1] * self.side
+        x, y = edges[:, :, 0] * self.side, edges[:, :, 1] * self.side
         edges = np.stack([x * c - y * s, x * s + y * c], axis=2)  # (edges, 2, 2)
         low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))
         return edges - (low + high) / 2, (high - low) / 2

@@ -48,26 +48,6 @@ def _part(*outlines: Outline, paint: str = "main", opacity: float = 1.0, texture
     return Part(outlines, paint, opacity, textured)
 
 
-def _apple() -> list[Part]:
-    body = path(
-        (50, 26),
-        [(62, 16), (94, 18), (95, 52)],
-        [(95, 78), (76, 100), (62, 99)],
-        [(56, 98), (54, 96), (50, 96)],
-        [(46, 96), (44, 98), (38, 99)],
-        [(24, 100), (5, 78), (5, 52)],
-        [(6, 18), (38, 16), (50, 26)],
-    )
-    stem = path((47, 28), [(46, 16), (42, 8), (40, 4)], [(46, 2)], [(50, 10), (53, 18), (53, 28)])
-    leaf = path((53, 16), [(58, 0), (74, -2), (84, 2)], [(78, 16), (66, 20), (53, 16)])
-    return [
-        _part(stem, paint="wood"),
-        _part(leaf, paint="stem"),
-        _part(body, textured=True),
-        _part(ellipse(28, 42, 8, 12), paint="white", opacity=0.4),
-    ]
-
-
 def _ball() -> list[Part]:
     return [
         _part(ellipse(50, 50, 50), textured=True),
@@ -163,24 +143,6 @@ def _flower() -> list[Part]:
     ]
 
 
-def _hat() -> list[Part]:
-    crown = path((20, 4), [(40, 10), (60, 10), (80, 4)], [(76, 72)], [(60, 80), (40, 80), (24, 72)])
-    band = path((22.5, 52), [(40, 60), (60, 60), (77.5, 52)], [(76, 72)], [(60, 80), (40, 80), (24, 72)])
-    brim = path(
-        (2, 64),
-        [(8, 61), (14, 65), (21, 69)],
-        [(40, 77), (60, 77), (79, 69)],
-        [(86, 65), (92, 61), (98, 64)],
-        [(94, 97), (6, 97), (2, 64)],
-    )
-    return [
-        _part(crown, textured=True),
-        _part(path((20, 4), [(40, -2), (60, -2), (80, 4)], [(60, 11), (40, 11), (20, 4)]), paint="light"),
-        _part(band, paint="dark"),
-        _part(brim, textured=True),
-    ]
-
-
 def _heart() -> list[Part]:
     shape = path(
         (50, 96),
@@ -222,22 +184,6 @@ def _kite() -> list[Part]:
     ]
 
 
-def _leaf() -> list[Part]:
-    blade = path((4, 92), [(-6, 40), (30, 4), (98, 2)], [(100, 66), (64, 104), (12, 92)])
-    vein = polygon((-2, 99), (2, 104), (16, 89), (72, 34), (70, 30), (12, 86))
-    sides = [
-        polygon((32, 66), (30, 38), (33, 38), (36, 62)),
-        polygon((50, 49), (50, 24), (53, 24), (54, 45)),
-        polygon((36, 67), (64, 70), (64, 67), (40, 63)),
-        polygon((54, 49), (78, 50), (78, 47), (58, 45)),
-    ]
-    return [
-        _part(blade, textured=True),
-        _part(vein, paint="dark"),
-        *(_part(side, paint="dark") for side in sides),
-    ]
-
-
 def _moon() -> list[Part]:
     crescent = polygon(*arc(50, 50, 50, 52, 308, 40), *arc(74, 50, 40, 280, 80, 28))
     return [
@@ -245,25 +191,6 @@ def _moon() -> list[Part]:
         _part(ellipse(20, 62, 5), paint="dark", opacity=0.7),
         _part(ellipse(34, 80, 4), paint="dark", opacity=0.7),
         _part(ellipse(22, 36, 4), paint="dark", opacity=0.7),
-    ]
-
-
-def _mushroom() -> list[Part]:
-    stalk = path(
-        (36, 50), [(38, 70), (34, 84), (30, 96)], [(40, 102), (62, 102), (70, 96)], [(66, 84), (62, 70), (64, 50)]
-    )
-    cap = path(
-        (0, 50),
-        [(2, 18), (26, 0), (50, 0)],
-        [(74, 0), (98, 18), (100, 50)],
-        [(100, 58), (92, 60), (84, 60)],
-        [(16, 60)],
-        [(8, 60), (0, 58), (0, 50)],
-    )
-    return [
-        _part(stalk, paint="cream"),
-        _part(path((22, 59), [(78, 59)], [(70, 70), (30, 70), (22, 59)]), paint="dark"),
-        _part(cap, textured=True),
     ]
 
 
@@ -312,7 +239,6 @@ def _umbrella() -> list[Part]:
 
 
 _DRAWINGS: dict[str, Callable[[], list[Part]]] = {
-    "apple": _apple,
     "ball": _ball,
     "boat": _boat,
     "box": _box,
@@ -320,13 +246,10 @@ _DRAWINGS: dict[str, Callable[[], list[Part]]] = {
     "cup": _cup,
     "fish": _fish,
     "flower": _flower,
-    "hat": _hat,
     "heart": _heart,
     "house": _house,
     "kite": _kite,
-    "leaf": _leaf,
     "moon": _moon,
-    "mushroom": _mushroom,
     "star": _star,
     "tree": _tree,
     "umbrella": _umbrella,
