@@ -68,6 +68,7 @@ class Settings:
     Args:
         data: "scenes" for the embedded pictures, or anything `load_captioned` reads.
         num_examples: image-caption pairs of the embedded data.
+        limit: most pairs used of other data, the first ones; all if none.
         captions_per_image: captions of each embedded picture.
         scene_size: pixels along an edge of an embedded picture.
         mismatched: share of embedded captions that belong to another picture.
@@ -107,6 +108,7 @@ class Settings:
 
     data: str
     num_examples: int
+    limit: int | None
     captions_per_image: int
     scene_size: int
     mismatched: float
@@ -157,10 +159,10 @@ def load_data(settings: Settings, seed: int) -> DatasetDict:
         )
     else:
         loaded = load_captioned(settings.data)
-        if isinstance(loaded, Dataset):
-            loaded = hold_out(loaded, settings.validation, by=settings.split_by, seed=seed)
-        elif "validation" not in loaded:
-            loaded = hold_out(loaded["train"], settings.validation, by=settings.split_by, seed=seed)
+        if isinstance(loaded, Dataset) or "validation" not in loaded:
+            pairs = loaded if isinstance(loaded, Dataset) else loaded["train"]
+            pairs = pairs.select(range(min(settings.limit or len(pairs), len(pairs))))
+            loaded = hold_out(pairs, settings.validation, by=settings.split_by, seed=seed)
         data = DatasetDict({name: drop_empty_captions(loaded[name]) for name in ("train", "validation")})
     tags = settings.noun_tags.split("+") if settings.noun_tags else None
     data["train"] = add_scores(data["train"], NounCount(settings.tagger, tags=tags), per_image="max")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
 from hf_curriculum.hub.gallery import Gallery
 from hf_curriculum.hub.report import Report
-from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.provenance import read_column, read_provenance, score_values
 
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
@@ -53,7 +53,8 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     if known is not None:
         report.add_text(None, f"`{column}` was written by `{known.scorer}`; its {easy} values are easy.")
     order = _ranked(scores, easy)
-    for title, rows in (("Easiest examples", order[:12]), ("Hardest examples", order[::-1][:12])):
+    for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
+        rows = _of_different_pictures(dataset, ranked, 12)
         report.add_gallery(Gallery(title, _items(dataset, rows, scores, column)))
 
 
@@ -134,6 +135,19 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
     report.add_gallery(
         Gallery("Generated captions", items, f"Validation pictures, captioned by the run {run['name']}.")
     )
+
+
+def _of_different_pictures(dataset: Dataset, ranked: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` of the ranked rows that show different pictures."""
+    if IMAGE_ID not in dataset.column_names:
+        return ranked[:count]
+    ids = read_column(dataset, IMAGE_ID)
+    chosen: dict[str, int] = {}
+    for row in ranked.tolist():
+        chosen.setdefault(ids[row].as_py(), row)
+        if len(chosen) == count:
+            break
+    return np.array(list(chosen.values()))
 
 
 def _items(dataset: Dataset, rows: np.ndarray, scores: np.ndarray, column: str) -> list[tuple[Any, str, str]]:

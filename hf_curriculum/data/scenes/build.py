@@ -98,7 +98,7 @@ def make_scenes(
         >>> {name: len(split) for name, split in scenes.items()}
         {'train': 40, 'validation': 5, 'test': 5}
         >>> scenes["train"][0]["caption"]
-        'a red moon'
+        'two moons'
     """
     shares = {"train": 1 - validation - test, "validation": validation, "test": test}
     _check(num_examples, seed, image_size, captions_per_image, mismatched, max_objects, shares)

@@ -1,0 +1,22 @@
+"""Where real data is, for the tests that look at some."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def test_data() -> Callable[[str], Path]:
+    """`test_data("flickr8k")`: that folder of HF_CURRICULUM_TEST_DATA; skips the test where there is none."""
+
+    def find(name: str) -> Path:
+        root = os.environ.get("HF_CURRICULUM_TEST_DATA")
+        if root is None or not (Path(root) / name).exists():
+            pytest.skip(f"HF_CURRICULUM_TEST_DATA has no {name}")
+        return Path(root) / name
+
+    return find

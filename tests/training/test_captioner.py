@@ -1,0 +1,179 @@
+"""The whole way at tiny size: scenes, noun count, GIT, captions while training, LoRA, pictures augmented."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_curriculum import (
+    Augment,
+    CaptionCollator,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    NounCount,
+    Phases,
+    add_scores,
+    make_image_processor,
+    make_scenes,
+    train_wordpiece,
+)
+from hf_curriculum.evaluation import caption_compute_metrics
+from hf_curriculum.evaluation.gold import gold_nouns
+from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    data = make_scenes(60, image_size=32, validation=0.2, test=0.0)
+    data["train"] = add_scores(data["train"], NounCount(), per_image="max")
+    return data
+
+
+@pytest.fixture
+def make(scenes, tmp_path):
+    def build(model=None, compute_metrics=None, augment=None, **arguments):
+        tokenizer = train_wordpiece(scenes["train"], 400)
+        torch.manual_seed(0)
+        if model is None:
+            config = small_git_config(
+                len(tokenizer), tokenizer=tokenizer, image_size=32, hidden_size=32, vision_layers=1, text_layers=2
+            )
+            model = git_from_config(config)
+        settings = {"per_device_train_batch_size": 16, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+        args = CurriculumTrainingArguments(
+            str(tmp_path / "out"),
+            **{
+                **settings,
+                "curriculum": Phases(2, 1),
+                "score_column": "noun_count",
+                "save_strategy": "no",
+                "logging_steps": 1,
+                **arguments,
+            },
+        )
+        return CurriculumTrainer(
+            model,
+            args,
+            data_collator=CaptionCollator(tokenizer, make_image_processor(32), max_length=20, augment=augment),
+            train_dataset=scenes["train"],
+            eval_dataset=scenes["validation"],
+            compute_metrics=compute_metrics(tokenizer) if compute_metrics else None,
+        )
+
+    return build
+
+
+def test_score_columns_need_not_be_hidden_from_the_model(make):
+    trainer = make(learning_rate=1e-2, curriculum=Phases(2, 3))
+    assert trainer.args.remove_unused_columns
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+
+
+def test_evaluation_generates_captions_from_pictures_alone(make, scenes):
+    nouns = gold_nouns(scenes["validation"])
+    gold = [nouns[image] for image in scenes["validation"]["image_id"]]
+    trainer = make(
+        compute_metrics=lambda tokenizer: caption_compute_metrics(tokenizer, gold_nouns=gold, metrics=()),
+        predict_with_generate=True,
+        generation_max_length=12,
+        generation_num_beams=2,
+    )
+    metrics = trainer.evaluate()
+    assert {"eval_loss", "eval_noun_recall"} <= set(metrics)
+    prediction = trainer.predict(scenes["validation"]).predictions
+    assert prediction.shape[1] <= 12
+    # The captions that were to be written are not what the model was prompted with.
+    assert (prediction[:, 0] == trainer.model.generation_config.bos_token_id).all()
+
+
+def test_lora_trains_its_adapters_alone(make):
+    trainer = make()
+    adapted = add_lora(trainer.model, r=2)
+    before = {name: parameter.clone() for name, parameter in adapted.named_parameters()}
+    make(model=adapted).train()
+    changed = {name for name, parameter in adapted.named_parameters() if not torch.equal(parameter, before[name])}
+    assert changed
+    assert all("lora" in name for name in changed)
+
+
+def test_augmented_pictures_are_the_same_for_the_same_seed_on_any_batch_size(make):
+    def pixels(**arguments):
+        loader = make(augment=Augment(), **arguments).get_train_dataloader()
+        return torch.cat([batch["pixel_values"] for batch in loader])
+
+    first = pixels()
+    assert torch.equal(pixels(per_device_train_batch_size=4, gradient_accumulation_steps=4), first)
+    assert not torch.equal(pixels(data_seed=1), first)
+
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"
+
+
+def recipe(folder, *options, launcher=()):
+    command = [sys.executable, *launcher, str(RECIPE), "--output_dir", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout, json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_end_to_end(tmp_path):
+    output, runs = recipe(tmp_path, "--preset", "smoke", "--compare", "--seeds", "0", "1")
+    assert [(run["name"], run["seed"]) for run in runs] == [(n, s) for s in (0, 1) for n in ("curriculum", "control")]
+    assert "phase 4" in output
+    assert "examples," in output
+    assert "s of training" in output
+    for run in runs:
+        points = [entry for entry in run["log"] if "eval_loss" in entry]
+        assert points[0]["examples"] == 0
+        assert points[-1]["eval_loss"] < points[0]["eval_loss"]
+        assert len(run["captions"]) <= 10
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "control" in page
+    for figure in (
+        "scores_noun_count",
+        "validation_loss_by_examples",
+        "validation_loss_by_seconds",
+        "pool_growth",
+        "data",
+    ):
+        assert (tmp_path / "report" / "figures" / f"{figure}.png").stat().st_size > 1000
+    assert (tmp_path / "scored" / "scores.json").is_file()
+    assert (tmp_path / "captions.tsv").read_text().startswith("image_id\tcaption\n")
+
+
+@pytest.mark.slow
+def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoProcessor
+
+    import hf_curriculum.models  # noqa: F401 - makes the classes known
+
+    recipe(tmp_path, "--preset", "smoke")
+    folder = tmp_path / "curriculum-seed0" / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder, backend="pil")
+    pixels = processor.image_processor(images=[torch.zeros(3, 64, 64).numpy()], return_tensors="pt")["pixel_values"]
+    assert model.generate(pixel_values=pixels, max_new_tokens=4).shape[0] == 1
+
+
+@pytest.mark.slow
+def test_two_processes_see_the_same_plan(tmp_path):
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29511")
+    _, two = recipe(tmp_path / "two", "--preset", "smoke", launcher=launcher)
+    _, one = recipe(tmp_path / "one", "--preset", "smoke")
+    assert two[0]["plan"] == one[0]["plan"]
+    assert two[0]["eval_loss"] == pytest.approx(one[0]["eval_loss"], rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_recipe_on_real_photographs(tmp_path, test_data):
+    _, runs = recipe(tmp_path, "--preset", "smoke", "--data", str(test_data("flickr8k")), "--limit", "300")
+    assert 200 < runs[0]["plan"]["num_rows"] < 300
+    assert (tmp_path / "report" / "report.html").stat().st_size > 100_000
