@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -305,9 +304,6 @@ def main() -> None:
     settings, options = parse_settings(Settings, PRESETS, default="embedded", description=__doc__)
     state = PartialState()
     logging.basicConfig(level=logging.INFO if state.is_main_process else logging.ERROR, format="%(message)s")
-    if not torch.cuda.is_available():
-        # A launcher gives each process one thread unless told otherwise.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // state.num_processes))
     folder = Path(options.output_dir or Path("outputs") / "babylm_git" / Path(options.preset).stem)
     rules = {"curriculum": settings.curriculum}
     if options.compare:

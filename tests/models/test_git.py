@@ -170,6 +170,15 @@ def test_embedded_words_are_the_words():
     torch.testing.assert_close(logits, model(**inputs).logits)
 
 
+def test_what_nobody_reads_is_not_computed():
+    model, inputs = tiny_git(), batch()
+    rows = []
+    for part in [layer.intermediate for layer in model.git.encoder.layer] + [model.output]:
+        part.register_forward_hook(lambda module, args, output: rows.append(args[0].shape[1]))
+    model(**inputs, labels=inputs["input_ids"])
+    assert rows == [5 + 6, 5 + 6, 6, 6]
+
+
 def test_logits_to_keep():
     model, inputs = tiny_git().eval(), batch()
     logits = model(**inputs).logits

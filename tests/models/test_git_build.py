@@ -69,6 +69,8 @@ def test_small_config():
     assert (config.vision_config.num_hidden_layers, config.num_hidden_layers) == (2, 3)
     assert (config.hidden_size, config.intermediate_size, config.vision_config.intermediate_size) == (64, 256, 256)
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
+    assert config.initializer_range == pytest.approx(0.1)
+    assert config.vision_config.initializer_range == pytest.approx(0.175)
     assert small_git_config(500, eos_token_id=9).eos_token_id == 9
     with pytest.raises(ValueError, match=r"image_size=30 is not a multiple of patch_size=8"):
         small_git_config(500, image_size=30)

@@ -127,7 +127,7 @@ def recipe(folder, *options, launcher=()):
 def test_the_recipe_runs_end_to_end(tmp_path):
     output, runs = recipe(tmp_path, "--preset", "smoke", "--compare", "--seeds", "0", "1")
     assert [(run["name"], run["seed"]) for run in runs] == [(n, s) for s in (0, 1) for n in ("curriculum", "control")]
-    assert "phase 4" in output
+    assert "phase 3" in output
     assert "examples," in output
     assert "s of training" in output
     for run in runs:
