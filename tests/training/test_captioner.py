@@ -159,7 +159,7 @@ def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path):
     folder = tmp_path / "curriculum-seed0" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder, backend="pil")
-    pixels = processor.image_processor(images=[torch.zeros(3, 64, 64).numpy()], return_tensors="pt")["pixel_values"]
+    pixels = processor.image_processor(images=[torch.zeros(3, 60, 60).numpy()], return_tensors="pt")["pixel_values"]
     assert model.generate(pixel_values=pixels, max_new_tokens=4).shape[0] == 1
 
 
