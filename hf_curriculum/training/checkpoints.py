@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -134,3 +136,38 @@ def refuse_other_plan(saved: dict[str, Any], current: dict[str, Any], folder: st
                 f"{folder} cannot be resumed: {name} has changed since it was saved ({what}), and {reason}. "
                 "Set it back, or start a new run from the checkpoint's weights."
             )
+
+
+def load_renamed_weights(model: nn.Module, folder: str | Path, result: Any) -> None:
+    """Makes sure that every weight of a checkpoint has come back.
+
+    `save_pretrained` writes the weights of some architectures (ViT among them) under older names, which
+    `from_pretrained` knows and `load_state_dict` does not: a run resumed by the latter alone would continue with
+    random weights in their place.
+
+    Args:
+        model: the model that was loaded into.
+        folder: the checkpoint.
+        result: what `load_state_dict(..., strict=False)` returned: `missing_keys` and `unexpected_keys`.
+
+    Raises:
+        ValueError: weights are missing, and the model has no `from_pretrained` that could know other names.
+    """
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    missing = [name for name in result.missing_keys if name not in tied]
+    if not missing and not result.unexpected_keys:
+        return
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"{folder} does not fit the model: it lacks {len(missing)} weights ({missing[:3]} …) and has "
+            f"{len(result.unexpected_keys)} others ({result.unexpected_keys[:3]} …). Training would go on with random "
+            "weights in their place. Build the model as it was when the checkpoint was saved."
+        )
+    fresh, report = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
+    lost = sorted(set(report["missing_keys"]) - tied)
+    if lost:
+        raise ValueError(
+            f"{folder} lacks {len(lost)} weights of a {type(model).__name__} ({lost[:3]} …): training would go on "
+            "with random ones. Build the model as it was when the checkpoint was saved."
+        )
+    model.load_state_dict(fresh.state_dict())

@@ -23,6 +23,7 @@ from hf_curriculum.training.callback import PacingCallback
 from hf_curriculum.training.checkpoints import (
     invalidate,
     last_complete_checkpoint,
+    load_renamed_weights,
     read_curriculum,
     refuse_other_plan,
     require_complete,
@@ -251,6 +252,18 @@ class CurriculumTrainer(Trainer):
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        self._loading_from = resume_from_checkpoint
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        self._loading_from = self.state.best_model_checkpoint
+        super()._load_best_model()
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # `Trainer` goes on with a warning where weights found no place.
+        load_renamed_weights(self.model, self._loading_from, load_result)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args, **kwargs)

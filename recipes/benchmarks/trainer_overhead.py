@@ -105,8 +105,8 @@ def main() -> None:
         "steps": ours.plan.num_steps,
     }
     print(
-        f"{facts['pairs']} pairs of {facts['steps']:,} steps: CurriculumTrainer {facts['curriculum_trainer_ms']:.3f} ms "
-        f"per step, Trainer {facts['trainer_ms']:.3f} ms; difference {facts['difference_ms']:+.3f} ms (target ≤ 0.2)"
+        f"{facts['pairs']} pairs of {facts['steps']:,} steps: CurriculumTrainer "
+        f"{facts['curriculum_trainer_ms']:.3f} ms per step, Trainer {facts['trainer_ms']:.3f} ms; difference {facts['difference_ms']:+.3f} ms (target ≤ 0.2)"
     )
     if options.json:
         options.json.write_text(json.dumps(facts, indent=1))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 
 import pytest
+import safetensors.torch
+import torch
+from transformers import ViTConfig, ViTForImageClassification
 
 from hf_curriculum.training.checkpoints import (
     invalidate,
     is_complete,
     last_complete_checkpoint,
+    load_renamed_weights,
     read_curriculum,
     require_complete,
     write_curriculum,
@@ -58,3 +62,33 @@ def test_the_curriculum_is_written_in_one_piece(tmp_path):
     write_curriculum(tmp_path / "new", {"version": 1})
     assert read_curriculum(tmp_path / "new") == {"version": 1}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["curriculum.json"]
+
+
+def small_vit(seed):
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    return ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4))
+
+
+def load_as_trainer_does(model, folder):
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    load_renamed_weights(model, folder, model.load_state_dict(weights, strict=False))
+
+
+def test_weights_saved_under_older_names_come_back(tmp_path):
+    saved, other = small_vit(0), small_vit(1)
+    saved.save_pretrained(tmp_path)
+    assert set(safetensors.torch.load_file(tmp_path / "model.safetensors")) != set(saved.state_dict())
+    load_as_trainer_does(other, tmp_path)
+    for name, weight in saved.state_dict().items():
+        assert torch.equal(other.state_dict()[name], weight), name
+
+
+def test_weights_that_are_not_there_are_an_error(tmp_path):
+    small_vit(0).vit.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lacks 2 weights of a ViTForImageClassification \(\['classifier.bias'"):
+        load_as_trainer_does(small_vit(1), tmp_path)
+    plain = torch.nn.Linear(2, 2)
+    result = plain.load_state_dict({"weight": plain.weight}, strict=False)
+    with pytest.raises(ValueError, match=r"it lacks 1 weights \(\['bias'\] …\) and has 0 others"):
+        load_renamed_weights(plain, tmp_path, result)

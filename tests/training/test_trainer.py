@@ -269,6 +269,9 @@ def test_the_private_hooks_of_transformers_are_still_what_they_were():
             "self", "max_steps", "num_update_steps_per_epoch", "num_train_epochs", "resume_from_checkpoint", "trial",
         ],
         "_save_checkpoint": ["self", "model", "trial"],
+        "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+        "_load_best_model": ["self"],
+        "_issue_warnings_after_load": ["self", "load_result"],
         "_save_rng_state": ["self", "output_dir"],
         "_get_train_sampler": ["self", "train_dataset"],
         "_get_collator_with_removed_columns": ["self", "data_collator", "description"],
@@ -279,5 +282,7 @@ def test_the_private_hooks_of_transformers_are_still_what_they_were():
     }  # fmt: skip
     found = {name: list(inspect.signature(getattr(Trainer, name)).parameters) for name in expected}
     assert found == expected
+    for name in ("_load_from_checkpoint", "_load_best_model"):
+        assert "self._issue_warnings_after_load(" in inspect.getsource(getattr(Trainer, name))
     order = inspect.getsource(Trainer._save_checkpoint)
     assert order.index("_save_rng_state") < order.index("TRAINER_STATE_NAME") < order.index("rotate_checkpoints")
