@@ -94,9 +94,9 @@ def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
             run["examples"],
             run["steps"],
             round(run["seconds"], 1),
-            run["eval_loss"],
-            run["recall"]["recall"],
-            run["recall"]["shuffled"],
+            f"{run['eval_loss']:.3f}",
+            f"{run['recall']['recall']:.3f}",
+            f"{run['recall']['shuffled']:.3f}",
             f"{run['recall']['difference']:+.3f} [{run['recall']['lower']:+.3f}, {run['recall']['upper']:+.3f}]",
         )
         for run in runs
@@ -108,15 +108,15 @@ def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
         "steps",
         "seconds",
         "val. loss",
-        "noun recall",
+        "recall",
         "shuffled",
         "difference [95 %]",
     ]
     note = (
-        "Noun recall: share of a picture's object nouns that its generated caption names; shuffled: the same "
+        "Recall: share of a picture's object nouns that its generated caption names; shuffled: the same "
         "captions on other pictures. Seconds: training alone."
     )
-    report.add_table("Results", columns, rows, note=note)
+    report.add_table("Results", columns, rows, note=note, align="lrrrrrrrl")
 
 
 def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
