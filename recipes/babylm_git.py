@@ -14,12 +14,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
+from tqdm.auto import tqdm
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import (
@@ -284,14 +286,23 @@ def write_report(runs: list[dict[str, Any]], data: DatasetDict, settings: Settin
             "Noun recall": (f"{first['recall']['recall']:.3f}", f"{first['recall']['shuffled']:.3f} if shuffled"),
         }
     )
-    add_results(report, runs)
-    add_training(report, runs)
-    add_scores_section(report, data["train"], "noun_count", first["plan"])
-    add_plan(report, runs)
     pictures = one_row_per_image(data["validation"])
-    add_captions(report, pictures, first)
-    report.add_image("Data", contact_sheet(data["train"]), f"Pictures and captions of {settings.data}.", name="data")
+    sections = [
+        partial(add_results, report, runs),
+        partial(add_training, report, runs),
+        partial(add_scores_section, report, data["train"], "noun_count", first["plan"]),
+        partial(add_plan, report, runs),
+        partial(add_captions, report, pictures, first),
+        partial(add_contact_sheet, report, data["train"], settings.data),
+    ]
+    for section in tqdm(sections, desc="report", unit="section", delay=2):
+        section()
     return report.write(folder)
+
+
+def add_contact_sheet(report: Report, dataset: Dataset, name: str) -> None:
+    """What the data looks like."""
+    report.add_image("Data", contact_sheet(dataset), f"Pictures and captions of {name}.", name="data")
 
 
 def say(text: str) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 
 import hf_curriculum
-from hf_curriculum import Phases, make_plan
+from hf_curriculum import (
+    CaptionCollator,
+    Phases,
+    load_captioned,
+    make_image_processor,
+    make_plan,
+    make_scenes,
+    train_wordpiece,
+)
+from hf_curriculum.models.git_build import git_from_config, small_git_config
 from hf_curriculum.ordering import rank_scores
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
@@ -50,3 +60,33 @@ def test_options_in_commands_are_options():
     for command in commands:
         options = re.findall(r"--(\w+)", command.partition("babylm_git.py")[2])
         assert set(options) <= known, command
+
+
+def test_the_example_runs_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    scenes = make_scenes(80, image_size=32, validation=0.0, test=0.0)["train"]
+    (tmp_path / "photos").mkdir()
+    lines = []
+    for number, row in enumerate(scenes):
+        row["image"].save(tmp_path / "photos" / f"{number}.png")
+        named = {"file_name": f"{number}.png", "caption": row["caption"], "image_id": row["image_id"]}
+        lines.append(json.dumps(named))
+    (tmp_path / "photos" / "metadata.jsonl").write_text("\n".join(lines))
+    val = load_captioned(tmp_path / "photos").select(range(10))
+    tokenizer = train_wordpiece(scenes, 300)
+    sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1}
+    given = {
+        "model": git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes)),
+        "collator": CaptionCollator(tokenizer, make_image_processor(32)),
+        "val": val,
+    }
+    example = README.partition("```python\n")[2].partition("```")[0]
+    # Checkpoints every 500 steps would leave this short run with none to resume from.
+    example = example.replace(
+        "    learning_rate=1e-5,\n", "    learning_rate=1e-5,\n    save_steps=2, report_to=[],\n"
+    )
+    exec(compile(example, "README.md", "exec"), given)
+    assert given["trainer"].state.global_step == given["trainer"].plan.num_steps
+    assert given["train"].column_names[-1] == "noun_count"
