@@ -22,7 +22,16 @@ _PUBLIC = {
     "hf_curriculum.hub": ("Report",),
     "hf_curriculum.models": ("MODELS", "CaptionGitConfig", "CaptionGitForCausalLM"),
     "hf_curriculum.ordering": ("cut_buckets", "rank_scores"),
-    "hf_curriculum.pacing": ("CURRICULA", "IID", "Curriculum", "Phases", "Plan", "curriculum_from", "make_plan"),
+    "hf_curriculum.pacing": (
+        "CURRICULA",
+        "IID",
+        "Curriculum",
+        "Growing",
+        "Phases",
+        "Plan",
+        "curriculum_from",
+        "make_plan",
+    ),
     "hf_curriculum.provenance": ("ScoreProvenance", "attach_provenance", "read_provenance"),
     "hf_curriculum.score_files": ("load_scored", "save_scored"),
     "hf_curriculum.scorers": (

@@ -26,7 +26,7 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     for run in _one_per_name(runs):
         report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
     growth = {
-        run["name"]: [(stage["first_slot"], stage["last_slot"], stage["pool"]) for stage in run["plan"]["stages"]]
+        run["name"]: [tuple(pool) for stage in run["plan"]["stages"] for pool in stage["pools"]]
         for run in _one_per_name(runs)
     }
     report.add_figure(

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.growing import Growing
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.phases import Phases
 from hf_curriculum.pacing.plan import Plan, make_plan
 from hf_curriculum.pacing.stages import Stage
 
-CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (IID, Phases)}
+CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (Growing, IID, Phases)}
 """Every curriculum by the name it has in JSON and YAML."""
 
 
@@ -73,6 +74,7 @@ __all__ = [
     "IID",
     "Budget",
     "Curriculum",
+    "Growing",
     "Phases",
     "Plan",
     "Stage",

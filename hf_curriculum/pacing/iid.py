@@ -7,10 +7,8 @@ from typing import ClassVar
 
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.stages import Stage
-
-DEFAULT_EPOCHS = 3.0
-"""What `transformers.TrainingArguments` trains for when nobody says."""
 
 
 @dataclass(frozen=True)
@@ -42,33 +40,14 @@ class IID(Curriculum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.epochs is not None and self.examples is not None:
-            raise ValueError(
-                f"IID got epochs={self.epochs} and examples={self.examples}; a run has one length. Drop one."
-            )
-        for name in ("epochs", "examples"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"IID({name}={value}) would train on nothing; {name} is more than 0.")
-
-    def _draws(self, budget: Budget, num_examples: int) -> int:
-        if self.examples is not None:
-            return self.examples
-        if self.epochs is not None:
-            return max(int(self.epochs * num_examples + 0.5), 1)
-        if budget.steps is not None:
-            return budget.steps * budget.global_batch_size
-        return max(int((budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
+        check_length(self)
 
     def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
         """Passes over the data set."""
-        if self.epochs is not None:
-            return self.epochs
-        if self.examples is None and budget.steps is None and budget.epochs is not None:
-            return budget.epochs
-        return self._draws(budget, num_examples) / num_examples
+        return epochs_of(self, budget, num_examples)
 
     def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
         """One stage."""
         size = len(ranking)
-        return (Stage(0, "i.i.d.", "all", ((0, size),), self._draws(budget, size), self._multiple(budget)),)
+        draws = num_draws(self, budget, size)
+        return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self._multiple(budget)),)

@@ -158,6 +158,7 @@ class Plan:
                 "draws": stage.num_draws,
                 "first_slot": start,
                 "last_slot": start + stage.num_slots - 1,
+                "pools": [(start + first, start + last, pool) for first, last, pool in stage.pools()],
             }
             for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
         ]

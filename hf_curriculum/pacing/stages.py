@@ -66,6 +66,10 @@ class Stage:
         whole, rest = divmod(self.num_draws, self.pool_size)
         return whole * self._rounded(self.pool_size) + (self._rounded(rest) if rest else 0)
 
+    def pools(self) -> list[tuple[int, int, int]]:
+        """(first slot, last slot, pool) of the parts with pools of their own, counted from the stage's first slot."""
+        return [(0, self.num_slots - 1, self.pool_size)]
+
     def pass_ends(self) -> list[int]:
         """The slot behind each pass's last one, counted from the stage's first."""
         step = self.pool_size if self.batch_multiple is None else self._rounded(self.pool_size)

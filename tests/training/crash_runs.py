@@ -129,7 +129,7 @@ def train(job: dict) -> None:
         "gradient_accumulation_steps": 1,
         **job.get("settings", {}),
     }
-    rule = curriculum_from(job.get("curriculum", {"type": "phases", "num_phases": 3, "easy": "low"}))
+    rule = curriculum_from(job["curriculum"])
     args = CurriculumTrainingArguments(
         job["out"],
         curriculum=rule,

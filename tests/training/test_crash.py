@@ -23,12 +23,15 @@ KILLS = {
     "inside a save": {"kill_in_save": [16, "before_optimizer"]},
     "while the trainer's state is written": {"cut_state": 12},
 }
+PHASES = {"type": "phases", "num_phases": 3, "easy": "low"}
+GROWING = {"type": "growing", "examples": 8 * STEPS, "easy": "low"}
 CELLS = [
     *itertools.product((1, 2), (0, 2), (1, 2), ["rows"]),
     (1, 2, 1, "captions"),
     (2, 2, 2, "captions"),
+    (2, 2, 1, "growing"),
 ]
-"""processes × workers × accumulated batches, for rows with a noisy transform, and for augmented pictures and a GIT"""
+"""processes × workers × accumulated batches: rows with a noisy transform, augmented pictures and a GIT, a growing pool"""
 
 
 def name_of(cell: tuple[int, int, int, str]) -> str:
@@ -39,6 +42,7 @@ def jobs_of(cell: tuple[int, int, int, str], folder: Path) -> list[dict]:
     processes, workers, accumulation, task = cell
     common = {
         "task": task,
+        "curriculum": GROWING if task == "growing" else PHASES,
         "processes": processes,
         "settings": {
             "per_device_train_batch_size": 8 // processes // accumulation,
