@@ -36,7 +36,7 @@ class Growing(Curriculum):
     | `"geometric"` | b · r^⌊x/s⌋ | Hacohen & Weinshall 2019, fixed exponential pacing |
 
     rounded to whole examples, never less than one and never more than all. Draws are independent, so an example may
-    come again before another has come. Like `IID`, it takes its length from the training arguments where none is given.
+    come again before another has come. Like `IID`, it takes its length from the training arguments if none is given.
 
     Args:
         function: which of the above.

@@ -31,7 +31,7 @@ CELLS = [
     (2, 2, 2, "captions"),
     (2, 2, 1, "growing"),
 ]
-"""processes × workers × accumulated batches: rows with a noisy transform, augmented pictures and a GIT, a growing pool"""
+"""processes × workers × accumulated batches: rows with a noisy transform, augmented pictures, a growing pool"""
 
 
 def name_of(cell: tuple[int, int, int, str]) -> str:
