@@ -26,6 +26,7 @@ _PUBLIC = {
         "CURRICULA",
         "IID",
         "Curriculum",
+        "Filter",
         "Growing",
         "Phases",
         "Plan",

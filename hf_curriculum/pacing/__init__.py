@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.filter import Filter
 from hf_curriculum.pacing.growing import Growing
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.phases import Phases
 from hf_curriculum.pacing.plan import Plan, make_plan
 from hf_curriculum.pacing.stages import Stage
 
-CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (Growing, IID, Phases)}
+CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (Filter, Growing, IID, Phases)}
 """Every curriculum by the name it has in JSON and YAML."""
 
 
@@ -74,6 +75,7 @@ __all__ = [
     "IID",
     "Budget",
     "Curriculum",
+    "Filter",
     "Growing",
     "Phases",
     "Plan",

@@ -251,7 +251,7 @@ def test_curricula_from_names_and_files(tmp_path):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"type": "phase"}, r"has type 'phase'; the types are \['growing', 'iid', 'phases'"),
+        ({"type": "phase"}, r"has type 'phase'; the types are \['filter', 'growing', 'iid', 'phases'"),
         ({"type": "phases", "phases": 3}, "has no field 'phases'; its fields are"),
         ("missing.yaml", "'missing.yaml' does not exist"),
         ("fases", "neither a name of"),

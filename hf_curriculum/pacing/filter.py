@@ -1,0 +1,79 @@
+"""Filtering as a curriculum: another curriculum over the easiest share of the examples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering.filtering import keep_easiest
+from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.iid import IID
+from hf_curriculum.pacing.stages import Stage
+
+
+@dataclass(frozen=True)
+class Filter(Curriculum):
+    """Never shows the hardest examples: `then` runs over the easiest ⌊n·keep⌋ scored ones.
+
+    Args:
+        keep: the share to keep, more than 0 and at most 1.
+        then: the curriculum over what is kept; which end is easy, and what becomes of unscored rows, is said here and
+            not there.
+        easy: see `Curriculum`.
+        unscored: see `Curriculum`; an unscored row is never kept, so only `"error"` makes a difference.
+        partial_batches: taken from `then`.
+
+    Raises:
+        ValueError: `keep` is out of range, or `then` says itself what belongs here.
+
+    Source: Nebbia & Kovashka 2024 (WSOD) §3.4: keep 0.5 or 0.75, alone or before four phases.
+
+    Example:
+        >>> from hf_curriculum import Phases
+        >>> Filter(0.5, Phases(4, 1)).to_dict()
+        {'type': 'filter', 'then': {'type': 'phases'}}
+    """
+
+    type: ClassVar[str] = "filter"
+
+    keep: float = 0.5
+    then: Curriculum = field(default_factory=IID)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"Filter(keep={self.keep}) is not possible; keep is more than 0 and at most 1.")
+        if not isinstance(self.then, Curriculum):
+            raise ValueError(f"Filter(then={self.then!r}) is not possible; then is a curriculum, such as Phases(4).")
+        if self.then.easy is not None or self.then.unscored != "last":
+            raise ValueError(
+                "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. Give "
+                "them to Filter."
+            )
+        object.__setattr__(self, "partial_batches", self.then.partial_batches)
+
+    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+        """The epochs of `then`, over what is kept."""
+        return self.then.nominal_epochs(budget, max(1, int(num_examples * self.keep + 1e-9)))
+
+    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
+        """The stages of `then`: its ranks are those of the whole order, of which it sees the beginning."""
+        return self.then.stages(keep_easiest(ranking, self.keep), budget)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `Curriculum.to_dict`, with `then` as a mapping of its own."""
+        values = super().to_dict()
+        values.pop("partial_batches", None)
+        return {**values, "then": self.then.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Curriculum:
+        """As `Curriculum.from_dict`."""
+        from hf_curriculum.pacing import curriculum_from
+
+        given = dict(values)
+        if "then" in given:
+            given["then"] = curriculum_from(given["then"])
+        return super().from_dict(given)
