@@ -34,16 +34,14 @@ def keep_easiest(ranking: Ranking, share: float) -> Ranking:
         [1, 2]
     """
     if not 0 < share <= 1:
-        raise ValueError(
-            f"The easiest {share!r} of the examples was asked for; the share is more than 0 and at most 1."
-        )
+        raise ValueError(f"The easiest share {share!r} was asked for; the share is more than 0 and at most 1.")
     if ranking.scores is None:
         raise ValueError("Keeping the easiest examples needs a score, and the order was made without one.")
     kept = int(np.floor(ranking.num_scored * share + 1e-9))
     if kept < 1:
         raise ValueError(
-            f"The easiest {100 * share:g} % of {ranking.num_scored} scored examples is less than one: nothing would be "
-            "left to train on. Keep a larger share."
+            f"The easiest {100 * share:g} % of {ranking.num_scored} scored examples is less than one: nothing would "
+            "be left to train on. Keep a larger share."
         )
     return replace(ranking, order=ranking.order[:kept], num_scored=kept)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from hf_curriculum.ordering import Ranking
@@ -49,8 +49,8 @@ class Filter(Curriculum):
             raise ValueError(f"Filter(then={self.then!r}) is not possible; then is a curriculum, such as Phases(4).")
         if self.then.easy is not None or self.then.unscored != "last":
             raise ValueError(
-                "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. Give "
-                "them to Filter."
+                "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
+                "Give them to Filter."
             )
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
 
@@ -60,7 +60,9 @@ class Filter(Curriculum):
 
     def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
         """The stages of `then`: its ranks are those of the whole order, of which it sees the beginning."""
-        return self.then.stages(keep_easiest(ranking, self.keep), budget)
+        kept = f" of the easiest {100 * self.keep:.4g} %"
+        stages = self.then.stages(keep_easiest(ranking, self.keep), budget)
+        return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, with `then` as a mapping of its own."""

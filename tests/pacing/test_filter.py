@@ -33,6 +33,7 @@ def test_what_is_not_kept_is_never_drawn():
     scores = np.array([5, 1, np.nan, 2, 4, 3, 6.0])
     plan = make_plan(Filter(0.5, Phases(3, 2)), scores, global_batch_size=2)
     assert set(plan.rows(0, plan.num_slots).tolist()) == {1, 3, 5}
+    assert "all of the easiest 50 %" in plan.describe()
     assert plan.cost_ratio == pytest.approx((1 + 2 + 3) * 2 / (6 * 7))
 
 
