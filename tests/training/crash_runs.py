@@ -36,7 +36,7 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
 
 NUM_ROWS = 90
 WIDTH = 6
@@ -100,8 +100,8 @@ class Recorded(CurriculumTrainer):
 
 
 def make_task(job: dict) -> dict:
-    """What is trained: noisy rows and a classifier, or augmented pictures and a GIT, both with dropout."""
-    if job.get("task") != "captions":
+    """What is trained: rows and a classifier, or augmented pictures and a GIT or its adapters; all with dropout."""
+    if job["task"] not in ("captions", "lora"):
         data = make_data()
         return {"model": Net(), "train_dataset": data, "eval_dataset": data.select(range(20))}
     scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
@@ -109,6 +109,8 @@ def make_task(job: dict) -> dict:
     tokenizer = train_wordpiece(scenes, 300)
     sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
+    if job["task"] == "lora":
+        model = add_lora(model, r=2)
     collator = CaptionCollator(tokenizer, make_image_processor(32), max_length=12, augment=Augment())
     return {
         "model": model,

@@ -30,8 +30,9 @@ CELLS = [
     (1, 2, 1, "captions"),
     (2, 2, 2, "captions"),
     (2, 2, 1, "growing"),
+    (1, 0, 2, "lora"),
 ]
-"""processes × workers × accumulated batches: rows with a noisy transform, augmented pictures, a growing pool"""
+"""processes × workers × accumulated batches: noisy rows, augmented pictures, a growing pool, adapters"""
 
 
 def name_of(cell: tuple[int, int, int, str]) -> str:
