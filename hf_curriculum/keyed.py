@@ -47,15 +47,10 @@ def hash64(values: np.ndarray, key: int) -> np.ndarray:
     Returns:
         uint64 array of the same shape.
     """
-    state = values.astype(np.uint64) + np.uint64((key_state(key) + _GOLDEN) & _MASK64)
+    state = values.astype(np.uint64) + np.uint64((mix64(key) + _GOLDEN) & _MASK64)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-def key_state(key: int) -> int:
-    """The state of `mix64` after its first value: `hash64(v, key) == mix64(key, v)`."""
-    return mix64(key)
 
 
 def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
