@@ -43,7 +43,7 @@ def new_figure(
         headroom: points kept free between the plot and the line above it.
         height: in inches; by default what suits the width.
     """
-    height = height or (3.5 if theme.is_narrow else 4.1)
+    height = height or (3.5 if theme.is_narrow else 4.125)
     figure = Figure(figsize=(theme.width, height), dpi=DPI, facecolor=theme.surface, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.07)
