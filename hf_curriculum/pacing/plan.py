@@ -111,10 +111,11 @@ class Plan:
         for first in range(start, self.num_slots, _CHUNK):
             yield self.rows(first, min(first + _CHUNK, self.num_slots))
 
-    def stage_of_step(self, step: int) -> Stage:
-        """The stage of the last slot of optimizer step `step` (from 0)."""
-        slot = (step + 1) * self.global_batch_size - 1
-        return self.stages[int(np.searchsorted(self.stage_starts, slot, side="right")) - 1]
+    def draws_after(self, step: int) -> int:
+        """Examples drawn in the first `step` optimizer steps; holes do not count."""
+        slot = step * self.global_batch_size
+        spans = zip(self.stage_starts, self.stages, strict=False)
+        return sum(stage.draws_within(min(slot - start, stage.num_slots)) for start, stage in spans if slot > start)
 
     def stage_end_steps(self) -> dict[int, Stage]:
         """Each stage by the number of optimizer steps after which its last example has been trained on."""

@@ -66,6 +66,13 @@ class Stage:
         whole, rest = divmod(self.num_draws, self.pool_size)
         return whole * self._rounded(self.pool_size) + (self._rounded(rest) if rest else 0)
 
+    def draws_within(self, slots: int) -> int:
+        """Examples in the first `slots` slots of this stage, which end with a batch."""
+        if self.batch_multiple is None:
+            return slots
+        whole, rest = divmod(slots, self._rounded(self.pool_size))
+        return whole * self.pool_size + min(rest, self.pool_size, self.num_draws - whole * self.pool_size)
+
     def pools(self) -> list[tuple[int, int, int]]:
         """(first slot, last slot, pool) of the parts with pools of their own, counted from the stage's first slot."""
         return [(0, self.num_slots - 1, self.pool_size)]

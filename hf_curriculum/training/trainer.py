@@ -102,7 +102,7 @@ class CurriculumTrainer(Trainer):
     def examples_seen(self, step: int | None = None) -> int:
         """Examples trained on after `step` optimizer steps, so far if None."""
         step = self.state.global_step if step is None else step
-        return step * self.plan.global_batch_size
+        return self.plan.draws_after(step)
 
     def _rank(self) -> Ranking:
         rule, data = self.curriculum, self.train_dataset
