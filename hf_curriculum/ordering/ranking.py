@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ class Ranking:
         easy: which end of the score is easy.
         name: the score's column.
         num_unscored: rows whose score is NaN or infinite.
+        columns: further columns that a rule needs, by name: one number per row, or `Groups`.
     """
 
     order: np.ndarray
@@ -36,6 +38,7 @@ class Ranking:
     easy: Easy
     name: str | None
     num_unscored: int
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.order)

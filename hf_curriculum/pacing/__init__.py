@@ -7,15 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.adaptive_guidance import AdaptiveGuidance
+from hf_curriculum.pacing.baby_steps import BabySteps
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Observed
 from hf_curriculum.pacing.filter import Filter
 from hf_curriculum.pacing.growing import Growing
+from hf_curriculum.pacing.guidance import GuidanceSchedule
 from hf_curriculum.pacing.iid import IID
+from hf_curriculum.pacing.node_sampling import NodeSampling
 from hf_curriculum.pacing.phases import Phases
 from hf_curriculum.pacing.plan import Plan, make_plan
+from hf_curriculum.pacing.self_paced import SelfPaced
 from hf_curriculum.pacing.stages import Stage
 
-CURRICULA: dict[str, type[Curriculum]] = {rule.type: rule for rule in (Filter, Growing, IID, Phases)}
+CURRICULA: dict[str, type[Curriculum]] = {
+    rule.type: rule
+    for rule in (
+        AdaptiveGuidance,
+        BabySteps,
+        Filter,
+        Growing,
+        GuidanceSchedule,
+        IID,
+        NodeSampling,
+        Phases,
+        SelfPaced,
+    )
+}
 """Every curriculum by the name it has in JSON and YAML."""
 
 
@@ -73,12 +91,18 @@ def _parse(text: str | Path) -> Mapping[str, Any]:
 __all__ = [
     "CURRICULA",
     "IID",
+    "AdaptiveGuidance",
+    "BabySteps",
     "Budget",
     "Curriculum",
     "Filter",
     "Growing",
+    "GuidanceSchedule",
+    "NodeSampling",
+    "Observed",
     "Phases",
     "Plan",
+    "SelfPaced",
     "Stage",
     "curriculum_from",
     "make_plan",

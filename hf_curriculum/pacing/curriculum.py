@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.ordering.ranking import Easy, Unscored
 from hf_curriculum.pacing.stages import Stage
 
 PartialBatches = Literal["stream", "keep"]
+Signal = Literal["metrics", "losses"]
+Log = Sequence[Mapping[str, Any]]
+"""The decisions taken so far, in order, each a JSON-able mapping with `round`, `step` and `decision`."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,28 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """What a decision between two rounds is taken on.
+
+    Args:
+        step: optimizer steps that lie behind.
+        metrics: what `evaluate()` returned, for a curriculum whose signal is `"metrics"`.
+        losses: current loss of each row of the training data, float32, shape (num_rows,), NaN where there is none; for
+            one whose signal is `"losses"`.
+    """
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    losses: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
 class Curriculum(ABC):
     """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
+
+    A planned curriculum knows all its stages beforehand. A signal-paced one knows them up to the next decision: its
+    `signal` says what it decides on, `stages` reads the decisions taken so far from the log, and `declared_steps` is
+    the budget that it keeps within.
 
     Args:
         easy: which end of the score is easy, in place of what the score's provenance says.
@@ -58,9 +83,44 @@ class Curriculum(ABC):
             choices = ", ".join(map(repr, allowed))
             raise ValueError(f"{type(self).__name__}({name}={value!r}) is not possible; {name} is one of {choices}.")
 
+    @property
+    def signal(self) -> Signal | None:
+        """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: none are."""
+        return None
+
+    @property
+    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
+        """Columns of the training data that the rule needs beside the score: a number, or names of groups, per row."""
+        return {}
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """The order the stages' ranks stand for: that of the scores, unless the rule has one of its own.
+
+        Args:
+            ranking: by score.
+            losses: the rows' losses at the last decision, for a rule that orders by them.
+        """
+        return ranking
+
     @abstractmethod
-    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
-        """The stages of a run over the ranked examples."""
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """The stages of a run over the arranged examples; of a signal-paced one, those that the log settles."""
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
+        """The most optimizer steps a signal-paced run takes; None where the stages say it exactly."""
+        return None
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """The log's next entry, at the end of the last stage that the log settles; it may not look at anything else.
+
+        Raises:
+            TypeError: the curriculum takes no decisions.
+        """
+        raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """What is certain about rounds still to be decided, in words."""
+        return ()
 
     @abstractmethod
     def nominal_epochs(self, budget: Budget, num_examples: int) -> float:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.ordering.filtering import keep_easiest
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed, Signal
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.stages import Stage
 
@@ -54,14 +56,40 @@ class Filter(Curriculum):
             )
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
 
+    @property
+    def signal(self) -> Signal | None:
+        """That of `then`."""
+        return self.then.signal
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Those of `then`."""
+        return self.then.reads
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """What is kept, arranged by `then`."""
+        return self.then.arrange(keep_easiest(ranking, self.keep), losses)
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
+        """That of `then`."""
+        return self.then.declared_steps(ranking, budget)
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """What `then` decides."""
+        return self.then.decide(ranking, budget, log, observed)
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """That of `then`."""
+        return self.then.outlook(ranking, budget)
+
     def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
         """The epochs of `then`, over what is kept."""
         return self.then.nominal_epochs(budget, max(1, int(num_examples * self.keep + 1e-9)))
 
-    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
-        """The stages of `then`: its ranks are those of the whole order, of which it sees the beginning."""
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """The stages of `then` over what is kept."""
         kept = f" of the easiest {100 * self.keep:.4g} %"
-        stages = self.then.stages(keep_easiest(ranking, self.keep), budget)
+        stages = self.then.stages(ranking, budget, log)
         return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hf_curriculum.keyed import hash64, mix64
 from hf_curriculum.ordering import Ranking
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.stages import Stage
 
@@ -98,7 +98,7 @@ class Growing(Curriculum):
         """The run's length in passes over the data set."""
         return epochs_of(self, budget, num_examples)
 
-    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage whose pool grows."""
         size = len(ranking)
         draws, batch = num_draws(self, budget, size), budget.global_batch_size

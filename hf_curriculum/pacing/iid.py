@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hf_curriculum.ordering import Ranking
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.stages import Stage
 
@@ -46,7 +46,7 @@ class IID(Curriculum):
         """Passes over the data set."""
         return epochs_of(self, budget, num_examples)
 
-    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage."""
         size = len(ranking)
         draws = num_draws(self, budget, size)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from hf_curriculum.ordering import Buckets, Ranking, cut_buckets
 from hf_curriculum.ordering.buckets import Cut
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.stages import Stage
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Phases(Curriculum):
             return sum(self.steps_per_phase) * budget.global_batch_size / num_examples
         return sum(self._epochs())
 
-    def stages(self, ranking: Ranking, budget: Budget) -> tuple[Stage, ...]:
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per phase."""
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
         self._warn_of_empty_buckets(buckets, ranking)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hf_curriculum.keyed import HOLE, mix64
-from hf_curriculum.ordering import Ranking, rank_scores
-from hf_curriculum.pacing.curriculum import Budget, Curriculum
+from hf_curriculum.ordering import Groups, Ranking, rank_scores
+from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.pacing.describe import describe_plan
 from hf_curriculum.pacing.stages import Stage
 
@@ -23,25 +24,36 @@ class Plan:
     """What is trained on, as a pure function of (plan, slot).
 
     A slot is one place in the stream of examples; slots `step · global_batch_size …` make one optimizer step, on any
-    number of processes. Made by `make_plan`.
+    number of processes. Made by `make_plan`. The plan of a signal-paced curriculum knows its slots up to the next
+    decision; `decided` gives the plan after it.
 
     Args:
         curriculum: the rule.
-        ranking: the data set's order.
-        stages: the stages, one after the other.
+        ranking: the data set's order by score.
+        order: the order that the stages' ranks stand for; mostly the same.
+        stages: the stages, one after the other, that the log settles.
         global_batch_size: examples per optimizer step, over all processes and accumulated batches.
         seed: the run's data seed.
         num_filled: examples drawn beyond the rule to fill the last batch.
         nominal_epochs: the epochs a person would call this run, and its i.i.d. control.
+        budget: what the training arguments gave.
+        declared_steps: the most steps a signal-paced run takes; None where the stages say it.
+        log: the decisions taken so far.
+        losses: the rows' losses at the last decision, for a rule that orders by them.
     """
 
     curriculum: Curriculum
     ranking: Ranking
+    order: Ranking
     stages: tuple[Stage, ...]
     global_batch_size: int
     seed: int
     num_filled: int
     nominal_epochs: float
+    budget: Budget
+    declared_steps: int | None = None
+    log: tuple[Mapping[str, Any], ...] = ()
+    losses: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         starts = np.cumsum([0, *(stage.num_slots for stage in self.stages)])
@@ -52,19 +64,39 @@ class Plan:
     """First slot of each stage, and the slot behind the last stage."""
 
     @property
-    def num_slots(self) -> int:
-        """Places in the stream, a multiple of the global batch size."""
+    def undecided(self) -> bool:
+        """Whether a decision is still to be taken before the run's end."""
+        return self.declared_steps is not None and (not self.stages or self.stages[-1].decides)
+
+    @property
+    def known_slots(self) -> int:
+        """Slots up to the next decision, a multiple of the global batch size."""
         return self.stage_starts[-1]
 
     @property
+    def known_steps(self) -> int:
+        """Optimizer steps up to the next decision."""
+        return self.known_slots // self.global_batch_size
+
+    @property
+    def num_slots(self) -> int:
+        """Places in the stream, a multiple of the global batch size; at most, while decisions are still to come."""
+        return self.declared_steps * self.global_batch_size if self.undecided else self.known_slots
+
+    @property
     def num_draws(self) -> int:
-        """Examples drawn, those that fill the last batch included."""
-        return sum(stage.num_draws for stage in self.stages)
+        """Examples drawn, those that fill the last batch included; at most, while decisions are still to come."""
+        return self.num_slots if self.undecided else sum(stage.num_draws for stage in self.stages)
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of the run, exactly."""
+        """Optimizer steps of the run, exactly; the declared maximum, while decisions are still to come."""
         return self.num_slots // self.global_batch_size
+
+    @property
+    def max_steps(self) -> int:
+        """Optimizer steps that the learning-rate schedule is made for, which no decision changes."""
+        return self.num_steps if self.declared_steps is None else self.declared_steps
 
     @property
     def control_draws(self) -> int:
@@ -76,14 +108,53 @@ class Plan:
         """Examples of the rule relative to its i.i.d. control of as many epochs."""
         return (self.num_draws - self.num_filled) / self.control_draws
 
+    def decided(self, observed: Observed) -> Plan:
+        """The plan after the next decision, which is taken on what was observed and appended to the log.
+
+        Raises:
+            RuntimeError: no decision is due at that step.
+        """
+        if not self.undecided or observed.step != self.known_steps:
+            due = f"after step {self.known_steps}" if self.undecided else "no more"
+            raise RuntimeError(
+                f"A decision was asked for after step {observed.step}, but one is due {due}: the plan and the run "
+                "have come apart."
+            )
+        entry = {"round": len(self.log), "step": observed.step}
+        entry.update(self.curriculum.decide(self.order, self.budget, self.log, observed))
+        return self.with_log((*self.log, entry), observed.losses)
+
+    def with_log(self, log: Log, losses: np.ndarray | None = None) -> Plan:
+        """The plan that these decisions make.
+
+        Args:
+            log: all decisions, from the run's first.
+            losses: the rows' losses at the last of them, if the rule orders by losses.
+
+        Raises:
+            ValueError: the rule orders by losses, and they are not given.
+        """
+        if log and losses is None and self.curriculum.signal == "losses":
+            raise ValueError(
+                f"{type(self.curriculum).__name__} orders by the losses of the last decision, and they were not given."
+            )
+        return _bind(self.curriculum, self.ranking, self.budget, self.seed, tuple(log), losses)
+
     def ranks(self, start: int, stop: int) -> np.ndarray:
         """Ranks (0 = easiest) drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example.
 
         Raises:
-            IndexError: the slots are not in the run.
+            IndexError: the slots are not in the run, or a decision must be taken before they are known.
         """
-        if not 0 <= start <= stop <= self.num_slots:
-            raise IndexError(f"Slots {start} to {stop} were asked for; the plan has {self.num_slots} slots.")
+        forgotten = self.log[-1]["step"] * self.global_batch_size if self.losses is not None else 0
+        if start < min(stop, forgotten):
+            raise IndexError(
+                f"Slots {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
+                f"losses, and those that slots before {forgotten} were drawn by are not kept."
+            )
+        if not 0 <= start <= stop <= self.known_slots:
+            more = " before the next decision" if self.undecided else ""
+            raise IndexError(f"Slots {start} to {stop} were asked for; the plan has {self.known_slots} slots{more}.")
         parts = []
         number = int(np.searchsorted(self.stage_starts, start, side="right")) - 1
         while start < stop:
@@ -98,7 +169,7 @@ class Plan:
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Row numbers of the data set drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example."""
         ranks = self.ranks(start, stop)
-        rows = self.ranking.order[ranks]
+        rows = self.order.order[ranks]
         return np.where(ranks == HOLE, HOLE, rows) if self.curriculum.partial_batches == "keep" else rows
 
     def step_rows(self, step: int) -> np.ndarray:
@@ -107,9 +178,9 @@ class Plan:
         return rows[rows != HOLE]
 
     def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
-        """The rows of the run from slot `start` on, a few thousand at a time."""
-        for first in range(start, self.num_slots, _CHUNK):
-            yield self.rows(first, min(first + _CHUNK, self.num_slots))
+        """The rows of the run from slot `start` up to the next decision, a few thousand at a time."""
+        for first in range(start, self.known_slots, _CHUNK):
+            yield self.rows(first, min(first + _CHUNK, self.known_slots))
 
     def draws_after(self, step: int) -> int:
         """Examples drawn in the first `step` optimizer steps; holes do not count."""
@@ -117,34 +188,35 @@ class Plan:
         spans = zip(self.stage_starts, self.stages, strict=False)
         return sum(stage.draws_within(min(slot - start, stage.num_slots)) for start, stage in spans if slot > start)
 
-    def stage_end_steps(self) -> dict[int, Stage]:
+    @cached_property
+    def stage_ends(self) -> dict[int, Stage]:
         """Each stage by the number of optimizer steps after which its last example has been trained on."""
         ends = self.stage_starts[1:]
         return {-(-end // self.global_batch_size): stage for end, stage in zip(ends, self.stages, strict=True)}
 
-    def pass_end_steps(self) -> list[int]:
+    @cached_property
+    def pass_ends(self) -> frozenset[int]:
         """Numbers of optimizer steps after which a pass over a pool is complete: what `"epoch"` strategies follow."""
-        return sorted(
-            {
-                -(-(start + end) // self.global_batch_size)
-                for start, stage in zip(self.stage_starts, self.stages, strict=False)
-                for end in stage.pass_ends()
-            }
+        return frozenset(
+            -(-(start + end) // self.global_batch_size)
+            for start, stage in zip(self.stage_starts, self.stages, strict=False)
+            for end in stage.pass_ends()
         )
 
     def fingerprint(self) -> dict[str, Any]:
         """What has to be the same for a checkpoint to be resumed, JSON-able."""
         scores = self.ranking.scores
-        digest = None if scores is None else hashlib.blake2b(scores.tobytes(), digest_size=16).hexdigest()
+        columns = {name: digest_of(values) for name, values in sorted(self.ranking.columns.items())}
         return {
             "curriculum": self.curriculum.to_dict(),
             "score_column": self.ranking.name,
             "easy": self.ranking.easy,
             "num_rows": self.ranking.num_rows,
-            "scores": digest,
+            "scores": None if scores is None else digest_of(scores),
+            **({"columns": columns} if columns else {}),
             "global_batch_size": self.global_batch_size,
             "seed": self.seed,
-            "num_steps": self.num_steps,
+            "num_steps": self.max_steps,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -217,15 +289,42 @@ def make_plan(
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     budget = Budget(epochs, max_steps, global_batch_size)
-    stages = curriculum.stages(ranking, budget)
-    short = -sum(stage.num_slots for stage in stages) % global_batch_size
+    plan = _bind(curriculum, ranking, budget, seed, (), None)
+    _refuse_conflict(plan, budget)
+    return plan
+
+
+def _bind(
+    curriculum: Curriculum,
+    ranking: Ranking,
+    budget: Budget,
+    seed: int,
+    log: tuple[Mapping[str, Any], ...],
+    losses: np.ndarray | None,
+) -> Plan:
+    """The plan of a rule, some examples and some decisions."""
+    order = curriculum.arrange(ranking, losses)
+    stages = curriculum.stages(order, budget, log)
+    declared = curriculum.declared_steps(order, budget)
+    short = -sum(stage.num_slots for stage in stages) % budget.global_batch_size
     if short:
         last = stages[-1]
         stages = (*stages[:-1], replace(last, num_draws=last.num_draws + short))
     nominal = curriculum.nominal_epochs(budget, len(ranking))
-    plan = Plan(curriculum, ranking, stages, global_batch_size, seed, short, nominal)
-    _refuse_conflict(plan, budget)
-    return plan
+    return Plan(
+        curriculum,
+        ranking,
+        order,
+        stages,
+        budget.global_batch_size,
+        seed,
+        short,
+        nominal,
+        budget,
+        declared,
+        log,
+        losses,
+    )
 
 
 def _refuse_conflict(plan: Plan, budget: Budget) -> None:
@@ -241,6 +340,17 @@ def _refuse_conflict(plan: Plan, budget: Budget) -> None:
             f"num_train_epochs={budget.epochs:g} was given, but {name} runs for {plan.nominal_epochs:g} epochs of its "
             "pools. Only one of the two can be followed. Drop num_train_epochs, or change the curriculum's own length."
         )
+
+
+def digest_of(values: np.ndarray | Groups) -> str:
+    """A short name for the content of an array or of groups."""
+    arrays = (values.starts, values.members) if isinstance(values, Groups) else (values,)
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array))
+    if isinstance(values, Groups):
+        digest.update("\0".join(values.names).encode())
+    return digest.hexdigest()
 
 
 def _covered(slices: list[tuple[int, int]]) -> int:

@@ -24,6 +24,7 @@ class Stage:
         slices: (first, behind the last) ranks of the pool's parts; they do not overlap.
         num_draws: examples drawn in this stage; a multiple of the pool's size is so many whole passes.
         batch_multiple: the global batch size if passes keep their own last batch, else None.
+        decides: whether a decision follows, before which nobody knows the next stage.
 
     Raises:
         ValueError: the pool is empty.
@@ -35,6 +36,7 @@ class Stage:
     slices: tuple[tuple[int, int], ...]
     num_draws: int
     batch_multiple: int | None = None
+    decides: bool = False
 
     def __post_init__(self) -> None:
         if self.pool_size < 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_curriculum.pacing import Stage
 from hf_curriculum.training.audit import drawn_quantiles
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class PacingCallback(TrainerCallback):
     - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
       whole run as one epoch.
     - When a stage ends it logs the stage, the pool's size and the quantiles of the scores that were drawn.
+    - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved.
 
     Args:
         trainer: the trainer whose plan is followed.
@@ -29,33 +31,36 @@ class PacingCallback(TrainerCallback):
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Looks up, once, at which steps something ends."""
-        plan = self.trainer.plan
-        self._pass_ends = frozenset(plan.pass_end_steps())
-        self._stage_ends = plan.stage_end_steps()
+    ) -> TrainerControl:
+        """Takes a decision that is due before the first step."""
+        if self.trainer.decision_is_due():
+            self.trainer.reach_decision()
+        return control
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Asks for what the strategies want at the end of a pass, and logs a stage that has ended."""
-        step = state.global_step
+        """Asks for what the strategies want at the end of a pass, logs a stage that has ended, and has it decided."""
+        trainer, plan, step = self.trainer, self.trainer.plan, state.global_step
         # At the run's last step Trainer's own epoch ends too, and asks by itself.
-        if step in self._pass_ends and step < state.max_steps:
+        if step in plan.pass_ends and step < state.max_steps:
             control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
             control.should_save |= args.save_strategy == SaveStrategy.EPOCH
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
-        if step in self._stage_ends:
-            self._log_stage(step)
+        if step in plan.stage_ends:
+            self._log_stage(plan.stage_ends[step])
+        if trainer.decision_is_due():
+            if plan.curriculum.signal == "metrics":
+                control.should_evaluate = True
+            else:
+                trainer.reach_decision()
+        elif step == plan.known_steps < state.max_steps:
+            trainer.end_early()
         return control
 
-    def _log_stage(self, step: int) -> None:
+    def _log_stage(self, stage: Stage) -> None:
         trainer = self.trainer
         trainer.check_draws()
-        stage = self._stage_ends[step]
         facts = {"phase": stage.number + 1, "pool_size": stage.pool_size}
         facts.update({f"score_{name}": value for name, value in drawn_quantiles(trainer.plan, stage.number).items()})
-        # Logging takes back the request to log this step's loss, which is still to be served.
-        wanted = trainer.control.should_log
-        trainer.log({f"curriculum/{name}": value for name, value in facts.items()})
-        trainer.control.should_log = wanted
+        trainer.log_curriculum(facts)

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
@@ -17,16 +18,31 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 logger = logging.getLogger(__name__)
 
 CURRICULUM_FILE = "curriculum.json"
+LOSSES_FILE = "curriculum_losses.npy"
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
-def write_curriculum(folder: str | Path, facts: dict[str, Any]) -> None:
-    """Writes `curriculum.json` in one piece: a kill leaves the old file or the new one."""
+def write_curriculum(folder: str | Path, facts: dict[str, Any], losses: np.ndarray | None = None) -> None:
+    """Writes `curriculum.json` in one piece: a kill leaves the old file or the new one.
+
+    Args:
+        folder: the checkpoint.
+        facts: what to write.
+        losses: the rows' losses at the last decision, for a curriculum that orders by them; in a file beside it.
+    """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
+    if losses is not None:
+        np.save(target.with_name(LOSSES_FILE), losses)
     scratch = target.with_suffix(".partial")
     scratch.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     os.replace(scratch, target)
+
+
+def read_losses(folder: str | Path) -> np.ndarray | None:
+    """The losses that `write_curriculum` wrote, None where it wrote none."""
+    path = Path(folder) / LOSSES_FILE
+    return np.load(path) if path.is_file() else None
 
 
 def read_curriculum(folder: str | Path) -> dict[str, Any]:
@@ -121,15 +137,16 @@ def refuse_other_plan(saved: dict[str, Any], current: dict[str, Any], folder: st
         "score_column": "the examples would be in another order",
         "easy": "the examples would be in another order",
         "scores": "the examples would be in another order",
+        "columns": "the examples would be drawn in another way",
         "global_batch_size": "a step number would stand for other examples",
         "seed": "the examples would be in another order",
         "num_steps": "the learning-rate schedule would be another one",
     }
     for name, reason in reasons.items():
-        if saved.get(name) != current[name]:
+        if saved.get(name) != current.get(name):
             what = (
-                "the scores themselves differ"
-                if name == "scores"
+                f"the {name} themselves differ"
+                if name in ("scores", "columns")
                 else f"was {saved.get(name)!r}, is {current[name]!r}"
             )
             raise ValueError(

@@ -15,16 +15,18 @@ PLACEHOLDER = 0
 
 
 class CurriculumSampler(Sampler):
-    """The rows of a plan, one after the other.
+    """The rows of a plan, one after the other, up to the next decision.
 
     It holds no state but the plan: the position comes from `start` when iteration begins, so it is right after a
     resume on any number of processes, where `set_epoch` may never arrive.
 
     Args:
-        plan: what is drawn when.
+        plan: what is drawn when, or a function that says so when iteration begins: the plan of a signal-paced run
+            grows with each decision.
         start: how many optimizer steps lie behind, or a function that says so when iteration begins.
         placeholders: whether the steps that lie behind are yielded too, as `PLACEHOLDER`: for a loop that skips the
-            batches it has seen, like `Trainer`'s. It costs nothing but the loop's own counting.
+            batches it has seen, like `Trainer`'s. It costs nothing but the loop's own counting. A function says so
+            when iteration begins.
         with_slots: whether to yield (row, slot) pairs, from which an example's own randomness can be seeded.
 
     Example:
@@ -37,32 +39,38 @@ class CurriculumSampler(Sampler):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | Callable[[], Plan],
         start: int | Callable[[], int] = 0,
         *,
-        placeholders: bool = False,
+        placeholders: bool | Callable[[], bool] = False,
         with_slots: bool = False,
     ) -> None:
-        if plan.curriculum.partial_batches == "keep" and not with_slots:
+        self._plan = plan
+        if self.plan.curriculum.partial_batches == "keep" and not with_slots:
             raise ValueError(
                 "partial_batches='keep' leaves holes in the last batch of a pass, which only a loader that drops "
                 "them can read. Train with CurriculumTrainer, or use partial_batches='stream'."
             )
-        self.plan = plan
         self.start = start
         self.placeholders = placeholders
         self.with_slots = with_slots
 
+    @property
+    def plan(self) -> Plan:
+        """What is drawn when."""
+        return self._plan() if callable(self._plan) else self._plan
+
     def __len__(self) -> int:
-        """Slots of the whole run, wherever it is resumed."""
-        return self.plan.num_slots
+        """Slots of the whole run, wherever it is resumed; the declared maximum of a signal-paced one."""
+        return self.plan.max_steps * self.plan.global_batch_size
 
     def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
+        plan = self.plan
         steps = self.start() if callable(self.start) else self.start
-        slot = steps * self.plan.global_batch_size
-        if self.placeholders and slot:
+        slot = steps * plan.global_batch_size
+        if slot and (self.placeholders() if callable(self.placeholders) else self.placeholders):
             yield from repeat((HOLE, PLACEHOLDER) if self.with_slots else PLACEHOLDER, slot)
-        for rows in self.plan.chunks(slot):
+        for rows in plan.chunks(slot):
             if self.with_slots:
                 yield from zip(rows.tolist(), range(slot, slot + len(rows)), strict=True)
             else:

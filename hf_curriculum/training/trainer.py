@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
-from hf_curriculum.data.draws import DrawnCollator, DrawnDataset, forked_generators
-from hf_curriculum.ordering import Ranking, rank_scores, read_scores, resolve_easy
-from hf_curriculum.pacing import IID, Curriculum, Plan, make_plan
+from hf_curriculum.data.draws import DrawnCollator, DrawnDataset
+from hf_curriculum.ordering import Ranking
+from hf_curriculum.pacing import IID, Curriculum, Observed, Plan, make_plan
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.audit import DrawAudit
 from hf_curriculum.training.callback import PacingCallback
@@ -25,13 +26,23 @@ from hf_curriculum.training.checkpoints import (
     last_complete_checkpoint,
     load_renamed_weights,
     read_curriculum,
+    read_losses,
     refuse_other_plan,
     require_complete,
     write_curriculum,
 )
 from hf_curriculum.training.clock import TrainingClock
+from hf_curriculum.training.example_losses import example_losses
 from hf_curriculum.training.generation import generate_predictions
 from hf_curriculum.training.randomness import may_be_random
+from hf_curriculum.training.ranked import rank_training_data
+from hf_curriculum.training.rounds import (
+    RoundReader,
+    decided_everywhere,
+    measure_losses,
+    numbers_of,
+    untouched_generators,
+)
 from hf_curriculum.training.sampler import CurriculumSampler, refuse_empty_shares
 
 logger = logging.getLogger(__name__)
@@ -77,6 +88,8 @@ class CurriculumTrainer(Trainer):
         self._ranking: Ranking | None = None
         self._audit: DrawAudit | None = None
         self._clock = TrainingClock()
+        self._reader: RoundReader | None = None
+        self._skips = False
         if self.train_dataset is not None:
             self._plan = self._make_plan()
         self.add_callback(PacingCallback(self))
@@ -104,37 +117,17 @@ class CurriculumTrainer(Trainer):
         step = self.state.global_step if step is None else step
         return self.plan.draws_after(step)
 
-    def _rank(self) -> Ranking:
-        rule, data = self.curriculum, self.train_dataset
-        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise TypeError(
-                f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
-                "from it. Load it without streaming=True."
-            )
-        column = self.args.score_column
-        if self._scores is None and column is None:
-            if rule.needs_scores:
-                raise ValueError(
-                    f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
-                    "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
-                )
-            return Ranking.unordered(len(data))
-        scores = read_scores(data, column) if self._scores is None else np.asarray(self._scores, dtype=np.float32)
-        if scores.shape != (len(data),):
-            raise ValueError(
-                f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
-                "other examples. Give one number per row, in the data set's order."
-            )
-        if column is not None:
-            easy = resolve_easy(data, column, rule.easy)
-        else:
-            easy = rule.easy or "low"
-        return rank_scores(scores, easy, unscored=rule.unscored, name=column)
-
     def _make_plan(self) -> Plan:
         args = self.args
+        if self.curriculum.signal == "metrics" and self.eval_dataset is None:
+            raise ValueError(
+                f"{type(self.curriculum).__name__} decides on what evaluate() returns, and there is no eval_dataset: "
+                "no decision could be taken. Pass eval_dataset=."
+            )
         if self._ranking is None:
-            self._ranking = self._rank()
+            self._ranking = rank_training_data(
+                self.train_dataset, self.curriculum, self.args.score_column, self._scores
+            )
         return make_plan(
             self.curriculum,
             self._ranking,
@@ -155,16 +148,53 @@ class CurriculumTrainer(Trainer):
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
             data = self._remove_unused_columns(data, description="Training")
-        return self._get_dataloader(
-            dataset=DrawnDataset(data, self.plan.seed, self._seeded),
-            description="Training",
-            batch_size=self._train_batch_size,
-            sampler_fn=self._get_train_sampler,
-            is_training=True,
+        self._reader, self._train_loader = (
+            None,
+            self._get_dataloader(
+                dataset=DrawnDataset(data, self.plan.seed, self._seeded),
+                description="Training",
+                batch_size=self._train_batch_size,
+                sampler_fn=self._get_train_sampler,
+                is_training=True,
+            ),
         )
+        return self._train_loader
+
+    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader:
+        collator = self.data_collator
+        if description != "Training" and hasattr(collator, "without_augmentation"):
+            self.data_collator = collator.without_augmentation()
+        try:
+            return super()._get_dataloader(dataset, description, *args, **kwargs)
+        finally:
+            self.data_collator = collator
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
-        return CurriculumSampler(self.plan, lambda: self.state.global_step, placeholders=True, with_slots=True)
+        return CurriculumSampler(
+            lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_slots=True
+        )
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list, Any]:
+        """`Trainer.get_batch_samples`, from the round that the last decision began.
+
+        Raises:
+            RuntimeError: a decision was due and none was taken.
+        """
+        if self.decision_is_due():
+            raise RuntimeError(
+                f"{type(self.curriculum).__name__} had to decide after step {self.state.global_step}, and nothing was "
+                "evaluated: a callback took back should_evaluate, or evaluate() was replaced. Without a decision "
+                "nobody knows what to show next."
+            )
+        if self._reader is None:
+            self._reader = RoundReader(self._train_loader, epoch_iterator, len(self.plan.log))
+        if self._reader.goes_on(self.plan):
+            return super().get_batch_samples(self._reader.iterator, num_batches, device)
+        # The steps that lie behind were skipped once already, and a new iterator draws a seed for its workers.
+        self._skips = False
+        with untouched_generators():
+            self._reader.renew(self.plan)
+            return super().get_batch_samples(self._reader.iterator, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
@@ -191,7 +221,7 @@ class CurriculumTrainer(Trainer):
     def set_initial_training_values(self, args: Any, dataloader: DataLoader) -> tuple:
         """`Trainer`'s counts, with the plan's number of steps."""
         counted = copy.copy(args)
-        counted.max_steps = self.plan.num_steps
+        counted.max_steps = self.plan.max_steps
         return super().set_initial_training_values(counted, dataloader)
 
     # ---- Steps ----
@@ -232,6 +262,53 @@ class CurriculumTrainer(Trainer):
             logs = {**logs, "examples": self.examples_seen(), "seconds": round(self._clock.seconds, 3)}
         super().log(logs, *args, **kwargs)
 
+    def log_curriculum(self, facts: Mapping[str, float]) -> None:
+        """Logs numbers about the curriculum, as `curriculum/…`."""
+        # Logging takes back the request to log this step's loss, which is still to be served.
+        wanted = self.control.should_log
+        self.log({f"curriculum/{name}": value for name, value in facts.items()})
+        self.control.should_log = wanted
+
+    # ---- Decisions between rounds ----
+
+    def decision_is_due(self) -> bool:
+        """Whether the curriculum has to decide before the next step."""
+        return self.plan.undecided and self.state.global_step == self.plan.known_steps
+
+    def reach_decision(self) -> None:
+        """Evaluates, or measures the losses of the training data, and has the curriculum decide on it."""
+        if self.curriculum.signal == "metrics":
+            self.evaluate()
+        else:
+            self._decide({}, self.training_losses())
+
+    def training_losses(self) -> np.ndarray:
+        """The current loss of every training row, float32, shape (num_rows,); training's randomness is untouched."""
+        with untouched_generators(), self._clock.standing_still():
+            return measure_losses(self)
+
+    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
+        return example_losses(model, inputs)
+
+    def _decide(self, metrics: Mapping[str, Any], losses: np.ndarray | None = None) -> None:
+        self.check_draws()
+        step = self.state.global_step
+        self._plan = plan = decided_everywhere(self.plan, Observed(step, numbers_of(metrics), losses))
+        if self._audit is not None:
+            self._audit.plan = plan
+        logger.info(f"Step {step}: {dict(plan.log[-1])}")
+        if plan.known_steps > step:
+            stage = plan.stages[-1]
+            self.log_curriculum({"round": stage.number + 1, "next_pool_size": stage.pool_size})
+        elif step < self.state.max_steps:
+            self.end_early()
+
+    def end_early(self) -> None:
+        """Ends training before the declared maximum: the curriculum has nothing more to show."""
+        self.control.should_training_stop = True
+        self.control.should_save |= self.args.save_strategy not in (SaveStrategy.NO, SaveStrategy.BEST)
+
     # ---- Resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -244,11 +321,13 @@ class CurriculumTrainer(Trainer):
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             require_complete(resume_from_checkpoint)
-        self._seconds_before = 0.0
+        self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
+        self._plan = self.plan.with_log(())
         if resume_from_checkpoint:
             saved = read_curriculum(resume_from_checkpoint)
             refuse_other_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
             self._seconds_before = saved["seconds"]
+            self._plan = self.plan.with_log(saved["log"], read_losses(resume_from_checkpoint))
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
@@ -278,8 +357,8 @@ class CurriculumTrainer(Trainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            facts = {"version": 1, "plan": self.plan.to_dict(), "seconds": self._clock.seconds, "log": []}
-            write_curriculum(folder, facts)
+            facts = {"version": 1, "plan": self.plan.to_dict(), "seconds": self._clock.seconds, "log": self.plan.log}
+            write_curriculum(folder, facts, self.plan.losses)
         super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -289,11 +368,16 @@ class CurriculumTrainer(Trainer):
 
     # ---- Evaluation ----
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """`Trainer.evaluate`, which leaves the random streams of training as they were."""
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-        with forked_generators(), torch.random.fork_rng(devices=devices), self._clock.standing_still():
-            return super().evaluate(*args, **kwargs)
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
+        with untouched_generators(), self._clock.standing_still():
+            metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        own = eval_dataset is None and metric_key_prefix == "eval"
+        if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
+            self._decide(metrics)
+        return metrics
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None

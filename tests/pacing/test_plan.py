@@ -194,8 +194,8 @@ def test_dropped_rows_never_appear():
 
 def test_where_stages_and_passes_end():
     plan = make_plan(Phases(2, 2), np.arange(8), global_batch_size=4)  # pools 4, 4, 8, 8
-    assert plan.pass_end_steps() == [1, 2, 4, 6]
-    assert {step: stage.name for step, stage in plan.stage_end_steps().items()} == {2: "phase 1", 6: "phase 2"}
+    assert plan.pass_ends == {1, 2, 4, 6}
+    assert {step: stage.name for step, stage in plan.stage_ends.items()} == {2: "phase 1", 6: "phase 2"}
 
 
 def test_a_plan_is_written_down():
@@ -252,7 +252,7 @@ def test_curricula_from_names_and_files(tmp_path):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"type": "phase"}, r"has type 'phase'; the types are \['filter', 'growing', 'iid', 'phases'"),
+        ({"type": "phase"}, r"has type 'phase'; the types are \[.*'filter', .*'phases'"),
         ({"type": "phases", "phases": 3}, "has no field 'phases'; its fields are"),
         ("missing.yaml", "'missing.yaml' does not exist"),
         ("fases", "neither a name of"),
