@@ -86,8 +86,14 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     return score_values(dataset, column)
 
 
-def resolve_easy(dataset: Any, column: str, override: Easy | None = None) -> Easy:
+def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:
     """Which end of a score is easy: the curriculum's word, else the column's provenance, else its scorer's default.
+
+    Args:
+        dataset: with the score column.
+        column: the score.
+        override: what the curriculum says, if it does.
+        default: what to assume where nobody says; None: nothing.
 
     Raises:
         ValueError: nobody says.
@@ -99,6 +105,8 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None) -> Eas
         return recorded.easy
     if column in SCORERS:
         return SCORERS[column].easy
+    if default is not None:
+        return default
     raise ValueError(
         f"Whether a low or a high `{column}` is easy is not recorded with the data and no scorer writes that column. "
         "The order depends on it. Pass `easy='low'` or `easy='high'` to the curriculum."
