@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_curriculum.pacing.adaptive_guidance import AdaptiveGuidance
 from hf_curriculum.pacing.baby_steps import BabySteps
+from hf_curriculum.pacing.batches import BATCHES, Batches, ByImage, ByLength, ByNode
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Observed
 from hf_curriculum.pacing.filter import Filter
 from hf_curriculum.pacing.growing import Growing
@@ -18,7 +19,9 @@ from hf_curriculum.pacing.node_sampling import NodeSampling
 from hf_curriculum.pacing.phases import Phases
 from hf_curriculum.pacing.plan import Plan, make_plan
 from hf_curriculum.pacing.self_paced import SelfPaced
+from hf_curriculum.pacing.staged import Staged
 from hf_curriculum.pacing.stages import Stage
+from hf_curriculum.pacing.weighted import Weighted
 
 CURRICULA: dict[str, type[Curriculum]] = {
     rule.type: rule
@@ -32,6 +35,8 @@ CURRICULA: dict[str, type[Curriculum]] = {
         NodeSampling,
         Phases,
         SelfPaced,
+        Staged,
+        Weighted,
     )
 }
 """Every curriculum by the name it has in JSON and YAML."""
@@ -89,11 +94,16 @@ def _parse(text: str | Path) -> Mapping[str, Any]:
 
 
 __all__ = [
+    "BATCHES",
     "CURRICULA",
     "IID",
     "AdaptiveGuidance",
     "BabySteps",
+    "Batches",
     "Budget",
+    "ByImage",
+    "ByLength",
+    "ByNode",
     "Curriculum",
     "Filter",
     "Growing",
@@ -104,6 +114,8 @@ __all__ = [
     "Plan",
     "SelfPaced",
     "Stage",
+    "Staged",
+    "Weighted",
     "curriculum_from",
     "make_plan",
 ]

@@ -99,7 +99,7 @@ class AdaptiveGuidance(Curriculum):
         """By level, low first, the hard ones last within each."""
         return arrange_levels(ranking, self.hard_column)
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """E."""
         return self.epochs
 

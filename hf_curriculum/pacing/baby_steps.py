@@ -93,9 +93,9 @@ class BabySteps(Curriculum):
         """A metric of `evaluate()`."""
         return "metrics"
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The budget in passes over all examples."""
-        return epochs_of(self, budget, num_examples)
+        return epochs_of(self, budget, len(ranking))
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
         """The budget in optimizer steps: all of them are taken, unless `stop`."""

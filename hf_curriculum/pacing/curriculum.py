@@ -11,6 +11,8 @@ import numpy as np
 
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.ordering.ranking import Easy, Unscored
+from hf_curriculum.pacing.batches import Batches, batches_from
+from hf_curriculum.pacing.signals import refuse_partial_batches
 from hf_curriculum.pacing.stages import Stage
 
 PartialBatches = Literal["stream", "keep"]
@@ -61,6 +63,7 @@ class Curriculum(ABC):
     Args:
         easy: which end of the score is easy, in place of what the score's provenance says.
         unscored: what to do with rows that have no score: rank them `"last"`, `"drop"` them, or raise an `"error"`.
+        batches: what a batch is made of, in place of single examples: `ByImage()`, `ByLength()` or `ByNode()`.
         partial_batches: `"stream"` lets stages follow each other within a batch, so that every batch is full; `"keep"`
             ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
     """
@@ -70,12 +73,16 @@ class Curriculum(ABC):
 
     easy: Easy | None = field(default=None, kw_only=True)
     unscored: Unscored = field(default="last", kw_only=True)
+    batches: Batches | None = field(default=None, kw_only=True)
     partial_batches: PartialBatches = field(default="stream", kw_only=True)
 
     def __post_init__(self) -> None:
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
+        if self.batches is not None:
+            object.__setattr__(self, "batches", batches_from(self.batches))
+            refuse_partial_batches(type(self.batches).__name__, self.partial_batches)
 
     def _choice(self, name: str, allowed: tuple[Any, ...]) -> None:
         value = getattr(self, name)
@@ -123,7 +130,7 @@ class Curriculum(ABC):
         return ()
 
     @abstractmethod
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """How many epochs a person would call this: what an i.i.d. control of the same name runs for."""
 
     def _multiple(self, budget: Budget) -> int | None:
@@ -138,7 +145,13 @@ class Curriculum(ABC):
         for item in fields(self):
             value = getattr(self, item.name)
             if value != item.default:
-                values[item.name] = list(value) if isinstance(value, tuple) else value
+                values[item.name] = (
+                    list(value)
+                    if isinstance(value, tuple)
+                    else value.to_dict()
+                    if isinstance(value, Batches)
+                    else value
+                )
         return values
 
     @classmethod

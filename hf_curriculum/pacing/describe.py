@@ -21,12 +21,14 @@ def _headline(plan: Plan) -> str:
     ranking = plan.ranking
     settings = ", ".join(f"{name}={value!r}" for name, value in plan.curriculum.to_dict().items() if name != "type")
     score = f" by {ranking.name or 'score'} ({ranking.easy} = easy)" if ranking.scores is not None else ""
+    unit = plan.layout.unit
+    drawn = f", drawn as images of {unit} captions" if unit > 1 else ""
     missing = ""
     if ranking.num_unscored:
         fate = "left out" if plan.curriculum.unscored == "drop" else "ranked last"
         missing = f", {ranking.num_unscored:,} without a score {fate}"
     return (
-        f"{type(plan.curriculum).__name__}({settings}){score}: {len(ranking):,} examples{missing}; "
+        f"{type(plan.curriculum).__name__}({settings}){score}: {len(ranking):,} examples{missing}{drawn}; "
         f"{plan.global_batch_size} per step, seed {plan.seed}"
     )
 
@@ -36,7 +38,7 @@ def _table(plan: Plan) -> list[str]:
     for number, (stage, new) in enumerate(zip(plan.stages, plan.new_examples(), strict=True)):
         first, behind = plan.stage_starts[number], plan.stage_starts[number + 1]
         steps = -(-behind // plan.global_batch_size) - -(-first // plan.global_batch_size)
-        ruled = stage.num_draws - (plan.num_filled if stage is plan.stages[-1] else 0)
+        ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
         epochs = f"{ruled / stage.pool_size:.6g}"
         share = f"{100 * (behind - first) / plan.num_slots:.1f} %"
         rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, f"{steps:,}", share))
@@ -54,9 +56,13 @@ def _totals(plan: Plan) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
     lines = [f"{ruled:,} examples drawn{filled}: {plan.num_steps:,} steps of {plan.global_batch_size}"]
-    if plan.curriculum.needs_scores:
+    if plan.undecided:
+        lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
+        lines.extend(f"  {line}" for line in plan.outlook())
+    if plan.control_draws != ruled or plan.curriculum.needs_scores:
+        most = "at most " if plan.undecided else ""
         lines.append(
-            f"{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs ({plan.control_draws:,} "
+            f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs ({plan.control_draws:,} "
             "examples)"
         )
     return lines

@@ -54,6 +54,8 @@ class Filter(Curriculum):
                 "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
                 "Give them to Filter."
             )
+        if self.then.batches is not None:
+            raise ValueError("Filter(then=...) holds a curriculum with `batches` of its own. Give them to Filter.")
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
 
     @property
@@ -82,9 +84,9 @@ class Filter(Curriculum):
         """That of `then`."""
         return self.then.outlook(ranking, budget)
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`, over what is kept."""
-        return self.then.nominal_epochs(budget, max(1, int(num_examples * self.keep + 1e-9)))
+        return self.then.nominal_epochs(budget, ranking)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of `then` over what is kept."""

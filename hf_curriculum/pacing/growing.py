@@ -94,9 +94,9 @@ class Growing(Curriculum):
         """The share of examples that may be drawn, more than 0 and at most 1, when `progress` (0 … 1) is behind."""
         return min(1.0, max(0.0, _SHARES[self.function](self, min(1.0, progress / self.full_at), progress)))
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The run's length in passes over the data set."""
-        return epochs_of(self, budget, num_examples)
+        return epochs_of(self, budget, len(ranking))
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage whose pool grows."""

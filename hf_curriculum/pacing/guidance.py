@@ -80,7 +80,7 @@ class GuidanceSchedule(Curriculum):
         """By level, low first."""
         return arrange_levels(ranking, None)
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """E."""
         return self.epochs
 

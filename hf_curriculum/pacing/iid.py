@@ -42,9 +42,9 @@ class IID(Curriculum):
         super().__post_init__()
         check_length(self)
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """Passes over the data set."""
-        return epochs_of(self, budget, num_examples)
+        return epochs_of(self, budget, len(ranking))
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage."""

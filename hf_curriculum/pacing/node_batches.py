@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,12 +63,14 @@ class NodeStage(Stage):
         random_share: how often a batch comes from everything; otherwise each group is as likely as it is large.
         batch_size: examples per optimizer step.
         images: a number for the image of each rank, if no image may come twice in a batch, else None.
+        pool_at: the size of the pool at a step, for a pool that grows; None: `pool_size` at every step.
     """
 
     groups: Groups | None = None
     random_share: float = 1.0
     batch_size: int = 1
     images: np.ndarray | None = None
+    pool_at: Callable[[int], int] | None = None
 
     def node(self, step: int, key: int) -> int | None:
         """The group that step `step` of this stage draws from; None: from everything."""
@@ -75,8 +78,16 @@ class NodeStage(Stage):
         if chosen >> 64 - _GRID < round(self.random_share * (1 << _GRID)):
             return None
         starts = self.groups.starts
-        place = mix64(chosen) * int(starts[-1]) >> 64
-        return int(np.searchsorted(starts, place, side="right")) - 1
+        pool = self._pool(step)
+        while True:
+            chosen = mix64(chosen)
+            # One membership in proportion to the groups' sizes, kept if it is in the pool.
+            place = chosen * int(starts[-1]) >> 64
+            if self.groups.members[place] < pool:
+                return int(np.searchsorted(starts, place, side="right")) - 1
+
+    def _pool(self, step: int) -> int:
+        return self.pool_size if self.pool_at is None else self.pool_at(step)
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
         """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
@@ -88,10 +99,13 @@ class NodeStage(Stage):
     def _step_ranks(self, step: int, key: int) -> np.ndarray:
         node = self.node(step, key)
         members = None if node is None else self.groups.rows(node)
+        pool = self._pool(step)
+        if members is not None and members[-1] >= pool:
+            members = members[: np.searchsorted(members, pool)]
         draw = mix64(key, self.number, step, 1)
         if self.images is not None:
-            images = self.images if members is None else self.images[members]
+            images = self.images[:pool] if members is None else self.images[members]
             places = draw_other_images(images, self.batch_size, draw)
         else:
-            places = draw_distinct(self.pool_size if members is None else len(members), self.batch_size, draw)
+            places = draw_distinct(pool if members is None else len(members), self.batch_size, draw)
         return places if members is None else members[places].astype(np.int64)

@@ -99,9 +99,9 @@ class NodeSampling(Curriculum):
             return self.decay**refreshes > self.floor
         return self.decay ** (refreshes + 1) >= self.floor
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The budget in passes over all examples."""
-        return epochs_of(self, budget, num_examples)
+        return epochs_of(self, budget, len(ranking))
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
         """The budget in optimizer steps: all of them are taken."""

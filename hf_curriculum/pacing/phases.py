@@ -79,10 +79,10 @@ class Phases(Curriculum):
             return self.epochs_per_phase
         return (self.epochs_per_phase,) * self.num_phases
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The phases' epochs added up; from steps, what so many steps are in epochs of all examples."""
         if self.steps_per_phase is not None:
-            return sum(self.steps_per_phase) * budget.global_batch_size / num_examples
+            return sum(self.steps_per_phase) * budget.global_batch_size / len(ranking)
         return sum(self._epochs())
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:

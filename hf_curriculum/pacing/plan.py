@@ -14,6 +14,7 @@ from hf_curriculum.keyed import HOLE, mix64
 from hf_curriculum.ordering import Groups, Ranking, rank_scores
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.pacing.describe import describe_plan
+from hf_curriculum.pacing.layouts import Layout
 from hf_curriculum.pacing.stages import Stage
 
 _CHUNK = 1 << 13
@@ -37,6 +38,7 @@ class Plan:
         num_filled: examples drawn beyond the rule to fill the last batch.
         nominal_epochs: the epochs a person would call this run, and its i.i.d. control.
         budget: what the training arguments gave.
+        layout: how draws become rows; a draw fills `layout.unit` slots.
         declared_steps: the most steps a signal-paced run takes; None where the stages say it.
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
@@ -51,12 +53,13 @@ class Plan:
     num_filled: int
     nominal_epochs: float
     budget: Budget
+    layout: Layout
     declared_steps: int | None = None
     log: tuple[Mapping[str, Any], ...] = ()
     losses: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        starts = np.cumsum([0, *(stage.num_slots for stage in self.stages)])
+        starts = np.cumsum([0, *(stage.num_slots * self.layout.unit for stage in self.stages)])
         object.__setattr__(self, "stage_starts", tuple(int(start) for start in starts))
         object.__setattr__(self, "_key", mix64(self.seed))
 
@@ -86,7 +89,7 @@ class Plan:
     @property
     def num_draws(self) -> int:
         """Examples drawn, those that fill the last batch included; at most, while decisions are still to come."""
-        return self.num_slots if self.undecided else sum(stage.num_draws for stage in self.stages)
+        return self.num_slots if self.undecided else self.layout.unit * sum(stage.num_draws for stage in self.stages)
 
     @property
     def num_steps(self) -> int:
@@ -121,7 +124,8 @@ class Plan:
                 "have come apart."
             )
         entry = {"round": len(self.log), "step": observed.step}
-        entry.update(self.curriculum.decide(self.order, self.budget, self.log, observed))
+        budget, losses = _unit_budget(self.budget, self.layout), self.layout.losses(observed.losses)
+        entry.update(self.curriculum.decide(self.order, budget, self.log, replace(observed, losses=losses)))
         return self.with_log((*self.log, entry), observed.losses)
 
     def with_log(self, log: Log, losses: np.ndarray | None = None) -> Plan:
@@ -141,25 +145,28 @@ class Plan:
         return _bind(self.curriculum, self.ranking, self.budget, self.seed, tuple(log), losses)
 
     def ranks(self, start: int, stop: int) -> np.ndarray:
-        """Ranks (0 = easiest) drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example.
+        """Ranks (0 = easiest) of draws `start … stop − 1`; int64, `HOLE` where there is no example.
+
+        A draw is a slot, unless it fills several (`layout.unit`).
 
         Raises:
             IndexError: the slots are not in the run, or a decision must be taken before they are known.
         """
-        forgotten = self.log[-1]["step"] * self.global_batch_size if self.losses is not None else 0
+        unit = self.layout.unit
+        forgotten = self.log[-1]["step"] * self.global_batch_size // unit if self.losses is not None else 0
         if start < min(stop, forgotten):
             raise IndexError(
                 f"Slots {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
                 f"losses, and those that slots before {forgotten} were drawn by are not kept."
             )
-        if not 0 <= start <= stop <= self.known_slots:
+        if not 0 <= start <= stop <= self.known_slots // unit:
             more = " before the next decision" if self.undecided else ""
             raise IndexError(f"Slots {start} to {stop} were asked for; the plan has {self.known_slots} slots{more}.")
         parts = []
-        number = int(np.searchsorted(self.stage_starts, start, side="right")) - 1
+        number = int(np.searchsorted(self.stage_starts, start * unit, side="right")) - 1
         while start < stop:
-            first = self.stage_starts[number]
-            behind = min(stop, self.stage_starts[number + 1])
+            first = self.stage_starts[number] // unit
+            behind = min(stop, self.stage_starts[number + 1] // unit)
             parts.append(self.stages[number].ranks(start - first, behind - first, self._key))
             start, number = behind, number + 1
         if not parts:
@@ -168,9 +175,7 @@ class Plan:
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Row numbers of the data set drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example."""
-        ranks = self.ranks(start, stop)
-        rows = self.order.order[ranks]
-        return np.where(ranks == HOLE, HOLE, rows) if self.curriculum.partial_batches == "keep" else rows
+        return self.layout.rows(self, start, stop)
 
     def step_rows(self, step: int) -> np.ndarray:
         """Row numbers that optimizer step `step` (from 0) trains on, at most `global_batch_size` of them."""
@@ -186,7 +191,10 @@ class Plan:
         """Examples drawn in the first `step` optimizer steps; holes do not count."""
         slot = step * self.global_batch_size
         spans = zip(self.stage_starts, self.stages, strict=False)
-        return sum(stage.draws_within(min(slot - start, stage.num_slots)) for start, stage in spans if slot > start)
+        unit = self.layout.unit
+        return unit * sum(
+            stage.draws_within(min((slot - start) // unit, stage.num_slots)) for start, stage in spans if slot > start
+        )
 
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:
@@ -198,7 +206,7 @@ class Plan:
     def pass_ends(self) -> frozenset[int]:
         """Numbers of optimizer steps after which a pass over a pool is complete: what `"epoch"` strategies follow."""
         return frozenset(
-            -(-(start + end) // self.global_batch_size)
+            -(-(start + end * self.layout.unit) // self.global_batch_size)
             for start, stage in zip(self.stage_starts, self.stages, strict=False)
             for end in stage.pass_ends()
         )
@@ -221,6 +229,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as a JSON-able mapping: its fingerprint and its table of stages."""
+        unit = self.layout.unit
         rows = [
             {
                 "name": stage.name,
@@ -228,10 +237,12 @@ class Plan:
                 "pool": stage.pool_size,
                 "new": new,
                 "epochs": stage.epochs,
-                "draws": stage.num_draws,
+                "draws": stage.num_draws * unit,
                 "first_slot": start,
-                "last_slot": start + stage.num_slots - 1,
-                "pools": [(start + first, start + last, pool) for first, last, pool in stage.pools()],
+                "last_slot": start + stage.num_slots * unit - 1,
+                "pools": [
+                    (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
+                ],
             }
             for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
         ]
@@ -246,6 +257,10 @@ class Plan:
             seen.extend(stage.slices)
             fresh.append(_covered(seen) - before)
         return fresh
+
+    def outlook(self) -> tuple[str, ...]:
+        """What is certain about the rounds still to be decided, in words."""
+        return self.curriculum.outlook(self.order, _unit_budget(self.budget, self.layout))
 
     def describe(self) -> str:
         """The plan as a table: phase · rule · pool · new · epochs · steps · share of the run."""
@@ -303,28 +318,48 @@ def _bind(
     losses: np.ndarray | None,
 ) -> Plan:
     """The plan of a rule, some examples and some decisions."""
-    order = curriculum.arrange(ranking, losses)
-    stages = curriculum.stages(order, budget, log)
-    declared = curriculum.declared_steps(order, budget)
-    short = -sum(stage.num_slots for stage in stages) % budget.global_batch_size
+    layout = Layout(ranking) if curriculum.batches is None else curriculum.batches.layout(ranking)
+    if layout.unit > 1 and curriculum.reads:
+        raise ValueError(
+            f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
+            f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
+        )
+    unit_budget = _unit_budget(budget, layout)
+    order = curriculum.arrange(layout.ranking, layout.losses(losses))
+    stages = curriculum.stages(order, unit_budget, log)
+    declared = curriculum.declared_steps(order, unit_budget)
+    short = -sum(stage.num_slots for stage in stages) % unit_budget.global_batch_size
     if short:
         last = stages[-1]
         stages = (*stages[:-1], replace(last, num_draws=last.num_draws + short))
-    nominal = curriculum.nominal_epochs(budget, len(ranking))
+    stages = layout.stages(stages, order, unit_budget.global_batch_size)
     return Plan(
-        curriculum,
-        ranking,
-        order,
-        stages,
-        budget.global_batch_size,
-        seed,
-        short,
-        nominal,
-        budget,
-        declared,
-        log,
-        losses,
+        curriculum=curriculum,
+        ranking=ranking,
+        order=order,
+        stages=stages,
+        global_batch_size=budget.global_batch_size,
+        seed=seed,
+        num_filled=short * layout.unit,
+        nominal_epochs=curriculum.nominal_epochs(unit_budget, order),
+        budget=budget,
+        layout=layout,
+        declared_steps=declared,
+        log=log,
+        losses=losses,
     )
+
+
+def _unit_budget(budget: Budget, layout: Layout) -> Budget:
+    """The budget in what the curriculum draws."""
+    size, rest = divmod(budget.global_batch_size, layout.unit)
+    if rest:
+        raise ValueError(
+            f"A step of {budget.global_batch_size} examples cannot be made of images with {layout.unit} captions "
+            f"each. Use a global batch size that is a multiple of {layout.unit}, or set "
+            "ByImage(captions_per_image=...)."
+        )
+    return replace(budget, global_batch_size=size)
 
 
 def _refuse_conflict(plan: Plan, budget: Budget) -> None:

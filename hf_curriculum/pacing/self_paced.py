@@ -81,9 +81,9 @@ class SelfPaced(Curriculum):
         key = np.where(np.isfinite(losses), losses, np.inf)[ranking.order]
         return replace(ranking, order=ranking.order[np.argsort(key, kind="stable")])
 
-    def nominal_epochs(self, budget: Budget, num_examples: int) -> float:
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The budget in passes over all examples."""
-        return epochs_of(self, budget, num_examples)
+        return epochs_of(self, budget, len(ranking))
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
         """The budget in optimizer steps: all of them are taken."""

@@ -62,15 +62,13 @@ def whole_steps(draws: float, global_batch_size: int) -> int:
 
 
 def refuse_partial_batches(rule: str, partial_batches: str) -> None:
-    """Rounds are whole optimizer steps, so a pass has no batch of its own to end with.
+    """Where every batch is full, a pass has no smaller batch of its own to end with.
 
     Raises:
         ValueError: `partial_batches="keep"` was asked for.
     """
     if partial_batches == "keep":
-        raise ValueError(
-            f"{rule}(partial_batches='keep') is not possible: its rounds are whole optimizer steps. Leave it out."
-        )
+        raise ValueError(f"{rule}(partial_batches='keep') is not possible: every batch of it is full. Leave it out.")
 
 
 def at_least(rule: str, **limits: tuple[float, float]) -> None:

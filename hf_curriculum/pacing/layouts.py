@@ -1,0 +1,202 @@
+"""How the draws of a plan become rows, for each way to put batches together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf_curriculum.keyed import HOLE, hash64, mix64, permute
+from hf_curriculum.ordering import Groups, Ranking, rank_scores
+from hf_curriculum.pacing.node_batches import NodeStage
+from hf_curriculum.pacing.stages import Stage
+
+if TYPE_CHECKING:
+    from hf_curriculum.pacing.plan import Plan
+
+
+class Layout:
+    """One draw, one example: what a curriculum draws are the rows.
+
+    Args:
+        ranking: the examples.
+
+    Attributes:
+        ranking: the units that the curriculum draws.
+        unit: slots that a draw fills.
+    """
+
+    unit = 1
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.ranking = ranking
+
+    def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
+        """Losses of rows as losses of units."""
+        return losses
+
+    def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
+        """The curriculum's stages, drawing as this layout does."""
+        return stages
+
+    def rows(self, plan: Plan, start: int, stop: int) -> np.ndarray:
+        """Row numbers at slots `start … stop − 1` of a plan; int64, `HOLE` where there is no example."""
+        ranks = plan.ranks(start, stop)
+        rows = plan.order.order[ranks]
+        return np.where(ranks == HOLE, HOLE, rows) if plan.curriculum.partial_batches == "keep" else rows
+
+
+class ImageLayout(Layout):
+    """A draw is an image and fills as many slots as it brings captions.
+
+    Args:
+        ranking: the examples.
+        column: of the images.
+        captions: that each image brings; None: as many as any has.
+    """
+
+    def __init__(self, ranking: Ranking, column: str, captions: int | None) -> None:
+        groups = _present(ranking.columns[column], ranking)
+        firsts = np.argsort(groups.members[groups.starts[:-1]], kind="stable")
+        self.groups = groups.keep(firsts)
+        self.sizes = self.groups.sizes
+        self.unit = int(captions or self.sizes.max())
+        super().__init__(self._units(ranking))
+
+    def _units(self, ranking: Ranking) -> Ranking:
+        if ranking.scores is None:
+            return Ranking.unordered(len(self.groups))
+        means = self._means(ranking.scores)
+        return rank_scores(means, ranking.easy, unscored="last", name=ranking.name)
+
+    def _means(self, values: np.ndarray) -> np.ndarray:
+        """The mean of each image's finite values, NaN where it has none."""
+        own = values[self.groups.members].astype(np.float64)
+        there = np.isfinite(own)
+        sums = np.add.reduceat(np.where(there, own, 0.0), self.groups.starts[:-1])
+        counts = np.add.reduceat(there.astype(np.float64), self.groups.starts[:-1])
+        return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).astype(np.float32)
+
+    def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
+        """The mean loss of each image's captions."""
+        return None if losses is None else self._means(losses)
+
+    def rows(self, plan: Plan, start: int, stop: int) -> np.ndarray:
+        """Row numbers at slots `start … stop − 1` of a plan, int64."""
+        first, behind = start // self.unit, -(-stop // self.unit)
+        images = plan.order.order[plan.ranks(first, behind)]
+        sizes = self.sizes[images].astype(np.uint64)
+        chosen = hash64(np.arange(first, behind), mix64(plan.seed, self.unit)) >> np.uint64(32)
+        starts = (chosen * sizes >> np.uint64(32)).astype(np.int64)
+        places = (starts[:, None] + np.arange(self.unit)) % self.sizes[images][:, None]
+        rows = self.groups.members[self.groups.starts[images][:, None] + places].astype(np.int64)
+        return rows.ravel()[start - first * self.unit : stop - first * self.unit]
+
+
+class LengthLayout(Layout):
+    """Batches of like length within windows.
+
+    Args:
+        ranking: the examples.
+        column: of the lengths.
+        window: batches per window.
+
+    Raises:
+        ValueError: a row has no length.
+    """
+
+    def __init__(self, ranking: Ranking, column: str, window: int) -> None:
+        super().__init__(ranking)
+        self.lengths, self.window = ranking.columns[column], window
+        missing = int((~np.isfinite(self.lengths)).sum())
+        if missing:
+            raise ValueError(
+                f"ByLength needs a length of every row, and `{column}` has none for {missing:,} of "
+                f"{len(self.lengths):,}. Drop those rows (`drop_empty_captions`), or give them a length."
+            )
+
+    def rows(self, plan: Plan, start: int, stop: int) -> np.ndarray:
+        """Row numbers at slots `start … stop − 1` of a plan, int64."""
+        size, parts = plan.global_batch_size, []
+        while start < stop:
+            number = int(np.searchsorted(plan.stage_starts, start, side="right")) - 1
+            # Whole batches of the stage; what a stage shares a batch with stays where it is.
+            first = -(-plan.stage_starts[number] // size) * size
+            last = plan.stage_starts[number + 1] // size * size
+            if not first <= start < last:
+                behind = min(stop, first if start < first else plan.stage_starts[number + 1])
+                parts.append(super().rows(plan, start, behind))
+                start = behind
+                continue
+            width = self.window * size
+            begin = first + (start - first) // width * width
+            end = min(begin + width, last)
+            behind = min(stop, end)
+            parts.append(self._window(plan, begin, end)[start - begin : behind - begin])
+            start = behind
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _window(self, plan: Plan, begin: int, end: int) -> np.ndarray:
+        rows = super().rows(plan, begin, end)
+        batches = rows[np.argsort(self.lengths[rows], kind="stable")].reshape(-1, plan.global_batch_size)
+        return batches[permute(np.arange(len(batches)), len(batches), mix64(plan.seed, self.window, begin))].ravel()
+
+
+class NodeLayout(Layout):
+    """Each batch from one group of the pool.
+
+    Args:
+        ranking: the examples.
+        column: of the groups.
+    """
+
+    def __init__(self, ranking: Ranking, column: str) -> None:
+        super().__init__(ranking)
+        self.column = column
+
+    def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
+        """The stages with the same pools, drawn from group by group.
+
+        Raises:
+            ValueError: a pool is not one stretch of the order, or the curriculum draws in a way of its own.
+        """
+        groups = self.ranking.columns[self.column].ranked(order.order, order.num_rows)
+        return tuple(_one_group_per_batch(stage, groups, batch_size) for stage in stages)
+
+
+def _one_group_per_batch(stage: Stage, groups: Groups, batch_size: int) -> Stage:
+    (first, end), *others = stage.slices
+    if first or others:
+        raise ValueError(
+            f"ByNode needs a pool of the easiest examples, and that of {stage.name} ({stage.rule}) is another. Use "
+            "cumulative pools."
+        )
+    pool_at = getattr(stage, "pool_at", None)
+    least = end if pool_at is None else pool_at(0)
+    if not len(groups.members) or groups.members.min() >= least:
+        raise ValueError(
+            f"No example in the pool of {stage.name} ({stage.rule}) belongs to a group, so no batch can be drawn. "
+            "Give more rows a group, or begin with a larger pool."
+        )
+    own = {name: getattr(stage, name) for name in ("number", "name", "rule", "slices", "num_draws", "decides")}
+    if pool_at is None and type(stage) is not Stage:
+        raise ValueError(f"ByNode cannot be combined with {type(stage).__name__}: its draws are not from one pool.")
+    return NodeStage(**own, groups=groups, random_share=0.0, batch_size=batch_size, pool_at=pool_at)
+
+
+def _present(groups: Groups, ranking: Ranking) -> Groups:
+    """The groups without rows that the ranking leaves out, and without groups that are then empty."""
+    if len(ranking) < ranking.num_rows:
+        there = np.zeros(ranking.num_rows, dtype=bool)
+        there[ranking.order] = True
+        kept = there[groups.members]
+        starts = np.concatenate([[0], np.cumsum(kept)])[groups.starts]
+        groups = replace(groups, starts=starts, members=groups.members[kept])
+    covered = np.unique(groups.members)
+    if len(covered) < len(ranking):
+        raise ValueError(
+            f"{len(ranking) - len(covered):,} of {len(ranking):,} rows name no image: they would never be drawn. Give "
+            "every row the name of its image."
+        )
+    return groups.keep(np.flatnonzero(groups.sizes))

@@ -1,0 +1,84 @@
+"""Staged data sets: part after part in one run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hf_curriculum.ordering import rank_scores, read_columns
+from hf_curriculum.pacing import IID, BabySteps, ByImage, GuidanceSchedule, Phases, Staged, curriculum_from, make_plan
+
+SOURCES = ["text", "captions", "text", "captions", "captions", "text", "captions", "captions", "captions", "captions"]
+SCORES = np.array([np.nan, 3, np.nan, 1, 2, np.nan, 8, 5, 4, 9], np.float32)
+
+
+def plan_of(rule, sources=SOURCES, scores=SCORES, batch=4, **kwargs):
+    columns = read_columns(Dataset.from_dict({"source": sources}), rule.reads)
+    return make_plan(rule, replace(rank_scores(scores), columns=columns), global_batch_size=batch, **kwargs)
+
+
+def test_parts_follow_each_other_and_share_no_batch():
+    plan = plan_of(Staged({"text": IID(epochs=3), "captions": Phases(2, 2)}))
+    assert [stage.name for stage in plan.stages] == ["text, i.i.d.", "captions, phase 1", "captions, phase 2"]
+    assert [stage.pool_size for stage in plan.stages] == [3, 3, 7]
+    text, captions = plan.rows(0, 12), plan.rows(12, plan.num_slots)
+    assert sorted(set(text.tolist())) == [0, 2, 5]
+    assert sorted(set(captions[:6].tolist())) == [1, 3, 4]
+    assert set(captions.tolist()) == {1, 3, 4, 6, 7, 8, 9}
+    assert plan.num_steps == 3 + 5
+    # Three epochs over 3 of 10 rows and four over 7 of 10.
+    assert plan.nominal_epochs == pytest.approx((3 * 3 + 4 * 7) / 10)
+    assert plan.control_draws == 37
+
+
+def test_a_part_is_rounded_up_to_a_whole_batch():
+    plan = plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1)}))
+    assert [stage.num_slots for stage in plan.stages] == [4, 8]
+
+
+def test_the_order_is_that_of_the_rule_and_any_number_of_parts_is_fine():
+    sources = ["c", "a", "b", "a", "c", "b"]
+    rule = Staged({"b": IID(epochs=1), "c": IID(epochs=1), "a": IID(epochs=1)})
+    assert not rule.needs_scores
+    plan = plan_of(rule, sources, np.arange(6), batch=2)
+    assert [sorted(plan.step_rows(step).tolist()) for step in range(3)] == [[2, 5], [0, 4], [1, 3]]
+
+
+def test_a_part_may_arrange_its_examples_itself():
+    levels = np.array([1, 0.1, 1, 0.5, 1, 0.1], np.float32)
+    rule = Staged({"text": IID(epochs=1), "images": GuidanceSchedule(3, 3)})
+    plan = plan_of(rule, ["text", *["images"] * 5], levels, batch=1)
+    assert [stage.rule for stage in plan.stages] == ["all", "guidance 0.1 and real", "guidance 0.5 and real", "real"]
+    drawn = [sorted(plan.rows(a, b).tolist()) for a, b in zip(plan.stage_starts, plan.stage_starts[1:], strict=False)]
+    assert drawn == [[0], [1, 2, 4, 5], [2, 3, 4], [2, 4]]
+
+
+def test_round_trip():
+    rule = Staged({"text": IID(epochs=3), "captions": Phases(2, 2)}, column="kind")
+    assert curriculum_from(rule.to_dict()) == rule
+    assert rule.reads == {"kind": "groups"}
+    assert rule.needs_scores
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({}, r"Staged\(parts=\{\}\) shows nothing"),
+        ({"a": BabySteps()}, "has a BabySteps for 'a', which decides while training"),
+        ({"a": Phases(easy="low")}, "`easy` or `unscored` of its own for 'a'"),
+        ({"a": IID(batches=ByImage())}, "has a curriculum with `batches` for 'a'"),
+    ],
+)
+def test_parts_that_cannot_be_used(parts, message):
+    with pytest.raises(ValueError, match=message):
+        Staged(parts)
+
+
+def test_rows_left_over_or_missing():
+    with pytest.raises(ValueError, match=r"nothing would be shown of \['captions'\]"):
+        plan_of(Staged({"text": IID(epochs=1)}))
+    with pytest.raises(ValueError, match=r"there are no rows of \['books'\]"):
+        plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1), "books": IID(epochs=1)}))
