@@ -43,6 +43,14 @@ def test_score_then_plan(photos, tmp_path):
     assert [stage["pool"] for stage in facts["stages"]] == [8, 16]
 
 
+def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_path):
+    typed("score", photos, tmp_path / "scored")
+    figure = tmp_path / "plan.png"
+    text = typed("plan", tmp_path / "scored", "baby_steps", "--epochs", "12", "--batch-size", "4", "--figure", figure)
+    assert "forced in at the latest: bucket 2 after step" in text
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
 def test_mistakes_end_with_a_status(photos, tmp_path):
     result = CliRunner().invoke(app, ["score", str(photos), str(tmp_path / "x"), "--scorer", "beauty"])
     assert result.exit_code == 2

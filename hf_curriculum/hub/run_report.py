@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
+from hf_curriculum.hub.figures.growth import pools_of
 from hf_curriculum.hub.gallery import Gallery
 from hf_curriculum.hub.report import Report
 from hf_curriculum.provenance import read_column, read_provenance, score_values
@@ -25,10 +26,7 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     """The plans as printed before training, and how the pools grow."""
     for run in _one_per_name(runs):
         report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
-    growth = {
-        run["name"]: [tuple(pool) for stage in run["plan"]["stages"] for pool in stage["pools"]]
-        for run in _one_per_name(runs)
-    }
+    growth = {run["name"]: pools_of(run["plan"]) for run in _one_per_name(runs)}
     report.add_figure(
         "Pool growth",
         partial(pool_growth, growth),

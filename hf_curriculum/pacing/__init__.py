@@ -10,6 +10,7 @@ from typing import Any
 from hf_curriculum.pacing.adaptive_guidance import AdaptiveGuidance
 from hf_curriculum.pacing.baby_steps import BabySteps
 from hf_curriculum.pacing.batches import BATCHES, Batches, ByImage, ByLength, ByNode
+from hf_curriculum.pacing.controls import control_of
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Observed
 from hf_curriculum.pacing.filter import Filter
 from hf_curriculum.pacing.growing import Growing
@@ -116,6 +117,7 @@ __all__ = [
     "Stage",
     "Staged",
     "Weighted",
+    "control_of",
     "curriculum_from",
     "make_plan",
 ]

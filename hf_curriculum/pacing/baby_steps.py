@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from hf_curriculum.pacing.signals import (
     best_of,
     improves,
     is_greater_better,
+    metric_name,
     metric_value,
     refuse_partial_batches,
     whole_steps,
@@ -151,6 +152,13 @@ class BabySteps(Curriculum):
             "forced in at the latest: "
             + ", ".join(f"bucket {number} after step {step:,}" for number, step in enumerate(deadlines, start=2)),
         )
+
+    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """The metric never improves, and buckets join as soon as they can; or always, and all are forced in."""
+        name = metric_name(self.metric)
+        sign = 1.0 if is_greater_better(self.metric, self.greater_is_better) else -1.0
+        step = sign * (self.min_delta + 1.0)
+        return {"soonest": lambda k: {name: 0.0}, "latest": lambda k: {name: k * step}}
 
     def _buckets(self, ranking: Ranking) -> Buckets:
         return cut_buckets(ranking, self.num_buckets, self.cut, thresholds=self.thresholds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -128,6 +128,13 @@ class Curriculum(ABC):
     def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """What is certain about rounds still to be decided, in words."""
         return ()
+
+    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """Runs at both ends of what signals can bring, to be shown before the real one: name → metrics of decision k.
+
+        Empty where the rounds depend on nothing, or on what cannot be imagined.
+        """
+        return {}
 
     @abstractmethod
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:

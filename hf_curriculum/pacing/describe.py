@@ -62,7 +62,7 @@ def _totals(plan: Plan) -> list[str]:
     if plan.control_draws != ruled or plan.curriculum.needs_scores:
         most = "at most " if plan.undecided else ""
         lines.append(
-            f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs ({plan.control_draws:,} "
-            "examples)"
+            f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs "
+            f"({plan.control_draws:,} examples)"
         )
     return lines

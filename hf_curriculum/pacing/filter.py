@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -83,6 +83,10 @@ class Filter(Curriculum):
     def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """That of `then`."""
         return self.then.outlook(ranking, budget)
+
+    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """Those of `then`."""
+        return self.then.imagined()
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`, over what is kept."""

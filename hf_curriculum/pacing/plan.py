@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.keyed import HOLE, mix64
-from hf_curriculum.ordering import Groups, Ranking, rank_scores
+from hf_curriculum.ordering import Ranking, rank_scores
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.pacing.describe import describe_plan
+from hf_curriculum.pacing.facts import facts_of, fingerprint_of, new_examples_of
 from hf_curriculum.pacing.layouts import Layout
 from hf_curriculum.pacing.stages import Stage
 
@@ -213,54 +213,29 @@ class Plan:
 
     def fingerprint(self) -> dict[str, Any]:
         """What has to be the same for a checkpoint to be resumed, JSON-able."""
-        scores = self.ranking.scores
-        columns = {name: digest_of(values) for name, values in sorted(self.ranking.columns.items())}
-        return {
-            "curriculum": self.curriculum.to_dict(),
-            "score_column": self.ranking.name,
-            "easy": self.ranking.easy,
-            "num_rows": self.ranking.num_rows,
-            "scores": None if scores is None else digest_of(scores),
-            **({"columns": columns} if columns else {}),
-            "global_batch_size": self.global_batch_size,
-            "seed": self.seed,
-            "num_steps": self.max_steps,
-        }
+        return fingerprint_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as a JSON-able mapping: its fingerprint and its table of stages."""
-        unit = self.layout.unit
-        rows = [
-            {
-                "name": stage.name,
-                "rule": stage.rule,
-                "pool": stage.pool_size,
-                "new": new,
-                "epochs": stage.epochs,
-                "draws": stage.num_draws * unit,
-                "first_slot": start,
-                "last_slot": start + stage.num_slots * unit - 1,
-                "pools": [
-                    (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
-                ],
-            }
-            for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
-        ]
-        return {**self.fingerprint(), "num_filled": self.num_filled, "num_draws": self.num_draws, "stages": rows}
+        return facts_of(self)
 
     def new_examples(self) -> list[int]:
         """Examples of each stage's pool that no earlier stage could draw."""
-        seen: list[tuple[int, int]] = []
-        fresh = []
-        for stage in self.stages:
-            before = _covered(seen)
-            seen.extend(stage.slices)
-            fresh.append(_covered(seen) - before)
-        return fresh
+        return new_examples_of(self.stages)
 
     def outlook(self) -> tuple[str, ...]:
         """What is certain about the rounds still to be decided, in words."""
         return self.curriculum.outlook(self.order, _unit_budget(self.budget, self.layout))
+
+    def imagined(self) -> dict[str, Plan]:
+        """The runs at both ends of what a signal-paced curriculum's metrics can bring; empty for any other."""
+        plans = {}
+        for name, metrics in self.curriculum.imagined().items():
+            plan = self
+            while plan.undecided:
+                plan = plan.decided(Observed(plan.known_steps, metrics(len(plan.log))))
+            plans[name] = plan
+        return plans
 
     def describe(self) -> str:
         """The plan as a table: phase · rule · pool · new · epochs · steps · share of the run."""
@@ -375,23 +350,3 @@ def _refuse_conflict(plan: Plan, budget: Budget) -> None:
             f"num_train_epochs={budget.epochs:g} was given, but {name} runs for {plan.nominal_epochs:g} epochs of its "
             "pools. Only one of the two can be followed. Drop num_train_epochs, or change the curriculum's own length."
         )
-
-
-def digest_of(values: np.ndarray | Groups) -> str:
-    """A short name for the content of an array or of groups."""
-    arrays = (values.starts, values.members) if isinstance(values, Groups) else (values,)
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array))
-    if isinstance(values, Groups):
-        digest.update("\0".join(values.names).encode())
-    return digest.hexdigest()
-
-
-def _covered(slices: list[tuple[int, int]]) -> int:
-    """How many ranks are in at least one of the slices."""
-    total, behind = 0, 0
-    for start, stop in sorted(slices):
-        total += max(0, stop - max(start, behind))
-        behind = max(behind, stop)
-    return total

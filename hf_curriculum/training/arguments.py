@@ -48,6 +48,14 @@ class CurriculumTrainingArguments(TrainingArguments):
             "the run, so that it resumes exactly. None: wherever the data or the collator may be random."
         },
     )
+    max_seconds: float | None = field(
+        default=None,
+        metadata={
+            "help": "End the run after the step in which this many seconds of training (evaluation not counted, all "
+            "restarts together) have passed: for comparisons at equal time. The learning-rate schedule is still made "
+            "for the curriculum's own steps."
+        },
+    )
     audit_draws: bool = field(
         default=False,
         metadata={"help": "Write the row numbers trained on, step by step, into output_dir/draws-rank*.jsonl."},
@@ -66,6 +74,8 @@ class CurriculumTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ValueError(f"max_seconds={self.max_seconds} leaves no time to train; it is more than 0, or None.")
         if self.ignore_data_skip:
             raise ValueError(
                 "ignore_data_skip=True resumes with other examples or other randomness than the run had. A curriculum "

@@ -54,7 +54,7 @@ class PacingCallback(TrainerCallback):
                 control.should_evaluate = True
             else:
                 trainer.reach_decision()
-        elif step == plan.known_steps < state.max_steps:
+        elif step == plan.known_steps < state.max_steps or trainer.time_is_up():
             trainer.end_early()
         return control
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
@@ -304,8 +305,16 @@ class CurriculumTrainer(Trainer):
         elif step < self.state.max_steps:
             self.end_early()
 
+    def time_is_up(self) -> bool:
+        """Whether `max_seconds` of training have passed, by the main process's clock."""
+        limit = self.args.max_seconds
+        if limit is None:
+            return False
+        up = torch.tensor(float(self._clock.seconds >= limit), device=self.args.device)
+        return bool(broadcast(up).item())
+
     def end_early(self) -> None:
-        """Ends training before the declared maximum: the curriculum has nothing more to show."""
+        """Ends training before the declared maximum: there is nothing more to show, or no more time."""
         self.control.should_training_stop = True
         self.control.should_save |= self.args.save_strategy not in (SaveStrategy.NO, SaveStrategy.BEST)
 

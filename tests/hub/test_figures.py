@@ -12,6 +12,7 @@ from hf_curriculum.hub.figures import (
     LIGHT,
     THEMES,
     drawn_scores,
+    plan_growth,
     pool_growth,
     score_distribution,
     to_png,
@@ -19,6 +20,7 @@ from hf_curriculum.hub.figures import (
 )
 from hf_curriculum.hub.figures.canvas import new_figure, number_ticks, spread
 from hf_curriculum.hub.numbers import number, percent
+from hf_curriculum.pacing import BabySteps, Phases, SelfPaced, make_plan
 
 SCORES = [0, 1, 2, 2, 2, 3, 4, 5, 6, 9]
 POOLS = {
@@ -364,3 +366,26 @@ class TestCanvas:
             assert png.mode == "RGB"
         with Image.open(io.BytesIO(to_png(pool_growth(POOLS)))) as png:
             assert png.mode == "P"
+
+
+class TestPlanGrowth:
+    def test_pools_beside_those_of_the_control(self):
+        figure = plan_growth(make_plan(Phases(2, 1), np.arange(100), global_batch_size=10))
+        first, control = (line for line in figure.axes[0].lines if len(line.get_xdata()) > 1)
+        assert list(first.get_xdata()) == [0, 50, 150]
+        assert list(first.get_ydata()) == [50, 100, 100]
+        assert list(control.get_xdata()) == [0, 200]
+
+    def test_a_plan_that_decides_is_drawn_at_both_ends(self):
+        plan = make_plan(BabySteps(2, patience=1, epochs=5), np.arange(100), global_batch_size=10)
+        lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
+        soonest, latest, control = ([float(x) for x in line.get_xdata()] for line in lines)
+        # One pass to have a value, one without improvement; the last pass is all that the other bucket needs.
+        assert soonest[:3] == [0, 50, 100]
+        assert latest[-2:] == [400, 500]
+        assert control == [0, 500]
+
+    def test_where_nothing_can_be_imagined_what_is_settled_is_drawn(self):
+        plan = make_plan(SelfPaced(epochs=4), np.arange(100), global_batch_size=10)
+        lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
+        assert list(lines[0].get_xdata()) == [0, 100]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.hub.figures.canvas import new_figure, number_ticks, shorten, text_size
 from hf_curriculum.hub.figures.theme import LIGHT, Theme
@@ -12,6 +12,8 @@ from hf_curriculum.hub.numbers import percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from hf_curriculum.pacing import Plan
 
 MAX_LABELLED = 6
 """Rounds of a run whose pools are labelled; more labels would cover each other."""
@@ -73,6 +75,24 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
         handlelength=2.2,
     )
     return figure
+
+
+def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
+    """A plan before it is paid for: its pools beside those of its i.i.d. control.
+
+    A signal-paced plan is drawn twice, with the decisions that let examples in soonest and latest; where none can be
+    imagined, as far as it is settled.
+    """
+    name, size = type(plan.curriculum).__name__, len(plan.ranking)
+    shown = {f"{name}, {way}": imagined for way, imagined in plan.imagined().items()} or {name: plan}
+    runs = {label: pools_of(one.to_dict()) for label, one in shown.items() if one.known_slots}
+    control = [(0, max(plan.control_draws, 1), size)]
+    return pool_growth({**runs, "i.i.d. control": control}, theme=theme)
+
+
+def pools_of(plan: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """The rounds of a plan (`Plan.to_dict()`) as `pool_growth` takes them."""
+    return [(first, last + 1, pool) for stage in plan["stages"] for first, last, pool in stage["pools"]]
 
 
 def _with_draws(name: str, rounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

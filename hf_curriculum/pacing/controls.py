@@ -1,0 +1,64 @@
+"""Controls of a curriculum, each as long as the curriculum itself."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Literal
+
+from hf_curriculum.ordering import rank_scores
+from hf_curriculum.pacing.adaptive_guidance import AdaptiveGuidance
+from hf_curriculum.pacing.curriculum import Curriculum
+from hf_curriculum.pacing.guidance import GuidanceSchedule
+from hf_curriculum.pacing.iid import IID
+from hf_curriculum.pacing.phases import Phases
+from hf_curriculum.pacing.plan import Plan, make_plan
+from hf_curriculum.pacing.weighted import Weighted
+
+
+def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
+    """A control that draws as many examples, in as many optimizer steps, as a plan.
+
+    Two more controls need no rule of their own: an order at random, and one matched for length, are the same
+    curriculum over the columns that `shuffle_scores` adds, and so as long as it.
+
+    Args:
+        plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
+        kind: `"iid"`: shuffled passes over everything; `"hard_first"`: the same rule with the hard end called easy.
+
+    Raises:
+        ValueError: the kind is unknown, the rule has no hard end to begin with, or is not as long from there.
+
+    Example:
+        >>> import numpy as np
+        >>> plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+        >>> control_of(plan, "iid")
+        IID(epochs=None, examples=12, easy=None, unscored='last', batches=None, partial_batches='stream')
+    """
+    rule = plan.curriculum
+    if kind == "iid":
+        same = {"unscored": rule.unscored, "batches": rule.batches, "partial_batches": rule.partial_batches}
+        return IID(examples=(plan.num_draws - plan.num_filled) // plan.layout.unit, **same)
+    if kind != "hard_first":
+        raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
+    if not rule.needs_scores or isinstance(rule, (GuidanceSchedule, AdaptiveGuidance, Weighted)):
+        raise ValueError(
+            f"{type(rule).__name__} has no hard end to begin with: it does not go from easy to hard by a score. "
+            "Compare it with 'iid'."
+        )
+    easy = "high" if plan.ranking.easy == "low" else "low"
+    flipped, ranking = replace(rule, easy=easy), plan.ranking
+    turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
+    turned = replace(turned, columns=ranking.columns)
+    steps = make_plan(flipped, turned, global_batch_size=plan.global_batch_size, epochs=plan.budget.epochs).max_steps
+    if steps == plan.max_steps:
+        return flipped
+    if not isinstance(rule, Phases):
+        raise ValueError(
+            f"{type(rule).__name__} takes {plan.max_steps:,} steps, and with the hard end first {steps:,}: buckets by "
+            "value are not the same from both ends. Use cut='rank'."
+        )
+    # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
+    ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
+    lengths = tuple(behind - first for first, behind in itertools.pairwise(ends))
+    return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
