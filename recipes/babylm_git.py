@@ -1,12 +1,15 @@
 """BabyLM's GIT: captioning on small data, from captions with few nouns to captions with many.
 
     accelerate launch recipes/babylm_git.py                                  # embedded scenes, a small GIT, minutes
-    accelerate launch recipes/babylm_git.py --compare                        # and the i.i.d. control
+    accelerate launch recipes/babylm_git.py --compare --seeds 0,1,2          # and the i.i.d. control
+    accelerate launch recipes/babylm_git.py --grid learning_rate=1e-3,3e-3   # one run per value of any field
     accelerate launch recipes/babylm_git.py --data FOLDER_OR_FILE_OR_NAME    # photographs with captions
     accelerate launch recipes/babylm_git.py --preset paper --data NAME       # the experiment of the paper
 
 Source: Saha et al. 2024, *Exploring Curriculum Learning for Vision-Language Tasks: A Study on Small-Scale Multimodal
 Training*. Every number stands in a preset beside this file, in `presets/babylm_git/`, with where it comes from.
+
+Runs that are there already, with the same settings and seed, are read back; one that was killed goes on.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from functools import partial
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,10 +60,20 @@ from hf_curriculum.hub.run_report import (
     add_training,
 )
 from hf_curriculum.models.git_build import add_lora, git_from_config, paper_git_config, small_git_config
+from hf_curriculum.training.checkpoints import is_complete
+from hf_curriculum.training.diverged import StopWhenDiverged
 from hf_curriculum.training.settings import parse_settings
+from hf_curriculum.training.study import Study
+from hf_curriculum.training.study_arms import grid_arms
+from hf_curriculum.training.study_table import StudyTable, summarise
 
 PRESETS = Path(__file__).parent / "presets" / "babylm_git"
 SCENES = "scenes"
+DATA_FIELDS = (
+    *("data", "num_examples", "limit", "captions_per_image", "scene_size", "mismatched", "validation", "split_by"),
+    *("tagger", "noun_tags", "image_size", "image_mean", "image_std", "vocab_size"),
+)
+"""What the data and its processor depend on; runs that differ in other fields share them."""
 logger = logging.getLogger("babylm_git")
 
 
@@ -170,6 +185,21 @@ def load_data(settings: Settings, seed: int) -> DatasetDict:
     return data
 
 
+def prepare(settings: Settings, seed: int) -> tuple[DatasetDict, GitProcessor]:
+    """Data and processor of a run; kept for the next one, which mostly has the same."""
+    return _prepare(json.dumps({name: getattr(settings, name) for name in DATA_FIELDS}), seed)
+
+
+@lru_cache(maxsize=1)
+def _prepare(fields: str, seed: int) -> tuple[DatasetDict, GitProcessor]:
+    settings = SimpleNamespace(**json.loads(fields))
+    with PartialState().main_process_first():
+        data = load_data(settings, seed)
+    tokenizer = train_wordpiece(data["train"], settings.vocab_size, max_length=1024)
+    images = {key: value for key in ("mean", "std") if (value := getattr(settings, f"image_{key}")) is not None}
+    return data, GitProcessor(make_image_processor(settings.image_size, **images), tokenizer)
+
+
 def build_model(settings: Settings, tokenizer: Any) -> torch.nn.Module:
     """The captioner, from a config; nothing is downloaded unless `vision_weights` names it."""
     if settings.model == "paper":
@@ -182,14 +212,14 @@ def build_model(settings: Settings, tokenizer: Any) -> torch.nn.Module:
     return add_lora(model, r=settings.lora_rank) if settings.lora_rank else model
 
 
-def training_arguments(settings: Settings, rule: dict, folder: Path, seed: int) -> CurriculumTrainingArguments:
+def training_arguments(settings: Settings, folder: Path, seed: int) -> CurriculumTrainingArguments:
     """The preset as training arguments."""
     processes = PartialState().num_processes
     if settings.batch_size % processes:
         raise ValueError(f"batch_size={settings.batch_size} cannot be shared by {processes} processes.")
     return CurriculumTrainingArguments(
         str(folder),
-        curriculum=curriculum_from(rule),
+        curriculum=curriculum_from(settings.curriculum),
         score_column="noun_count",
         per_device_train_batch_size=settings.batch_size // processes,
         per_device_eval_batch_size=64,
@@ -216,29 +246,41 @@ def training_arguments(settings: Settings, rule: dict, folder: Path, seed: int) 
     )
 
 
-def run(
-    name: str, rule: dict, settings: Settings, data: DatasetDict, processor: GitProcessor, folder: Path, seed: int
-) -> dict[str, Any]:
-    """Trains one model and says what came out and what it cost."""
+def build_trainer(
+    settings: Settings, data: DatasetDict, processor: GitProcessor, folder: Path, seed: int
+) -> CurriculumTrainer:
+    """Model, collator and trainer, as the preset says."""
     set_seed(seed)
-    model = build_model(settings, processor.tokenizer)
     collator = CaptionCollator(
         processor.tokenizer,
         processor.image_processor,
         max_length=settings.max_length,
         ignore_padding=not settings.train_on_padding,
     )
-    trainer = CurriculumTrainer(
-        model,
-        training_arguments(settings, rule, folder, seed),
+    return CurriculumTrainer(
+        build_model(settings, processor.tokenizer),
+        training_arguments(settings, folder, seed),
         data_collator=collator,
         train_dataset=data["train"],
         eval_dataset=data["validation"],
         processing_class=processor,
+        callbacks=[StopWhenDiverged()],
     )
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    say(f"\n{name}, seed {seed}: GIT with {parameters:,} parameters\n{trainer.plan.describe()}\n")
-    trainer.train()
+
+
+def run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Trains one model and says what came out and what it cost.
+
+    Args:
+        given: the fields of `Settings`, and the run's `seed` and `output_dir`.
+    """
+    settings = Settings(**{name: value for name, value in given.items() if name not in ("seed", "output_dir")})
+    seed, folder = given["seed"], Path(given["output_dir"])
+    data, processor = prepare(settings, seed)
+    trainer = build_trainer(settings, data, processor, folder, seed)
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    say(f"\n{folder.name}: GIT with {parameters:,} parameters\n{trainer.plan.describe()}\n")
+    trainer.train(resume_from_checkpoint=any(map(is_complete, folder.glob("checkpoint-*"))))
     trainer.save_model(str(folder / "model"))
     pictures = one_row_per_image(data["validation"])
     pictures = pictures.select(range(min(settings.eval_images, len(pictures))))
@@ -252,12 +294,10 @@ def run(
     gold = gold_nouns(data["validation"], settings.tagger)
     ids = pictures[IMAGE_ID][:]
     recall = recall_against_shuffled(captions, [gold[image] for image in ids], normalise=singular)
-    say(f"{name}, seed {seed}: {recall}")
+    say(f"{folder.name}: {recall}")
     known = references(data["validation"])
     log = trainer.state.log_history
     return {
-        "name": name,
-        "seed": seed,
         "parameters": parameters,
         "plan": trainer.plan.to_dict(),
         "describe": trainer.plan.describe(),
@@ -266,6 +306,7 @@ def run(
         "steps": trainer.state.global_step,
         "seconds": [entry["seconds"] for entry in log if "seconds" in entry][-1],
         "eval_loss": [entry["eval_loss"] for entry in log if "eval_loss" in entry][-1],
+        "noun_recall": recall.recall,
         "recall": dataclasses.asdict(recall),
         "captions": [
             {"image_id": image, "generated": caption, "references": known[image]}
@@ -274,7 +315,9 @@ def run(
     }
 
 
-def write_report(runs: list[dict[str, Any]], data: DatasetDict, settings: Settings, folder: Path) -> Path:
+def write_report(
+    runs: list[dict[str, Any]], table: StudyTable, data: DatasetDict, settings: Settings, folder: Path
+) -> Path:
     """One self-contained page, and its figures as PNG."""
     first = runs[0]
     report = Report("BabyLM: GIT with a curriculum", f"{len(data['train']):,} training pairs of {settings.data}")
@@ -289,6 +332,7 @@ def write_report(runs: list[dict[str, Any]], data: DatasetDict, settings: Settin
     pictures = one_row_per_image(data["validation"])
     sections = [
         partial(add_results, report, runs),
+        *([partial(table.add_to, report)] if len(runs) > 1 else []),
         partial(add_training, report, runs),
         partial(add_scores_section, report, data["train"], "noun_count", first["plan"]),
         partial(add_plan, report, runs),
@@ -310,37 +354,44 @@ def say(text: str) -> None:
     PartialState().print(text)
 
 
-def main() -> None:
-    """Data, score, curriculum, training, captions, report."""
-    settings, options = parse_settings(Settings, PRESETS, default="embedded", description=__doc__)
-    state = PartialState()
-    logging.basicConfig(level=logging.INFO if state.is_main_process else logging.ERROR, format="%(message)s")
-    folder = Path(options.output_dir or Path("outputs") / "babylm_git" / Path(options.preset).stem)
-    rules = {"curriculum": settings.curriculum}
-    if options.compare:
-        rules["control"] = settings.control
-    runs = []
-    for seed in options.seeds:
-        with state.main_process_first():
-            data = load_data(settings, seed)
-        tokenizer = train_wordpiece(data["train"], settings.vocab_size, max_length=1024)
-        images = {key: value for key in ("mean", "std") if (value := getattr(settings, f"image_{key}")) is not None}
-        processor = GitProcessor(make_image_processor(settings.image_size, **images), tokenizer)
-        for name, rule in rules.items():
-            runs.append(run(name, rule, settings, data, processor, folder / f"{name}-seed{seed}", seed))
-    if not state.is_main_process:
+def write_results(study: Study, controls: Mapping[str, str], folder: Path) -> None:
+    """What all runs came to: the study's table, captions, and the report."""
+    finished = [item for item in study.runs if item.status == "finished"]
+    if finished:
+        settings = Settings(**finished[0].settings)
+        data, _ = prepare(settings, finished[0].seed)
+    if not finished or not PartialState().is_main_process:
         return
+    table = summarise(study.runs, ["eval_loss", "noun_recall"], control=controls)
+    table.write(folder)
+    runs = [{"name": item.arm, "seed": item.seed, **item.result} for item in finished]
     save_scored(data["train"], folder / "scored")
     (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
     captions = [f"{entry['image_id']}\t{entry['generated']}" for entry in runs[0]["captions"]]
     (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
-    page = write_report(runs, data, settings, folder / "report")
+    page = write_report(runs, table, data, settings, folder / "report")
     for outcome in runs:
         say(
             f"{outcome['name']:<10} seed {outcome['seed']}: {outcome['examples']:,} examples, {outcome['steps']:,} "
             f"steps, {outcome['seconds']:.0f} s of training, validation loss {outcome['eval_loss']:.3f}"
         )
     say(f"report: {page}")
+
+
+def main() -> None:
+    """Data, score, curriculum, training, captions, report."""
+    settings, options = parse_settings(Settings, PRESETS, default="embedded", description=__doc__)
+    main_process = PartialState().is_main_process
+    logging.basicConfig(level=logging.INFO if main_process else logging.ERROR, format="%(message)s")
+    folder = Path(options.output_dir or Path("outputs") / "babylm_git" / Path(options.preset).stem)
+    control = {"curriculum": settings.control} if options.compare else None
+    arms, controls = grid_arms(dataclasses.asdict(settings), options.grid, name="curriculum", control=control)
+    study = Study(run, arms, options.seeds, folder)
+    study.run()
+    first, *others = arms
+    write_results(study, controls or dict.fromkeys(others, first), folder)
+    if any(item.status == "crashed" for item in study.runs):
+        raise SystemExit(study.describe())
 
 
 if __name__ == "__main__":

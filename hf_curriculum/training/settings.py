@@ -12,6 +12,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from hf_curriculum.pacing import CURRICULA
+
 Settings = TypeVar("Settings")
 
 
@@ -53,7 +55,8 @@ def parse_settings(
         description: shown by `--help`.
 
     Returns:
-        the settings, and the options every recipe has: `preset`, `output_dir`, `seeds`, `compare`.
+        the settings, and the options every recipe has: `preset`, `output_dir`, `seeds`, `grid` (field -> values),
+        `compare`.
 
     Raises:
         SystemExit: the command line cannot be read; argparse has said why.
@@ -62,15 +65,31 @@ def parse_settings(
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
     parser.add_argument("--output_dir", default=None, help="where results go (default: outputs/RECIPE/PRESET)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run per seed (default: 0)")
+    parser.add_argument(
+        "--seeds", type=_whole_numbers, nargs="+", default=[[0]], help="one run per seed: 0,1,2 (default: 0)"
+    )
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="FIELD=A,B",
+        help="one run per value of a field of the preset; may be given for several fields",
+    )
     parser.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
     hints = get_type_hints(kind)
+    readers = {item.name: _reader(hints[item.name]) for item in dataclasses.fields(kind)}
     notes = _notes(kind)
     group = parser.add_argument_group("fields of the preset, each in place of the preset's value")
     for item in dataclasses.fields(kind):
-        reader = _reader(hints[item.name])
-        group.add_argument(f"--{item.name}", type=reader, default=argparse.SUPPRESS, help=notes.get(item.name))
+        group.add_argument(
+            f"--{item.name}", type=readers[item.name], default=argparse.SUPPRESS, help=notes.get(item.name)
+        )
     options = parser.parse_args(argv)
+    options.seeds = [seed for seeds in options.seeds for seed in seeds]
+    try:
+        options.grid = _read_grid(options.grid, readers)
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        parser.error(f"argument --grid: {error}")
     values = read_preset(options.preset, folder)
     known = {item.name for item in dataclasses.fields(kind)}
     unknown = sorted(set(values) - known)
@@ -80,8 +99,37 @@ def parse_settings(
     return kind(**{**values, **given}), options
 
 
+def _whole_numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _read_grid(texts: Sequence[str], readers: dict[str, Any]) -> dict[str, list[Any]]:
+    """Each `field=a,b` as the field and its values."""
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or name not in readers:
+            raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=A,B with one of the fields {sorted(readers)}")
+        if name in grid:
+            raise argparse.ArgumentTypeError(f"{name!r} is given twice; put all its values into one --grid {name}=A,B")
+        grid[name] = [readers[name](part.strip()) for part in _split(values)]
+    return grid
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas; those within braces and brackets separate nothing."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def _reader(hint: Any) -> Any:
-    """How a field's value is read from text: JSON or YAML for mappings, words for truth."""
+    """How a field's value is read from text: JSON or YAML for mappings (or a curriculum's name), words for truth."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     optional = type(None) in kinds
     kind = next((get_origin(kind) or kind for kind in kinds if kind is not type(None)), str)
@@ -94,7 +142,7 @@ def _reader(hint: Any) -> Any:
                 raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
             return text.lower() == "true"
         if kind is dict:
-            parsed = yaml.safe_load(text)
+            parsed = {"type": text} if text in CURRICULA else yaml.safe_load(text)
             if not isinstance(parsed, dict):
                 raise argparse.ArgumentTypeError(f"{text!r} is not a mapping, such as {json.dumps({'type': 'iid'})!r}")
             return parsed

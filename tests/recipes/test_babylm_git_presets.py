@@ -89,7 +89,7 @@ def test_any_field_can_be_given_on_the_command_line(recipe):
     ("options", "message"),
     [
         (("--train_on_padding", "yes"), "neither true nor false"),
-        (("--curriculum", "phases"), "is not a mapping"),
+        (("--curriculum", "spirals"), "is not a mapping"),
         (("--batchsize", "8"), "unrecognized arguments"),
     ],
 )

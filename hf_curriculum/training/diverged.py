@@ -1,0 +1,59 @@
+"""Runs that diverged: how one says so, and a callback that stops it as soon as it is seen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+LOSSES = ("loss", "train_loss", "eval_loss")
+"""Numbers that are NaN or infinite only where a run has diverged."""
+
+
+class Diverged(ArithmeticError):
+    """A run's loss is no longer a number: there is no result, and that is one.
+
+    Args:
+        step: the optimizer step at which it was seen.
+        what: what was seen.
+
+    Example:
+        >>> str(Diverged(120, "eval_loss is nan"))
+        'diverged at step 120: eval_loss is nan'
+    """
+
+    def __init__(self, step: int | None, what: str) -> None:
+        super().__init__(f"diverged at step {step}: {what}")
+        self.step = step
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.what)
+
+
+class StopWhenDiverged(TrainerCallback):
+    """Ends a run whose logged loss is NaN or infinite: the rest of it would only cost.
+
+    `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows.
+
+    Raises:
+        Diverged: (from training) a loss is not finite.
+
+    Example:
+        >>> trainer.add_callback(StopWhenDiverged())  # doctest: +SKIP
+    """
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Looks at the losses."""
+        for name in LOSSES:
+            value = (logs or {}).get(name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise Diverged(state.global_step, f"{name} is {value}")

@@ -1,0 +1,265 @@
+"""Statistics of a study: an interval of a mean over seeds, and tests of differences paired by seed.
+
+With few seeds two tests disagree by nature. The paired t test assumes that differences are normally distributed and
+can give any p value; the sign-flip test assumes no more than symmetry, is exact, and cannot fall below 2 / 2^n: 0.0625
+with five seeds, however large the difference. Tables show both. No p value is corrected for the number of comparisons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+IntervalKind = Literal["t", "bootstrap"]
+
+MOST_EXACT = 16
+"""Pairs up to which the sign-flip test goes through all 2^n flips."""
+_FLIPS = 1 << 16
+_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean (or another statistic) of a few values and its interval, NaN where there is none.
+
+    Args:
+        value: the statistic.
+        lower: lower end of its interval.
+        upper: its upper end.
+        n: values it is made of.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    n: int
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """How far one arm lies from its control, seed by seed.
+
+    Args:
+        difference: mean of (arm − control) and its interval.
+        p_t: of the paired t test, two-sided; NaN for fewer than two pairs.
+        p_sign_flip: of the sign-flip permutation test, two-sided; NaN without pairs.
+    """
+
+    difference: Interval
+    p_t: float
+    p_sign_flip: float
+
+
+def mean_interval(
+    values: Sequence[float], *, confidence: float = 0.95, kind: IntervalKind = "t", seed: int = 0
+) -> Interval:
+    """The mean over seeds and its interval.
+
+    Args:
+        values: one per seed, finite.
+        confidence: of the interval.
+        kind: `"t"`, mean ± t · sd / √n with n − 1 degrees of freedom; `"bootstrap"`, percentiles of the means of
+            resamples, which is too narrow for a handful of seeds.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: `confidence` or `kind` is not possible, or a value is not finite.
+
+    Example:
+        >>> interval = mean_interval([1.0, 2.0, 3.0])
+        >>> round(interval.lower, 3), interval.value, round(interval.upper, 3)
+        (-0.484, 2.0, 4.484)
+    """
+    array = _checked(values, confidence)
+    if kind not in ("t", "bootstrap"):
+        raise ValueError(f"kind={kind!r} is not an interval over seeds; it is 't' or 'bootstrap'.")
+    n = len(array)
+    if n == 0:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    mean = float(array.mean())
+    if n == 1:
+        return Interval(mean, math.nan, math.nan, 1)
+    if kind == "bootstrap":
+        return bootstrap_interval(array, np.mean, confidence=confidence, seed=seed)
+    half = t_quantile(0.5 + confidence / 2, n - 1) * float(array.std(ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    statistic: Callable[..., np.ndarray] = np.mean,
+    *,
+    confidence: float = 0.95,
+    resamples: int = _RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """A statistic and the percentiles of its resamples.
+
+    Args:
+        values: shape (n,); +inf stands for a censored value, and then the statistic should be a median.
+        statistic: takes `axis=`, as `numpy.mean` and `numpy.median` do.
+        confidence: of the interval.
+        resamples: how many.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: `confidence` is not between 0 and 1, or a value is NaN.
+
+    Example:
+        >>> bootstrap_interval([2.0, 2.0, 2.0], np.median)
+        Interval(value=2.0, lower=2.0, upper=2.0, n=3)
+    """
+    array = _checked(values, confidence, censored=True)
+    if not len(array):
+        return Interval(math.nan, math.nan, math.nan, 0)
+    draws = np.random.Generator(np.random.Philox(seed)).integers(len(array), size=(resamples, len(array)))
+    # Percentiles that are values themselves: between a number and "never" there is nothing.
+    tail = 50 * (1 - confidence)
+    statistics = statistic(array[draws], axis=1)
+    lower, upper = np.percentile(statistics, [tail, 100 - tail], method="inverted_cdf")
+    return Interval(float(statistic(array, axis=0)), float(lower), float(upper), len(array))
+
+
+def paired_test(
+    values: Sequence[float],
+    control: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    kind: IntervalKind = "t",
+    seed: int = 0,
+) -> PairedTest:
+    """Tests whether an arm differs from its control, both trained with the same seeds.
+
+    Args:
+        values: the arm's, one per seed.
+        control: the control's, seeds in the same order.
+        confidence: of the difference's interval.
+        kind: of the difference's interval, see `mean_interval`.
+        seed: of the bootstrap, and of the flips beyond 16 pairs.
+
+    Raises:
+        ValueError: not one control per value, or see `mean_interval`.
+
+    Source: Fisher 1935, *The Design of Experiments*, §21, for the sign-flip test.
+
+    Example:
+        >>> test = paired_test([1.0, 2.0, 4.0], [2.0, 3.5, 6.0])
+        >>> round(test.difference.value, 2), round(test.p_t, 4), test.p_sign_flip
+        (-1.5, 0.0351, 0.25)
+    """
+    if len(values) != len(control):
+        raise ValueError(
+            f"There are {len(values)} values and {len(control)} of the control. A paired test compares two "
+            "runs of one seed. Give one control value per value."
+        )
+    differences = np.asarray(values, dtype=np.float64) - np.asarray(control, dtype=np.float64)
+    interval = mean_interval(differences, confidence=confidence, kind=kind, seed=seed)
+    return PairedTest(interval, _paired_t(differences), sign_flip_p(differences, seed=seed))
+
+
+def sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
+    """Two-sided p value of the sign-flip permutation test: how many flips give a sum at least as far from 0.
+
+    All 2^n flips for up to 16 differences; beyond that 65,536 random ones, the observed one among them.
+
+    Args:
+        differences: one per pair.
+        seed: of the random flips.
+
+    Example:
+        >>> sign_flip_p([1.0, 2.0, 3.0])
+        0.25
+    """
+    array = np.asarray(differences, dtype=np.float64)
+    n = len(array)
+    if n == 0:
+        return math.nan
+    if n <= MOST_EXACT:
+        signs = 1.0 - 2.0 * ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1)  # (2^n, n)
+    else:
+        signs = 1.0 - 2.0 * np.random.Generator(np.random.Philox(seed)).integers(2, size=(_FLIPS, n))
+        signs[0] = 1.0
+    sums = np.abs(signs @ array)
+    # The same sum in another order of its terms differs in the last bits.
+    slack = 1e-12 * float(np.abs(array).sum())
+    return float(np.mean(sums >= abs(float(array.sum())) - slack))
+
+
+def t_cdf(t: float, df: int) -> float:
+    """Probability that Student's t with `df` degrees of freedom is at most `t`.
+
+    Example:
+        >>> round(t_cdf(2.776445, 4), 6)
+        0.975
+    """
+    if math.isinf(t):
+        return 0.0 if t < 0 else 1.0
+    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+    return 1 - tail if t > 0 else tail
+
+
+def t_quantile(probability: float, df: int) -> float:
+    """The value that Student's t with `df` degrees of freedom stays below with this probability.
+
+    Raises:
+        ValueError: the probability is not between 0 and 1, or there is no degree of freedom.
+
+    Example:
+        >>> round(t_quantile(0.975, 2), 4)
+        4.3027
+    """
+    if not 0 < probability < 1 or df < 1:
+        raise ValueError(f"t_quantile({probability}, {df}) is not possible: 0 < probability < 1 and df ≥ 1.")
+    if probability < 0.5:
+        return -t_quantile(1 - probability, df)
+    low, high = 0.0, 1.0
+    while t_cdf(high, df) < probability:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_cdf(middle, df) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def _paired_t(differences: np.ndarray) -> float:
+    n = len(differences)
+    if n < 2:
+        return math.nan
+    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    if deviation == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 2 * t_cdf(-abs(mean) / (deviation / math.sqrt(n)), n - 1)
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Abramowitz & Stegun 26.5.8)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image converges fast
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    terms = 40 + int(4 * math.sqrt(a + b))
+    fraction = 0.0
+    for m in range(terms, 0, -1):  # from its far end
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        fraction = even / (1 + odd / (1 + fraction))
+    first = -(a + b) * x / (a + 1)
+    return math.exp(logarithm) / a / (1 + first / (1 + fraction))
+
+
+def _checked(values: Sequence[float], confidence: float, censored: bool = False) -> np.ndarray:
+    if not 0 < confidence < 1:
+        raise ValueError(f"`confidence` is {confidence}, which is not between 0 and 1. For 95 % pass 0.95.")
+    array = np.asarray(values, dtype=np.float64)
+    wrong = np.isnan(array) | (array == -np.inf) if censored else ~np.isfinite(array)
+    if wrong.any():
+        raise ValueError(
+            f"{int(wrong.sum())} of {len(array)} values are not finite ({array[wrong][0]}): a mean over them says "
+            "nothing. Leave out runs that diverged, and say how many."
+        )
+    return array
