@@ -1,0 +1,186 @@
+"""Regions of a picture that were found beforehand, and the files that hold them for many pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """What a detector or a proposal method found in one picture. What a file does not tell is None.
+
+    Args:
+        image_id: whose regions they are.
+        boxes: left, top, right, bottom; the right and lower edges lie outside, so that right - left is the width.
+        normalised: whether `boxes` are shares of the picture's sides instead of pixels.
+        width: of the picture, in pixels.
+        height: of the picture, in pixels.
+        features: what describes each region.
+        class_scores: probabilities of the classes, with a column for "no object" where the detector has one.
+        confidence: how sure the detector is of each region, in [0, 1].
+        classes: the name of each region's likeliest class.
+
+    Shapes:
+        boxes float32 (regions, 4), features float32 (regions, dims), class_scores float32 (regions, classes),
+        confidence float32 (regions,).
+
+    Raises:
+        ValueError: the parts tell different numbers of regions, or boxes have no four edges.
+
+    Example:
+        >>> found = Regions("9", boxes=np.float32([[0, 0, 50, 20]]), width=100, height=100)
+        >>> len(found), found.area_shares()
+        (1, array([0.1], dtype=float32))
+    """
+
+    image_id: str
+    boxes: np.ndarray | None = None
+    normalised: bool = False
+    width: float | None = None
+    height: float | None = None
+    features: np.ndarray | None = None
+    class_scores: np.ndarray | None = None
+    confidence: np.ndarray | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        counts = {name: len(part) for name, part in self._parts().items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                f"The regions of image {self.image_id!r} do not fit together: {counts}. Each part has one row per "
+                "region. The file is damaged, or its columns were named wrongly."
+            )
+        if self.boxes is not None and (self.boxes.ndim != 2 or self.boxes.shape[1] != 4):
+            raise ValueError(
+                f"The boxes of image {self.image_id!r} have the shape {self.boxes.shape}. Four edges per region are "
+                "needed: (regions, 4)."
+            )
+
+    def _parts(self) -> dict[str, Any]:
+        names = ("boxes", "features", "class_scores", "confidence", "classes")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def __len__(self) -> int:
+        return len(next(iter(self._parts().values()), ()))
+
+    def pixel_boxes(self, width: float | None = None, height: float | None = None) -> np.ndarray:
+        """The boxes in pixels. Shapes: returns float32 (regions, 4).
+
+        Args:
+            width: of the picture in pixels, where the file did not say.
+            height: the same.
+
+        Raises:
+            ValueError: there are no boxes, or they are shares and nobody said of how many pixels.
+        """
+        boxes = self._boxes()
+        return boxes * self._scale(width, height) if self.normalised else boxes
+
+    def area_shares(self, width: float | None = None, height: float | None = None) -> np.ndarray:
+        """The share of the picture that each box covers. Shapes: returns float32 (regions,).
+
+        Args:
+            width: of the picture in pixels, where the file did not say.
+            height: the same.
+
+        Raises:
+            ValueError: there are no boxes, or they are pixels and nobody said of how many.
+        """
+        boxes = self._boxes()
+        if not self.normalised:
+            boxes = boxes / self._scale(width, height)
+        sides = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None)  # (regions, 2)
+        return sides[:, 0] * sides[:, 1]
+
+    def _boxes(self) -> np.ndarray:
+        if self.boxes is None:
+            raise ValueError(
+                f"The regions of image {self.image_id!r} have no boxes, only {list(self._parts())}. Take a file that "
+                "holds boxes."
+            )
+        return self.boxes
+
+    def _scale(self, width: float | None, height: float | None) -> np.ndarray:
+        width = self.width if width is None else width
+        height = self.height if height is None else height
+        if not width or not height:
+            kind = "shares of the picture" if self.normalised else "pixels"
+            raise ValueError(
+                f"The boxes of image {self.image_id!r} are {kind} and the picture's width and height are not in the "
+                "file, so one cannot be turned into the other. Pass `width` and `height`."
+            )
+        return np.float32([width, height, width, height])
+
+
+class RegionSource(Mapping[str, Regions]):
+    """A file or folder with the regions of many pictures: image id -> `Regions`, read when asked for.
+
+    A subclass defines `_find`, which says where each image's regions are, and `_read`, which reads one. What is
+    opened or indexed is kept in names that begin with an underscore and is not pickled: every worker opens its own.
+
+    Args:
+        path: the file or folder.
+
+    Attributes:
+        packages: distributions whose versions decide what is read.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+    """
+
+    packages: tuple[str, ...] = ()
+    # a mapping compares what it holds, which here would read two whole files
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        if not Path(path).exists():
+            raise FileNotFoundError(
+                f"There are no regions at {self.path!r}: no such file or folder. Give the path of a file that "
+                "`open_regions` knows."
+            )
+        status = Path(path).stat()
+        self.stamp = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
+
+    def _find(self) -> dict[str, Any]:
+        """Image id -> where its regions are, in the order of the file."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `_find`.")
+
+    def _read(self, image_id: str, where: Any) -> Regions:
+        raise NotImplementedError(f"{type(self).__name__} does not define `_read`.")
+
+    @property
+    def _places(self) -> dict[str, Any]:
+        if "_found" not in self.__dict__:
+            self._found = self._find()
+        return self._found
+
+    def __getitem__(self, image_id: str) -> Regions:
+        return self._read(str(image_id), self._places[str(image_id)])
+
+    def __contains__(self, image_id: object) -> bool:
+        return str(image_id) in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def arguments(self) -> dict[str, Any]:
+        """What the provenance of a score tells of this file, as JSON can hold it: not where it happens to lie."""
+        state = self.__getstate__()
+        del state["stamp"]
+        return {"type": type(self).__name__, **state, "path": Path(self.path).name, "bytes": self.stamp[0]}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in sorted(vars(self).items()) if not name.startswith("_")}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"

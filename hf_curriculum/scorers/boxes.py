@@ -1,0 +1,161 @@
+"""How many objects people marked in a picture, and how large they are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from hf_curriculum.columns import IMAGE
+from hf_curriculum.data.images import DECODING_ERRORS, UnreadableImageError, to_rgb
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer
+
+
+class GroundTruthBoxes(Scorer):
+    """The number of annotated objects of a picture, and their area.
+
+    Args:
+        column: where the objects are: per row a list of mappings with a box each (the embedded scenes, COCO), or a
+            mapping of lists (as `datasets` hands over a sequence of structures).
+        field: the entry of an object that is its box: "box" in the embedded scenes, "bbox" in COCO's files.
+        layout: "xyxy" is left, top, right, bottom, as in the embedded scenes; "xywh" is left, top, width, height, as
+            in COCO's files.
+        aggregate: "mean" area of the objects of a picture, or their "sum" (overlaps count twice).
+        unit: areas as "share" of the picture, or in "pixels".
+        size_columns: columns with the picture's width and height in pixels, needed for shares. Left out, the size is
+            read from the picture's file, of which only the head is read.
+        image_column: where the pictures are.
+        name: the column of the number.
+        area_name: the column of the area.
+        easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
+
+    Shapes:
+        float32 (rows,) each: a count, and a share or square pixels. A picture without objects has 0 and NaN; a row
+        without annotations (None) NaN and NaN; one whose picture is missing or has no readable head, a count and NaN.
+
+    Raises:
+        ValueError: an unknown option, an object without `field`, or boxes that are not in `layout`.
+        TypeError: objects that are neither a list nor a mapping.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), Table 4, the rows with ground-truth information: number and size of objects.
+
+    Example:
+        >>> objects = [[{"box": [0, 0, 50, 20]}, {"box": [0, 0, 10, 10]}], []]
+        >>> scores = GroundTruthBoxes(size_columns=("width", "height"))(
+        ...     {"objects": objects, "width": [100, 100], "height": [100, 100]})
+        >>> scores["box_count"].tolist(), scores["box_area"].round(4).tolist()
+        ([2.0, 0.0], [0.054999999701976776, nan])
+    """
+
+    def __init__(
+        self,
+        column: str = "objects",
+        *,
+        field: str = "box",
+        layout: Literal["xyxy", "xywh"] = "xyxy",
+        aggregate: Literal["mean", "sum"] = "mean",
+        unit: Literal["share", "pixels"] = "share",
+        size_columns: tuple[str, str] | None = None,
+        image_column: str = IMAGE,
+        name: str = "box_count",
+        area_name: str = "box_area",
+        easy: Literal["low", "high"] = "high",
+    ) -> None:
+        check_choice("layout", layout, ("xyxy", "xywh"))
+        check_choice("aggregate", aggregate, ("mean", "sum"))
+        check_choice("unit", unit, ("share", "pixels"))
+        check_choice("easy", easy, ("low", "high"))
+        self.column, self.field, self.layout, self.aggregate, self.unit = column, field, layout, aggregate, unit
+        self.size_columns = None if size_columns is None else tuple(size_columns)
+        self.image_column, self.name, self.area_name, self.easy = image_column, name, area_name, easy
+        self.columns = (column,)
+        if unit == "share" and self.size_columns is not None:
+            self.columns += self.size_columns
+        elif unit == "share":
+            self.columns, self.undecoded = (column, image_column), (image_column,)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        return {self.name: self.easy, self.area_name: self.easy}
+
+    def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
+        rows = batch[self.column]
+        counts, areas = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        for row, objects in enumerate(rows):
+            boxes = self._boxes(row, objects)
+            if boxes is None:
+                continue
+            counts[row] = len(boxes)
+            if len(boxes):
+                areas[row] = self._area(row, boxes) / (self._pixels(batch, row) if self.unit == "share" else 1.0)
+        return {self.name: counts, self.area_name: areas}
+
+    def _boxes(self, row: int, objects: Any) -> np.ndarray | None:
+        """Shapes: returns float64 (objects, 4), in `layout`; None without annotations."""
+        where = f"`{self.column}` in row {row} of the batch"
+        if objects is None:
+            return None
+        if isinstance(objects, Mapping):
+            found = [objects] if self.field not in objects else []
+            boxes = objects.get(self.field, [])
+        elif isinstance(objects, (list, tuple)):
+            found = [item for item in objects if not isinstance(item, Mapping) or self.field not in item]
+            boxes = [] if found else [item[self.field] for item in objects]
+        else:
+            raise TypeError(f"{where} is a {type(objects).__name__}, not a list of objects or a mapping of lists.")
+        if found:
+            names = list(found[0]) if isinstance(found[0], Mapping) else found[0]
+            raise ValueError(
+                f"{where} has an object without `{self.field}`, only {names}. Pass `field=`, the name of its box; "
+                'COCO calls it "bbox", with `layout="xywh"`.'
+            )
+        try:
+            return np.asarray(boxes, dtype=np.float64).reshape(-1, 4) if len(boxes) else np.zeros((0, 4))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} has boxes that are not four numbers each ({error}): {boxes!r:.80}.") from error
+
+    def _area(self, row: int, boxes: np.ndarray) -> float:
+        sides = boxes[:, 2:] - boxes[:, :2] if self.layout == "xyxy" else boxes[:, 2:]
+        if (sides < 0).any() or np.isnan(sides).any():
+            wrong = boxes[int(np.flatnonzero(~(sides >= 0).all(axis=1))[0])].tolist()
+            raise ValueError(
+                f"The box {wrong} in `{self.column}`, row {row} of the batch, has no area, so it is not "
+                f'{self.layout!r}. Pass the other `layout`: "xyxy" is left, top, right, bottom; "xywh" is left, top, '
+                "width, height."
+            )
+        areas = sides[:, 0] * sides[:, 1]
+        return float(areas.mean() if self.aggregate == "mean" else areas.sum())
+
+    def _pixels(self, batch: dict[str, list], row: int) -> float:
+        """How many pixels a picture has; NaN where nobody knows."""
+        if self.size_columns is None:
+            width, height = picture_size(batch[self.image_column][row])
+        else:
+            width, height = (batch[column][row] for column in self.size_columns)
+        return float(width) * float(height) if width and height else float("nan")
+
+
+def picture_size(picture: Any) -> tuple[int, int] | tuple[None, None]:
+    """Width and height of a picture as stored, without decoding it where it is a file; None for none.
+
+    Args:
+        picture: what `to_rgb` takes, or None.
+    """
+    if isinstance(picture, Image.Image):
+        return picture.size
+    source = picture
+    if isinstance(picture, dict):
+        source = picture.get("path") if picture.get("bytes") is None else picture["bytes"]
+    try:
+        if isinstance(source, (bytes, bytearray)):
+            source = io.BytesIO(source)
+        elif not isinstance(source, str) or "://" in source:
+            return to_rgb(picture).size
+        with Image.open(source) as opened:
+            return opened.size
+    except (UnreadableImageError, *DECODING_ERRORS):
+        return None, None

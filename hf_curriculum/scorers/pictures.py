@@ -1,0 +1,97 @@
+"""The pictures of a batch, each opened once for all its captions, and those that cannot be opened counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
+
+if TYPE_CHECKING:
+    import torch
+
+    from hf_curriculum.scorers.base import Scorer
+
+logger = logging.getLogger(__name__)
+
+
+def distinct_pictures(batch: dict[str, list], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
+    """Each picture of a batch with the rows it stands in, in order of first appearance.
+
+    Rows with equal `image_id` share their picture; without that column, or where it is missing, a row has its own.
+
+    Args:
+        batch: column → one entry per row.
+        column: where the pictures are.
+        mask: bool (rows,), False for rows that are not scored whatever their picture is.
+
+    Example:
+        >>> distinct_pictures({"image": ["p", "p", "q"], "image_id": ["1", "1", "2"]}, "image", np.ones(3, bool))
+        [('p', [0, 1]), ('q', [2])]
+    """
+    ids = batch.get(IMAGE_ID) or [None] * len(mask)
+    rows: dict[Any, list[int]] = {}
+    for row in np.flatnonzero(mask).tolist():
+        rows.setdefault(("row", row) if ids[row] is None else ids[row], []).append(row)
+    return [(batch[column][first], [first, *others]) for first, *others in rows.values()]
+
+
+class PictureOpener:
+    """Opens pictures as RGB, and keeps the reasons of those that it could not open.
+
+    Example:
+        >>> opener = PictureOpener()
+        >>> opener(b"no picture") is None, len(opener.failed)
+        (True, 1)
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def __call__(self, picture: Any) -> Image.Image | None:
+        try:
+            return to_rgb(picture)
+        except UnreadableImageError as error:
+            self.failed.append(str(error))
+            return None
+
+    def report(self, scorer: Scorer) -> None:
+        """Logs how many pictures of the batch could not be used, and why the first one."""
+        if self.failed:
+            logger.warning(
+                "`%s`: %d pictures cannot be scored (NaN). The first: %s",
+                scorer.name,
+                len(self.failed),
+                self.failed[0],
+            )
+
+
+def batches_of_one_size(
+    pictures: Iterable[tuple[torch.Tensor, list[int]]], size: int
+) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Pairs of a row and its picture, in batches whose pictures have one shape, so that none must be padded.
+
+    Args:
+        pictures: each picture, (3, height, width), with the rows it stands in.
+        size: most pairs per batch.
+
+    Example:
+        >>> import torch
+        >>> tall, wide = torch.zeros(3, 2, 1), torch.zeros(3, 1, 2)
+        >>> batches = batches_of_one_size([(tall, [0]), (wide, [1, 2]), (tall, [3])], 2)
+        >>> [[row for row, _ in batch] for batch in batches]
+        [[1, 2], [0, 3]]
+    """
+    waiting: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
+    for picture, rows in pictures:
+        for row in rows:
+            same = waiting.setdefault(tuple(picture.shape), [])
+            same.append((row, picture))
+            if len(same) == size:
+                yield waiting.pop(tuple(picture.shape))
+    yield from waiting.values()

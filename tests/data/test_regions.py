@@ -1,0 +1,370 @@
+"""Files of regions in every format, written here by hand and read back."""
+
+from __future__ import annotations
+
+import base64
+import doctest
+import importlib
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+from hf_curriculum.data.region_arrays import ProposalFolder, RegionArchive, by_name
+from hf_curriculum.data.region_files import open_regions
+from hf_curriculum.data.region_json import OscarFolder, SceneGraphTable
+from hf_curriculum.data.region_tsv import RegionTable, decode_floats, line_index_path, write_line_index
+from hf_curriculum.data.regions import Regions, RegionSource
+
+RNG = np.random.default_rng(0)
+BOXES = np.float32([[0, 0, 50, 20], [10, 20, 60, 100], [5, 5, 6, 7]])
+FEATURES = RNG.random((3, 8), dtype=np.float32)
+SCORES = RNG.dirichlet(np.ones(1601), size=3).astype(np.float32)
+
+
+def packed(array):
+    return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode()
+
+
+def write_table(path, *lines):
+    path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def bottom_up(image_id, boxes=BOXES, features=FEATURES, *more):
+    return [image_id, 100, 200, len(boxes), packed(boxes), packed(features), *map(packed, more)]
+
+
+@pytest.mark.parametrize("module", ["regions", "region_files", "region_tsv"])
+def test_the_examples_in_the_docstrings_of_regions_hold(module):
+    assert doctest.testmod(importlib.import_module(f"hf_curriculum.data.{module}")).failed == 0
+
+
+def test_shares_and_pixels():
+    regions = Regions("9", boxes=BOXES, width=100, height=200)
+    np.testing.assert_allclose(regions.area_shares(), [0.05, 0.2, 2 / 20000], rtol=1e-5)
+    np.testing.assert_array_equal(regions.pixel_boxes(), BOXES)
+    shares = Regions("9", boxes=BOXES / np.float32([100, 200, 100, 200]), normalised=True)
+    np.testing.assert_allclose(shares.area_shares(), [0.05, 0.2, 2 / 20000], rtol=1e-5)
+    np.testing.assert_allclose(shares.pixel_boxes(100, 200), BOXES, rtol=1e-5)
+    assert len(Regions("9")) == 0
+
+
+def test_regions_that_do_not_fit_together():
+    with pytest.raises(ValueError, match="'boxes': 3, 'features': 2"):
+        Regions("9", boxes=BOXES, features=FEATURES[:2])
+    with pytest.raises(ValueError, match=r"shape \(3, 3\)"):
+        Regions("9", boxes=BOXES[:, :3])
+    with pytest.raises(ValueError, match=r"have no boxes, only \['features'\]"):
+        Regions("9", features=FEATURES).area_shares()
+    with pytest.raises(ValueError, match="are pixels and the picture's width"):
+        Regions("9", boxes=BOXES).area_shares()
+    with pytest.raises(ValueError, match="are shares of the picture and the picture's width"):
+        Regions("9", boxes=BOXES, normalised=True).pixel_boxes()
+
+
+def test_a_source_must_exist_and_be_defined(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        open_regions(tmp_path / "nothing.tsv")
+    with pytest.raises(NotImplementedError, match="does not define `_find`"):
+        len(RegionSource(tmp_path))
+    with pytest.raises(NotImplementedError, match="does not define `_read`"):
+        RegionSource(tmp_path)._read("9", 0)
+
+
+def test_bottom_up_attention(tmp_path):
+    empty = bottom_up(7, BOXES[:0], FEATURES[:0])
+    path = write_table(tmp_path / "trainval.tsv", bottom_up(9), bottom_up("x", BOXES[:1], FEATURES[:1]), empty)
+    source = open_regions(path)
+    assert isinstance(source, RegionTable)
+    assert list(source) == ["9", "x", "7"]
+    assert 9 in source
+    assert "8" not in source
+    regions = source["9"]
+    np.testing.assert_array_equal(regions.boxes, BOXES)
+    np.testing.assert_array_equal(regions.features, FEATURES)
+    assert (regions.width, regions.height, regions.normalised, regions.class_scores) == (100, 200, False, None)
+    assert (len(source["x"]), len(source["7"])) == (1, 0)
+    with pytest.raises(KeyError):
+        source["8"]
+
+
+def test_class_probabilities_and_lxmert(tmp_path):
+    source = open_regions(write_table(tmp_path / "classes.tsv", bottom_up(9, BOXES, FEATURES, SCORES)))
+    np.testing.assert_array_equal(source["9"].class_scores, SCORES)
+    ids = base64.b64encode(np.arange(3).tobytes()).decode()
+    confidence = np.float32([0.9, 0.5, 0.2])
+    line = ["i", 200, 100, ids, packed(confidence), ids, packed(confidence), 3, packed(BOXES), packed(FEATURES)]
+    regions = open_regions(write_table(tmp_path / "obj36.tsv", line))["i"]
+    np.testing.assert_array_equal(regions.confidence, confidence)
+    assert (regions.width, regions.height) == (100, 200)
+
+
+def test_oscar_for_retrieval_has_boxes_in_its_features(tmp_path):
+    shares = BOXES / np.float32([100, 200, 100, 200])
+    sides = shares[:, 2:] - shares[:, :2]
+    features = np.concatenate([RNG.random((3, 2048), dtype=np.float32), shares, sides], axis=1)
+    regions = open_regions(write_table(tmp_path / "features.tsv", ["9", 3, packed(features)]))["9"]
+    assert regions.normalised
+    np.testing.assert_array_equal(regions.boxes, shares)
+    assert regions.features.shape == (3, 2054)
+    assert open_regions(write_table(tmp_path / "small.tsv", ["9", 3, packed(FEATURES)]))["9"].boxes is None
+
+
+def test_columns_by_name_and_a_heading(tmp_path):
+    path = write_table(tmp_path / "own.tsv", ["image_id", "num_boxes", "boxes"], ["9", 3, packed(BOXES)])
+    with pytest.raises(ValueError, match="4 columns, and the layouts"):
+        open_regions(write_table(tmp_path / "four.tsv", ["9", 1, 2, 3]))
+    with pytest.raises(ValueError, match="the first must be `image_id`, and `num_boxes`"):
+        RegionTable(path, fields=["image_id", "boxes"])
+    source = RegionTable(path, fields=["image_id", "num_boxes", "boxes"])
+    assert list(source) == ["9"]
+    np.testing.assert_array_equal(source["9"].boxes, BOXES)
+
+
+def test_sizes_are_checked(tmp_path):
+    wrong = bottom_up(9)
+    wrong[3] = 2
+    with pytest.raises(ValueError, match=r"`boxes` of image '9' in .* has 48 bytes, which cannot be 2 rows of 4"):
+        open_regions(write_table(tmp_path / "a.tsv", wrong))["9"]
+    with pytest.raises(ValueError, match="is not base64"):
+        decode_floats("abc*", 1, what="`features` of image '9'")
+    with pytest.raises(ValueError, match="which cannot be 5 rows of equally many"):
+        decode_floats(packed(FEATURES), 5, what="`features`")
+    with pytest.raises(ValueError, match="which cannot be 0 rows"):
+        decode_floats(packed(FEATURES), 0, what="`features`")
+    cut = write_table(tmp_path / "b.tsv", bottom_up(8), bottom_up(9)[:4])
+    with pytest.raises(ValueError, match="has 4 columns, not the 6"):
+        open_regions(cut)["9"]
+    with pytest.raises(ValueError, match="a line without a tab at byte"):
+        len(open_regions(write_table(tmp_path / "c.tsv", bottom_up(8), ["9"])))
+
+
+def test_images_twice_are_told(tmp_path, caplog):
+    source = open_regions(write_table(tmp_path / "a.tsv", bottom_up(9), bottom_up(9, BOXES[:1], FEATURES[:1])))
+    assert (len(source), len(source["9"])) == (1, 3)
+    assert "1 lines for images it had before" in caplog.text
+
+
+def test_the_index_of_lines_gives_the_same(tmp_path):
+    path = write_table(tmp_path / "a.tsv", *(bottom_up(number) for number in range(20)))
+    scanned = open_regions(path)
+    places = dict(scanned._places)
+    assert write_line_index(path) == line_index_path(path) == tmp_path / "a.lineidx"
+    indexed = open_regions(path)
+    assert indexed._places == places
+    np.testing.assert_array_equal(indexed["17"].features, scanned["17"].features)
+    (tmp_path / "a.lineidx").write_text("0\n17\n")
+    with pytest.raises(ValueError, match="says that a line begins at byte 17"):
+        len(open_regions(path))
+
+
+def test_sources_are_pickled_without_what_they_opened(tmp_path):
+    source = open_regions(write_table(tmp_path / "a.tsv", bottom_up(9)))
+    before = pickle.dumps(source)
+    assert len(source["9"]) == 3
+    assert pickle.dumps(source) == before
+    assert len(pickle.loads(before)["9"]) == 3
+    told = source.arguments()
+    assert told["path"] == "a.tsv"
+    assert str(tmp_path) not in json.dumps(told)
+    assert repr(source).startswith("RegionTable(")
+    assert source != open_regions(tmp_path / "a.tsv")  # compared without reading them
+    assert len({source, source}) == 1
+
+
+def test_predictions_of_scene_graph_benchmark(tmp_path):
+    objects = [
+        {"rect": box.tolist(), "class": name, "conf": 0.5, "feature": packed(row), "bbox_id": 0}
+        for box, name, row in zip(BOXES, ("dog", "cat", "tree"), FEATURES, strict=True)
+    ]
+    plain = [{key: value for key, value in item.items() if key != "feature"} for item in objects]
+    uneven = [*objects[:2], {**objects[2], "feature": packed(FEATURES[2, :5])}]
+    lines = {"9": {"objects": objects, "relations": []}, "8": {"objects": plain}, "7": {"objects": []}}
+    lines |= {"6": {"objects": uneven}, "5": {"relations": []}}
+    path = write_table(tmp_path / "predictions.tsv", *([key, json.dumps(value)] for key, value in lines.items()))
+    source = open_regions(path)
+    assert isinstance(source, SceneGraphTable)
+    regions = source["9"]
+    np.testing.assert_array_equal(regions.boxes, BOXES)
+    np.testing.assert_array_equal(regions.features, FEATURES)
+    assert regions.classes == ("dog", "cat", "tree")
+    assert regions.confidence.tolist() == [0.5] * 3
+    assert source["8"].features is None
+    assert len(source["7"]) == 0
+    with pytest.raises(ValueError, match=r"`feature` of image '6' in .* has 20 bytes"):
+        source["6"]
+    with pytest.raises(ValueError, match=r"image '5' in .* has no `objects`"):
+        source["5"]
+    with pytest.raises(ValueError, match=r"image '9' in .* is not JSON"):
+        SceneGraphTable(write_table(tmp_path / "cut.tsv", ["9", "{"]))["9"]
+    with pytest.raises(ValueError, match="begins like JSON and is none"):
+        open_regions(tmp_path / "cut.tsv")
+
+
+def test_oscar_with_and_without_labels(tmp_path):
+    shares = BOXES / np.float32([100, 200, 100, 200])
+    features = np.concatenate([np.zeros((3, 2048)), shares, shares[:, 2:] - shares[:, :2]], axis=1)
+    lines = {key: {"num_boxes": 3, "features": packed(features)} for key in ("9", "8")} | {"7": {"num_boxes": 3}}
+    table = write_table(tmp_path / "features.tsv", *([key, json.dumps(value)] for key, value in lines.items()))
+    unlabelled = open_regions(table)
+    assert isinstance(unlabelled, OscarFolder)
+    np.testing.assert_array_equal(unlabelled["9"].boxes, shares.astype(np.float32))
+    assert unlabelled["9"].normalised
+    labels = [{"class": "dog", "conf": 0.75, "rect": box.tolist()} for box in BOXES]
+    write_table(tmp_path / "label.tsv", ["8", json.dumps(labels)], ["9", json.dumps(labels)])
+    for name in ("features", "label"):
+        write_line_index(tmp_path / f"{name}.tsv")
+    source = open_regions(tmp_path)
+    np.testing.assert_array_equal(source["9"].boxes, BOXES)
+    assert not source["9"].normalised
+    assert source["9"].confidence.tolist() == [0.75] * 3
+    assert source.arguments()["labels"] == "label.tsv"
+    with pytest.raises(ValueError, match=r"image '7' in .* has no `num_boxes` and `features`"):
+        source["7"]
+
+
+def test_a_folder_of_npy_as_cap2det_writes_it(tmp_path):
+    shares = np.float32([[0.0, 0.0, 0.1, 0.5], [0.1, 0.1, 0.5, 0.6]])  # top, left, bottom, right
+    (tmp_path / "9").mkdir()
+    np.save(tmp_path / "9" / "139.npy", shares)
+    np.save(tmp_path / "none.npy", np.zeros((0, 4)))
+    source = open_regions(tmp_path)
+    assert isinstance(source, ProposalFolder)
+    assert sorted(source) == ["139", "none"]
+    assert len(source) == 2
+    np.testing.assert_array_equal(source["139"].boxes, shares[:, [1, 0, 3, 2]])
+    np.testing.assert_allclose(source["139"].area_shares(), [0.05, 0.2], rtol=1e-5)
+    assert len(source["none"]) == 0
+    np.save(tmp_path / "pixels.npy", shares * 100)
+    with pytest.raises(ValueError, match="go up to 60, so they are pixels"):
+        open_regions(tmp_path)["pixels"]
+    assert len(open_regions(tmp_path, normalised=False)["pixels"]) == 2
+
+
+def test_names_that_end_in_numbers_are_ids():
+    places = by_name(["a/COCO_train2014_000000000009.mat", "a/x_7.mat", "a/y_7.mat", "a/cat.mat", "a/000.mat"])
+    assert places["9"] == places["COCO_train2014_000000000009"] == "a/COCO_train2014_000000000009.mat"
+    assert "7" not in places
+    assert places["0"] == "a/000.mat"
+
+
+def test_folders_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match=r"neither \.npy nor \.mat"):
+        open_regions(tmp_path)
+    np.save(tmp_path / "1.npy", BOXES)
+    (tmp_path / "1.mat").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"both \.npy and \.mat"):
+        open_regions(tmp_path)
+
+
+def test_boxes_in_other_orders(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"9": BOXES, "9/size": [100, 200], "8/class_scores": SCORES, "7": [[1, 2, 3]]})
+    source = open_regions(tmp_path / "a.npz")
+    assert isinstance(source, RegionArchive)
+    assert sorted(source) == ["7", "8", "9"]
+    np.testing.assert_array_equal(source["9"].boxes, BOXES)
+    assert (source["9"].width, source["9"].height) == (100, 200)
+    np.testing.assert_array_equal(source["8"].class_scores, SCORES)
+    wide = open_regions(tmp_path / "a.npz", order="xywh")["9"]
+    np.testing.assert_array_equal(wide.boxes[1], [10, 20, 70, 120])
+    with pytest.raises(ValueError, match=r"boxes of image '7' in .* have the shape \(1, 3\)"):
+        source["7"]
+    np.savez(tmp_path / "b.npz", **{"9": [[50, 60, 10, 10]]})
+    with pytest.raises(ValueError, match="ends before it begins, so it is not 'xyxy'"):
+        open_regions(tmp_path / "b.npz")["9"]
+    with pytest.raises(ValueError, match="`order` is 'yx'"):
+        open_regions(tmp_path / "b.npz", order="yx")
+    np.savez(tmp_path / "c.npz", **{"9/bboxes": BOXES})
+    with pytest.raises(ValueError, match="has the entry '9/bboxes'"):
+        len(open_regions(tmp_path / "c.npz"))
+    (tmp_path / "a.csv").write_text("9")
+    with pytest.raises(ValueError, match="is no archive of regions"):
+        open_regions(tmp_path / "a.csv")
+
+
+def test_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["9"] = BOXES
+        file["8/boxes"] = BOXES[:1]
+        file["8/class_scores"] = SCORES[:1]
+        file["8/confidence"] = np.float32([0.5])
+    source = open_regions(tmp_path / "a.h5")
+    assert sorted(source) == ["8", "9"]
+    np.testing.assert_array_equal(source["9"].boxes, BOXES)
+    np.testing.assert_array_equal(source["8"].class_scores, SCORES[:1])
+    assert source.packages == ("h5py",)
+    assert len(pickle.loads(pickle.dumps(source))["8"]) == 1
+
+
+MATLAB_BOXES = np.float64([[1, 1, 20, 50], [21, 11, 100, 60]])  # top, left, bottom, right, from 1
+AS_READ = np.float32([[0, 0, 50, 20], [10, 20, 60, 100]])
+
+
+def test_mcg_files_of_both_versions(tmp_path):
+    scipy_io, h5py = pytest.importorskip("scipy.io"), pytest.importorskip("h5py")
+    name = "COCO_train2014_000000000009.mat"
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    scipy_io.savemat(tmp_path / "old" / name, {"bboxes": MATLAB_BOXES, "scores": np.ones((2, 1)), "labels": [1, 2]})
+    with h5py.File(tmp_path / "new" / name, "w", userblock_size=512) as file:
+        file["boxes"] = MATLAB_BOXES.T  # HDF5 has MATLAB's axes reversed
+    for folder in ("old", "new"):
+        np.testing.assert_array_equal(open_regions(tmp_path / folder)["9"].boxes, AS_READ)
+    scipy_io.savemat(tmp_path / "old" / name, {"scores": np.ones((2, 1))})
+    with pytest.raises(ValueError, match="none of the variables"):
+        open_regions(tmp_path / "old")["9"]
+    (tmp_path / "old" / name).write_bytes(b"no matlab file at all" * 20)
+    with pytest.raises(ValueError, match="is no MATLAB file"):
+        open_regions(tmp_path / "old")["9"]
+
+
+def cells(*values):
+    array = np.empty((1, len(values)), dtype=object)
+    array[0] = [*values, None][:-1]
+    return array
+
+
+def test_matlab_files_of_many_pictures(tmp_path):
+    scipy_io, h5py = pytest.importorskip("scipy.io"), pytest.importorskip("h5py")
+    both = {"boxes": cells(MATLAB_BOXES, MATLAB_BOXES[:1]), "images": cells("000009", "000012")}
+    scipy_io.savemat(tmp_path / "old.mat", both)
+    with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
+        file["boxes"] = np.empty((2, 1), dtype=h5py.ref_dtype)
+        file["images"] = np.empty((2, 1), dtype=h5py.ref_dtype)
+        for row, (boxes, image) in enumerate(zip(both["boxes"][0], both["images"][0], strict=True)):
+            file[f"#refs#/b{row}"] = boxes.T
+            file[f"#refs#/i{row}"] = np.uint16([[ord(letter)] for letter in image])
+            file[f"#refs#/i{row}"].attrs["MATLAB_class"] = np.bytes_("char")
+            file["boxes"][row, 0] = file[f"#refs#/b{row}"].ref
+            file["images"][row, 0] = file[f"#refs#/i{row}"].ref
+        file["#refs#/empty"] = np.uint64([0, 0])
+        file["#refs#/empty"].attrs["MATLAB_empty"] = 1
+    for name in ("old.mat", "new.mat"):
+        source = open_regions(tmp_path / name)
+        assert list(source) == ["000009", "000012"]
+        np.testing.assert_array_equal(source["000009"].boxes, AS_READ)
+        assert len(source["000012"]) == 1
+    with h5py.File(tmp_path / "new.mat", "a") as file:
+        file["boxes"][1, 0] = file["#refs#/empty"].ref
+    assert len(open_regions(tmp_path / "new.mat")["000012"]) == 0
+    scipy_io.savemat(tmp_path / "old.mat", {**both, "images": cells("000009")})
+    with pytest.raises(ValueError, match="two cell arrays of equal length"):
+        len(open_regions(tmp_path / "old.mat"))
+
+
+@pytest.mark.parametrize("missing", ["h5py", "scipy.io"])
+def test_missing_readers_are_named(tmp_path, monkeypatch, missing):
+    scipy_io, h5py = pytest.importorskip("scipy.io"), pytest.importorskip("h5py")
+    scipy_io.savemat(tmp_path / "5.mat", {"boxes": cells(MATLAB_BOXES), "images": cells("9")})
+    for name in ("7.mat", "9.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["boxes"] = MATLAB_BOXES
+    monkeypatch.setitem(sys.modules, missing, None)
+    files = ("5.mat",) if missing == "scipy.io" else ("7.mat", "9.h5")
+    for name in files:
+        with pytest.raises(ImportError, match=r"pip install 'hf-curriculum\[detection\]'"):
+            len(open_regions(tmp_path / name))
