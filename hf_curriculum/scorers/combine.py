@@ -1,0 +1,253 @@
+"""Several scores in one: a weighted sum after a named normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from datasets import Dataset
+
+from hf_curriculum.provenance import check_choice, read_provenance, score_values
+from hf_curriculum.scorers.base import Scorer
+
+Easy = Literal["low", "high"]
+Normalise = Literal["none", "zscore", "minmax", "rank"]
+
+
+class Combine(Scorer):
+    """A weighted sum of score columns, each normalised over the data set that `fit` was given.
+
+    A column whose easy end is not the sum's is flipped first, so that all parts point the same way: z becomes −z, and
+    m within 0…1 becomes 1 − m. Which end of a column is easy is taken from `easy_of`, else from the provenance in the
+    data that `fit` is given, else from the scorer that writes the column.
+
+    An ensemble over seeds or models is the same sum with equal weights, `Combine.mean_of`.
+
+    Args:
+        weights: column → positive weight. They are not scaled to 1.
+        normalise: "none" adds in natural units; "zscore" subtracts the mean and divides by the standard deviation;
+            "minmax" maps the smallest score to 0 and the largest to 1 (scores outside of what was fitted fall outside
+            of that); "rank" is the share of the fitted scores below, plus half the share of those equal: tied scores
+            share the mean of their ranks, and all lies in 0…1.
+        name: the column to write.
+        easy: which end of the sum is easy.
+        easy_of: column → its easy end, over what the data say.
+        missing: what a row gets that lacks a part: "nan" no score; "skip" the sum of the other parts, scaled up to the
+            whole weight (not with "none", where parts differ in size).
+
+    Shapes:
+        float32 (rows,); NaN where parts are missing. Infinite scores count as missing.
+
+    Raises:
+        ValueError: no weights, a weight that is not a positive number, unknown `normalise`, `missing` or easy end,
+            `missing="skip"` without normalisation; in `fit`: a column that is missing, constant, or all NaN, or whose
+            easy end nobody knows.
+        TypeError: `fit` was given something else than one map-style data set.
+        RuntimeError: used before `fit`.
+
+    Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 4, for two parts; ensembles and normalisations are ours.
+
+    Example:
+        >>> data = Dataset.from_dict({"a": [0.0, 1.0, 2.0], "b": [30.0, 10.0, 20.0]})
+        >>> scorer = Combine({"a": 0.5, "b": 0.5}, "minmax", easy_of={"a": "low", "b": "high"}).fit(data)
+        >>> scorer(data[:])
+        {'combined': array([0.  , 0.75, 0.75], dtype=float32)}
+    """
+
+    name = "combined"
+    learnt = ("low_is_easy_", "fitted_")
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        normalise: Normalise = "zscore",
+        name: str = "combined",
+        *,
+        easy: Easy = "low",
+        easy_of: Mapping[str, Easy] | None = None,
+        missing: Literal["nan", "skip"] = "nan",
+    ) -> None:
+        check_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
+        check_choice("easy", easy, ("low", "high"))
+        check_choice("missing", missing, ("nan", "skip"))
+        if not isinstance(weights, Mapping) or not weights:
+            raise ValueError(
+                f"`weights={weights!r}` was given. It is a mapping from score columns to their weights, such as "
+                '{"caption_length": 0.5, "noun_count": 0.5}; for equal weights use `Combine.mean_of([...])`.'
+            )
+        for column, weight in weights.items():
+            if not (math.isfinite(weight) and weight > 0):
+                raise ValueError(
+                    f"The weight of `{column}` is {weight}. It must be a positive number: a column that points the "
+                    f"other way is flipped by its easy end, `easy_of={{{column!r}: ...}}`."
+                )
+        for column, end in (easy_of or {}).items():
+            check_choice(f"easy_of[{column!r}]", end, ("low", "high"))
+        if missing == "skip" and normalise == "none":
+            raise ValueError(
+                '`missing="skip"` does not go with `normalise="none"`: in natural units a part that is left out moves '
+                'the sum by its whole size. Normalise, or leave such rows unscored (`missing="nan"`).'
+            )
+        self.weights = self.parts = {column: float(weight) for column, weight in weights.items()}
+        self.normalise, self.name, self.easy, self.missing = normalise, name, easy, missing
+        self.easy_of = dict(easy_of or {})
+        self.columns = tuple(self.parts)
+
+    @classmethod
+    def mean_of(cls, columns: Sequence[str], normalise: Normalise = "zscore", **options: Any) -> Combine:
+        """The mean of several columns: an ensemble over seeds, models or scores.
+
+        Args:
+            columns: the score columns, each with the weight 1 / their number.
+            normalise: as in `Combine`.
+            options: the other arguments of `Combine`.
+
+        Raises:
+            ValueError: a column is named twice, or none is.
+        """
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"A column is named twice in {columns}. Weigh it by `Combine({{...}})` instead.")
+        return cls({column: 1 / len(columns) for column in columns}, normalise, **options)
+
+    def fit(self, dataset: Dataset) -> Combine:
+        """Learns from a data set what the normalisation needs, and which end of each column is easy.
+
+        Args:
+            dataset: has the columns, scored; NaN and infinite scores do not count.
+        """
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"`{type(self).__name__}.fit` was given a {type(dataset).__name__}. Statistics are those of one "
+                'map-style `Dataset`: give the training split, `scorer.fit(splits["train"])`.'
+            )
+        recorded = {column: made.easy for column, made in read_provenance(dataset).items()}
+        low_is_easy, fitted = {}, {}
+        for column in self.columns:
+            scores = score_values(dataset, column)
+            low_is_easy[column] = self._easy_end(column, recorded) == "low"
+            fitted[column] = self._statistics(column, scores[np.isfinite(scores)])
+        self.low_is_easy_, self.fitted_ = low_is_easy, fitted
+        return self
+
+    def _easy_end(self, column: str, recorded: Mapping[str, Easy]) -> Easy:
+        from hf_curriculum.scorers import SCORERS  # it lists this class
+
+        if column in self.easy_of:
+            return self.easy_of[column]
+        if column in recorded:
+            return recorded[column]
+        if column in SCORERS:
+            return SCORERS[column].easy
+        raise ValueError(
+            f"Whether a low or a high `{column}` is easy is not recorded with the data, and no scorer writes that "
+            f'column. Parts that point in two ways would cancel out. Pass `easy_of={{{column!r}: "low"}}` or "high".'
+        )
+
+    def _statistics(self, column: str, scores: np.ndarray) -> Any:
+        """What is kept of one column's finite scores: two numbers, or the distinct values and their ranks."""
+        if len(scores) == 0:
+            raise ValueError(f"No row has a finite `{column}`, so every sum would be NaN. Score the data first.")
+        if self.normalise == "none":
+            return None
+        if self.normalise == "rank":
+            values, counts = np.unique(scores, return_counts=True)
+            below = np.concatenate([[0], np.cumsum(counts)])  # (values + 1,)
+            return values, below / len(scores)
+        low, high = float(scores.min()), float(scores.max())
+        if low == high:
+            raise ValueError(
+                f"`{column}` is {low:g} in all {len(scores)} scored rows. It tells no example from another, and there "
+                f'is no spread for "{self.normalise}" to divide by. Leave it out, or use `normalise="rank"`.'
+            )
+        if self.normalise == "minmax":
+            return low, high - low
+        wide = scores.astype(np.float64)
+        return float(wide.mean()), float(wide.std())
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        total = weight_there = 0.0
+        for column, weight in self.parts.items():
+            part = self._normalised(column, np.array(batch[column], dtype=np.float64))  # None becomes NaN
+            there = ~np.isnan(part)
+            total = total + weight * (part if self.missing == "nan" else np.where(there, part, 0))
+            weight_there = weight_there + weight * there
+        if self.missing == "nan":
+            return total
+        weight_there = np.where(weight_there > 0, weight_there, np.nan)
+        return total * (sum(self.parts.values()) / weight_there)
+
+    def _normalised(self, column: str, scores: np.ndarray) -> np.ndarray:
+        """One part, pointing the way of the sum. Shapes: float64 (rows,) → float64 (rows,)."""
+        scores = np.where(np.isfinite(scores), scores, np.nan)
+        flipped = self.low_is_easy_[column] != (self.easy == "low")
+        if self.normalise == "rank":
+            values, below = self.fitted_[column]
+            wanted = scores.astype(values.dtype)  # as fitted, or a score read as a double would miss its own value
+            first, behind = np.searchsorted(values, wanted, "left"), np.searchsorted(values, wanted, "right")
+            ranks = np.where(np.isnan(scores), np.nan, (below[first] + below[behind]) / 2)
+            return 1 - ranks if flipped else ranks
+        if self.normalise == "none":
+            return -scores if flipped else scores
+        centre, spread = self.fitted_[column]
+        scores = (scores - centre) / spread
+        if not flipped:
+            return scores
+        return 1 - scores if self.normalise == "minmax" else -scores
+
+
+class Addup(Combine):
+    """Simi-CL's D_addup: 0.6 · visual entropy + 0.4 · language-model loss.
+
+    The paper's formula names no normalisation (its Figure 4 shows distributions of normalised scores). In natural
+    units (`normalise="none"`) both parts are in nats: the visual one lies in 0…73.8 = 10 · ln 1600, the textual one
+    has no bound and grows with the caption, so it is their spreads that would decide the weights. By default each part
+    is mapped to 0…1 by its smallest and largest value first, so that 0.6 and 0.4 mean shares of the range.
+
+    Args:
+        visual: the column of visual difficulty.
+        textual: the column of textual difficulty.
+        weights: of the visual and the textual part.
+        normalise: as in `Combine`.
+        name: the column to write.
+        easy: a low sum is easy by default.
+        easy_of: as in `Combine`.
+        missing: as in `Combine`.
+
+    Shapes:
+        float32 (rows,); NaN where a part is missing.
+
+    Raises:
+        ValueError: not two weights, one column for both parts, and what `Combine` raises.
+
+    Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 4, and §4.1 (λ = 0.6); the normalisation is ours.
+
+    Example:
+        >>> scorer = Addup().fit(data)                     # doctest: +SKIP
+        >>> add_scores(data, scorer)["addup"][:]           # doctest: +SKIP
+    """
+
+    name = "addup"
+
+    def __init__(
+        self,
+        visual: str = "visual_entropy",
+        textual: str = "language_model_loss",
+        weights: tuple[float, float] = (0.6, 0.4),
+        normalise: Normalise = "minmax",
+        name: str = "addup",
+        *,
+        easy: Easy = "low",
+        easy_of: Mapping[str, Easy] | None = None,
+        missing: Literal["nan", "skip"] = "nan",
+    ) -> None:
+        if len(weights) != 2 or visual == textual:
+            raise ValueError(
+                f"`weights={weights}` were given for `{visual}` and `{textual}`. D_addup has two parts, a visual one "
+                "and a textual one, and a weight for each. For more parts use `Combine`."
+            )
+        parts = dict(zip((visual, textual), weights, strict=True))
+        super().__init__(parts, normalise, name, easy=easy, easy_of=easy_of, missing=missing)
+        self.visual, self.textual, self.weights = visual, textual, tuple(weights)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from datasets import Dataset, Features, Image, Value
+from transformers import (
+    AutoTokenizer,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
+
+import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
+from hf_curriculum.data.pixels import make_image_processor
+from hf_curriculum.models.git import CaptionGitModel
+from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.scorers import add_scores
+from hf_curriculum.scorers.model_loss import ModelLoss
+
+TINY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("tiny_models.py"))))
+MODELS = ["git", "stock_git", "blip", "encoder_decoder"]
+PICTURES = [TINY.png(20, 30, seed) for seed in range(3)]
+ROWS = {
+    "image": [PICTURES[0], PICTURES[1], PICTURES[0], PICTURES[2]],
+    "caption": ["a dog runs in the park", "a cat", "two dogs and a man sleep on the bike", "a red ball"],
+    "image_id": ["0", "1", "0", "2"],
+}
+
+
+def folder(name):
+    return getattr(TINY, name)()
+
+
+def losses(scorer, rows=ROWS):
+    return scorer(rows)["model_loss"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_batches_equal_the_models_own_loss(name, batch_size):
+    found = losses(ModelLoss(folder(name), batch_size=batch_size))
+    expected = [TINY.naive_model_loss(name, *pair) for pair in zip(ROWS["image"], ROWS["caption"], strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_picture_counts(name):
+    rows = {"image": PICTURES, "caption": ["a red ball"] * 3}
+    found = losses(ModelLoss(folder(name)), rows)
+    assert np.abs(np.diff(found)).min() > 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_mean_is_per_scored_token(name):
+    rows = {column: values[1:2] for column, values in ROWS.items()}
+    total, mean = (losses(ModelLoss(folder(name), reduction=reduction), rows)[0] for reduction in ("sum", "mean"))
+    # [CLS] a cat [SEP]; encoder-decoders score [CLS] too
+    tokens = len(TINY.tokenizer()("a cat")["input_ids"]) - (name != "encoder_decoder")
+    assert total == pytest.approx(mean * tokens, rel=1e-5)
+
+
+def test_a_picture_is_encoded_once_for_its_captions(monkeypatch):
+    seen, encode = [], CaptionGitModel.encode_images
+    monkeypatch.setattr(
+        CaptionGitModel, "encode_images", lambda self, pixels, *rest: seen.append(len(pixels)) or encode(self, pixels)
+    )
+    together = losses(ModelLoss(TINY.git()))
+    assert seen == [3]  # four rows, three pictures
+    apart = losses(ModelLoss(TINY.git()), {column: ROWS[column] for column in ("image", "caption")})
+    assert seen == [3, 4]
+    np.testing.assert_allclose(together, apart, rtol=1e-5)
+
+
+def test_what_cannot_be_scored_and_what_is_too_long(caplog):
+    rows = {
+        "image": [PICTURES[0], {"bytes": b"no picture", "path": None}, None, TINY.png(1, 1), TINY.png(20, 20_000)]
+        + [PICTURES[0]] * 3,
+        "caption": ["", "a dog", "a dog", "a dog", "a dog", "dog " * 10_000, "dog " * 48, None],
+    }
+    scorer = ModelLoss(TINY.git())
+    found = losses(scorer, rows)
+    np.testing.assert_array_equal(np.isnan(found), [True, True, True, False, False, False, False, True])
+    assert found[5] == pytest.approx(found[6], rel=1e-6)  # [CLS], 48 words, [SEP]
+    assert "1 of 6 captions are longer than 50 tokens" in caplog.text
+    assert "2 pictures cannot be scored (NaN)" in caplog.text
+    assert scorer.num_cut == 1
+    with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a int"):
+        losses(scorer, {"image": [None], "caption": [3]})
+
+
+def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):
+    bare = TINY.llama(None)  # a tokenizer that could write [CLS] and [SEP] is told not to
+    tokenizer = AutoTokenizer.from_pretrained(bare)
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.save_pretrained(tmp_path)
+    make_image_processor(16).save_pretrained(tmp_path)
+    found = losses(ModelLoss(TINY.git(), str(tmp_path)), {"image": PICTURES[:2], "caption": ["a", "a red ball"]})
+    np.testing.assert_array_equal(np.isnan(found), [True, False])
+
+
+def test_added_to_pictures_of_which_one_is_damaged():
+    features = Features({"image": Image(), "caption": Value("string"), "image_id": Value("string")})
+    rows = {**ROWS, "image": [*ROWS["image"][:3], {"bytes": b"\x89PNG damaged", "path": None}]}
+    data = Dataset.from_dict(rows, features=features)
+    scored = add_scores(data, ModelLoss(TINY.git()), batch_size=3)
+    found = score_values(scored, "model_loss")
+    np.testing.assert_allclose(found[:3], losses(ModelLoss(TINY.git()))[:3], rtol=1e-4)
+    assert np.isnan(found[3])
+    made = read_provenance(scored)["model_loss"]
+    assert (made.model, made.backend, made.easy) == (TINY.git(), "pil", "low")
+
+
+def test_models_that_are_not_there_or_of_another_kind():
+    with pytest.raises(FileNotFoundError, match="no 'no/such-model'"):
+        losses(ModelLoss("no/such-model"))
+    with pytest.raises(FileNotFoundError, match="no 'no/such-processor'"):
+        losses(ModelLoss(TINY.git(), "no/such-processor"))
+    with pytest.raises(ValueError, match="has no `decoder_start_token_id`"):
+        losses(ModelLoss(TINY.encoder_decoder(None)))
+    vocabulary = len(TINY.tokenizer())
+    config = LlavaConfig(
+        text_config=LlamaConfig(vocab_size=vocabulary, **TINY.WIDTH),
+        vision_config=CLIPVisionConfig(image_size=16, patch_size=8, **TINY.WIDTH),
+        image_token_index=4,
+    )
+    prompted = TINY.saved("llava", LlavaForConditionalGeneration(config), TINY.tokenizer(), make_image_processor(16))
+    with pytest.raises(ValueError, match="reads a picture as placeholder tokens"):
+        losses(ModelLoss(prompted))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reduction": "max"}, "`reduction` is 'max'"),
+        ({"easy": "middle"}, "`easy` is 'middle'"),
+        ({"max_length": 1}, "`max_length=1`"),
+        ({"batch_size": 0}, "`batch_size=0`"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ModelLoss("git", **arguments)
