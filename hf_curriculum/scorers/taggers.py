@@ -48,9 +48,11 @@ class Tagger:
     Attributes:
         packages: distributions whose versions decide the tags.
         model, revision: of a trained tagger.
+        contractions: how it cuts words, as in `tokenize`; who learns from its tags has to cut them likewise.
     """
 
     packages: tuple[str, ...] = ()
+    contractions: str = "cut"
     model: str | None = None
     revision: str | None = None
 
@@ -130,11 +132,14 @@ class NltkTagger(Tagger):
     """
 
     packages = ("nltk",)
+    contractions = "whole"
 
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:
         if not hasattr(self, "_perceptron"):
             self._perceptron = _load_perceptron()
-        return [[tag for _, tag in self._perceptron.tag(tokenize(sentence, "whole"))] for sentence in sentences]
+        return [
+            [tag for _, tag in self._perceptron.tag(tokenize(sentence, self.contractions))] for sentence in sentences
+        ]
 
 
 def _load_perceptron() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,20 @@ from hf_curriculum.scorers.captions import readable_captions, spread
 
 # letters and digits, joined inside a word by apostrophes and hyphens; punctuation is no word
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
+
+
+def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
+    """The function that cuts a caption into words: see `CaptionLength` for the two kinds.
+
+    Raises:
+        ValueError: unknown `words`.
+
+    Example:
+        >>> word_splitter("regex")("a dog , a cat .")
+        ['a', 'dog', 'a', 'cat']
+    """
+    check_choice("words", words, ("whitespace", "regex"))
+    return str.split if words == "whitespace" else _WORD.findall
 
 
 class CaptionLength(Scorer):
@@ -55,5 +70,5 @@ class CaptionLength(Scorer):
 
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
-        split = str.split if self.words == "whitespace" else _WORD.findall
+        split = word_splitter(self.words)
         return spread([len(split(caption)) for caption in captions], mask)
