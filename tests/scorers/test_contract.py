@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 from datasets.fingerprint import Hasher
+from PIL import Image, ImageDraw
 
 from hf_curriculum.provenance import ScoreProvenance, read_provenance, score_values
 from hf_curriculum.scorers import SCORERS, Scorer, add_scores
@@ -36,11 +41,143 @@ class Case:
     rtol: float = 0.0
 
 
+def png(width, height, split=None):
+    """A black picture as stored by `datasets`, white from column `split` on."""
+    picture, file = Image.new("RGB", (width, height)), io.BytesIO()
+    if split is not None:
+        picture.paste((255, 255, 255), (split, 0, width, height))
+    picture.save(file, "png")
+    return {"bytes": file.getvalue(), "path": None}
+
+
 CASES = {
     "caption_length": Case(
         SCORERS["caption_length"], {"caption": CAPTIONS}, {"caption_length": [7, NAN, 3, NAN, 5, NAN, 1]}
     ),
     "noun_count": Case(SCORERS["noun_count"], {"caption": CAPTIONS}, {"noun_count": [3, NAN, 1, NAN, 3, NAN, 0]}),
+}
+
+CASES |= {
+    "box_count": Case(
+        lambda: SCORERS["box_count"](unit="pixels"),
+        {"objects": [[{"box": [0, 0, 50, 20]}, {"box": [10, 10, 20, 20]}], None, [], [{"box": [0, 0, 5, 5]}]]},
+        {"box_count": [2, NAN, 0, 1], "box_area": [550, NAN, NAN, 25]},
+    ),
+    "region_count": Case(
+        SCORERS["region_count"],
+        {"image": [png(60, 40, split=30), None, png(40, 30), {"bytes": b"no picture", "path": None}, png(15, 30)]},
+        {"region_count": [3, NAN, 1, NAN, 0], "region_area": [2 / 3, NAN, 1, NAN, NAN]},
+        rtol=1e-6,
+    ),
+    "visual_entropy": Case(
+        lambda: SCORERS["visual_entropy"](probabilities="class_scores"),
+        {"class_scores": [[[0.5, 0.5], [1.0, 0.0]], None, [], [[0.25] * 4, [0.5, 0.5, 0, 0]]]},
+        {"visual_entropy": [np.log(2), NAN, NAN, np.log(8)]},
+        rtol=1e-6,
+    ),
+}
+
+
+def disc(colour):
+    """A disc on a pale background, as stored by `datasets`."""
+    picture, file = Image.new("RGB", (96, 96), (230, 238, 246)), io.BytesIO()
+    ImageDraw.Draw(picture).ellipse((28, 28, 68, 68), colour)
+    picture.save(file, "png")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+RED, BLUE = disc((222, 62, 66)), disc((52, 120, 214))
+CASES["clip_similarity"] = Case(  # by `CLIPModel.forward` on one pair at a time
+    SCORERS["clip_similarity"],
+    {
+        "image": [RED, RED, BLUE, None, BLUE, BLUE],
+        "caption": ["a red ball", "a blue ball on a pale background", "a blue ball", "a ball", " ", "a green tree"],
+        "image_id": ["red", "red", "blue", "none", "blue", "blue"],
+    },
+    {"clip_similarity": [0.53862309, 0.03441409, 0.69939572, NAN, NAN, 0.06805118]},
+    rtol=1e-4,
+)
+
+TINY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("tiny_models.py"))))
+PAIRS = {
+    "image": [TINY.png(40, 60), TINY.png(60, 40, 1), None, TINY.png(40, 60), TINY.png(64, 64, 2)],
+    "caption": ["a dog runs in the park", "a red ball", "a cat", "two cats sleep on a mat", ""],
+    "image_id": ["0", "1", "2", "0", "3"],
+}
+
+
+def of_pairs(score):
+    """`score(picture, caption)` of each of PAIRS, one by one, NaN where it cannot be scored."""
+    pairs = zip(PAIRS["image"], PAIRS["caption"], strict=True)
+    return [score(*pair) if None not in pair and pair[1] else NAN for pair in pairs]
+
+
+MATCH = of_pairs(TINY.naive_vilt_logit)
+CASES |= {
+    "vilt_similarity": Case(
+        lambda: SCORERS["vilt_similarity"](TINY.vilt()),
+        PAIRS,
+        {"vilt_similarity": MATCH, "vilt_probability": [1 / (1 + np.exp(-logit)) for logit in MATCH]},
+        rtol=1e-4,
+    ),
+    "model_loss": Case(
+        lambda: SCORERS["model_loss"](TINY.git()),
+        PAIRS,
+        {"model_loss": of_pairs(lambda *pair: TINY.naive_model_loss("git", *pair))},
+        rtol=1e-4,
+    ),
+    "language_model_loss": Case(
+        lambda: SCORERS["language_model_loss"](TINY.llama()),
+        {"caption": [None, *PAIRS["caption"]]},
+        {
+            "language_model_loss": [
+                TINY.naive_language_model_losses(TINY.llama(), caption).sum() if caption else NAN
+                for caption in [None, *PAIRS["caption"]]
+            ]
+        },
+        rtol=1e-4,
+    ),
+}
+
+PARTS = {"visual_entropy": [10.0, 60.0, 35.0, NAN], "language_model_loss": [20.0, 40.0, 70.0, 30.0]}
+CASES |= {
+    "addup": Case(
+        lambda: SCORERS["addup"]().fit(Dataset.from_dict(PARTS)), PARTS, {"addup": [0, 0.76, 0.7, NAN]}, rtol=1e-6
+    ),
+    "combined": Case(
+        lambda: SCORERS["combined"]({"visual_entropy": 1, "language_model_loss": 2}, "rank").fit(
+            Dataset.from_dict(PARTS)
+        ),
+        PARTS,
+        {"combined": [1 / 6 + 2 / 8, 5 / 6 + 2 * 5 / 8, 3 / 6 + 2 * 7 / 8, NAN]},
+        rtol=1e-6,
+    ),
+}
+
+RARE = {"caption": ["a dog", "a cat", "a dog runs", None, " "]}  # with the 1 of all unseen words, 7 + 4 + 1 = 12
+SPACE = {
+    "image_id": ["a", "b", "c", "d"],
+    "caption": ["red ball", "red car", "idea ball", "idea car"],
+    "image_embedding": [[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]],
+}
+CASES |= {
+    "word_rarity": Case(
+        lambda: SCORERS["word_rarity"]().fit(Dataset.from_dict(RARE)),
+        {"caption": ["A dog", "cat zebra!", None, "...", ""]},
+        {"word_rarity": [np.log(12 / 4 * 12 / 3) / 2, np.log(12 / 2 * 12) / 2, NAN, NAN, NAN]},
+        rtol=1e-6,
+    ),
+    "object_mentions": Case(
+        SCORERS["object_mentions"],
+        {"caption": ["A dog's table, a dog.", "", "dogs", None, "a cat and a stoplight", "traffic light", "cat-bus"]},
+        {"object_mentions": [2, NAN, 0, NAN, 2, 0, 0]},
+    ),
+    "concreteness": Case(
+        lambda: SCORERS["concreteness"](k=2, min_count=1).fit(Dataset.from_dict(SPACE)),
+        {"caption": ["red ball", "idea", "a red red car", "nothing", "", None]},
+        {"concreteness": [1.5, 2, 5 / 3, NAN, NAN, NAN]},
+        rtol=1e-6,
+    ),
 }
 
 each = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
@@ -156,7 +293,7 @@ def test_no_rows_and_nothing_but_unscorable_rows(case):
 @each
 def test_a_missing_column_is_named(case):
     scorer = case.make()
-    with pytest.raises(ValueError, match=f"`{scorer.columns[0]}` is not in the data"):
+    with pytest.raises(ValueError, match=f"`{scorer.columns[0]}`.* not in the data"):
         scorer({"another": ["a"]})
-    with pytest.raises(ValueError, match=f"`{scorer.columns[0]}` is not in the data"):
+    with pytest.raises(ValueError, match=f"`{scorer.columns[0]}`.* not in the data"):
         add_scores(Dataset.from_dict({"another": ["a"]}), scorer)

@@ -5,7 +5,26 @@ import importlib
 
 import pytest
 
-MODULES = ["base", "add", "attach", "captions", "join", "keys", "nouns", "per_image", "side_file", "taggers", "text"]
+MODULES = [
+    "add",
+    "attach",
+    "base",
+    "captions",
+    "concreteness",
+    "join",
+    "keys",
+    "mentions",
+    "neighbours",
+    "nltk_words",
+    "nouns",
+    "per_image",
+    "pos_tagger",
+    "rarity",
+    "side_file",
+    "taggers",
+    "text",
+    "vectors",
+]
 
 
 @pytest.mark.parametrize("module", [f"scorers.{name}" for name in MODULES] + ["provenance"])
