@@ -59,22 +59,30 @@ def plan(
     score_column: Annotated[str, typer.Option(help="The column of scores.")] = "noun_count",
     batch_size: Annotated[int, typer.Option(help="Examples per optimizer step, over all processes.")] = 32,
     split: Annotated[str, typer.Option(help="The split to plan for, where there are several.")] = "train",
+    epochs: Annotated[
+        float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what a curriculum would show when, and what it costs beside its i.i.d. control."""
     from datasets import DatasetDict
 
-    from hf_curriculum.ordering import rank_scores, read_scores, resolve_easy
     from hf_curriculum.pacing import curriculum_from, make_plan
     from hf_curriculum.score_files import load_scored
+    from hf_curriculum.training.ranked import rank_training_data
 
     loaded = load_scored(dataset)
     data = loaded[split] if isinstance(loaded, DatasetDict) else loaded
     rule = curriculum_from(curriculum)
-    easy = resolve_easy(data, score_column, rule.easy)
-    ranking = rank_scores(read_scores(data, score_column), easy, unscored=rule.unscored, name=score_column)
-    made = make_plan(rule, ranking, global_batch_size=batch_size)
+    ranking = rank_training_data(data, rule, score_column if rule.needs_scores else None, None)
+    made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else made.describe())
+    if figure is not None:
+        from hf_curriculum.hub.figures import plan_growth
+
+        plan_growth(made).savefig(figure)
+        typer.echo(f"drawn in {figure}", err=True)
 
 
 if __name__ == "__main__":

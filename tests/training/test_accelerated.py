@@ -1,0 +1,56 @@
+"""What `Trainer` users rely on goes on working: bf16, `torch.compile`, adapters, and FSDP on two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).with_name("accelerated_runs.py")
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("accelerated")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    alone = [sys.executable, str(PROGRAM), str(folder), "plain", "bf16", "compile", "lora"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for command in (alone, [*torchrun, str(PROGRAM), str(folder), "fsdp"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def facts_of(runs, mode):
+    return json.loads((runs / mode / "facts.json").read_text())
+
+
+@pytest.mark.parametrize("mode", ["plain", "bf16", "compile", "lora", "fsdp"])
+def test_a_curriculum_runs_with_it_and_shows_what_it_planned(runs, mode):
+    facts = facts_of(runs, mode)
+    assert facts["steps"] == STEPS
+    assert np.isfinite(facts["losses"]).all()
+    assert [entry["step"] for entry in facts["log"]] == sorted({entry["step"] for entry in facts["log"]})
+    assert facts["log"][-1]["bucket"] == 2
+    shares = [
+        [json.loads(line) for line in (runs / mode / f"draws-rank{rank}.jsonl").read_text().splitlines()]
+        for rank in range(2 if mode == "fsdp" else 1)
+    ]
+    for step, planned in enumerate(facts["planned"]):
+        assert sorted(row for share in shares for row in share[step][1]) == sorted(planned)
+
+
+def test_each_does_what_its_name_says(runs):
+    plain = facts_of(runs, "plain")
+    assert facts_of(runs, "lora")["trainable"] < plain["trainable"] / 5
+    assert facts_of(runs, "bf16")["losses"] != plain["losses"]
+    assert np.allclose(facts_of(runs, "bf16")["losses"], plain["losses"], atol=0.05)
+    assert np.allclose(facts_of(runs, "compile")["losses"][:3], plain["losses"][:3], atol=0.05)
