@@ -51,6 +51,8 @@ class GroundTruthBoxes(Scorer):
         ([2.0, 0.0], [0.054999999701976776, nan])
     """
 
+    easy = "high"
+
     def __init__(
         self,
         column: str = "objects",

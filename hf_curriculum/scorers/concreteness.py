@@ -72,6 +72,7 @@ class Concreteness(Scorer):
     """
 
     learnt = ("word_concreteness_", "images_", "recall_")
+    easy = "high"
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ class ObjectMentions(Scorer):
     """
 
     packages = ("nltk",)
+    easy = "high"
 
     def __init__(
         self,

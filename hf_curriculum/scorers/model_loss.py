@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.pixels import PixelTable, is_plain, process_image
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.captions import readable_captions
@@ -121,6 +120,7 @@ class ModelLoss(Scorer):
         )
 
         import hf_curriculum.models  # noqa: F401  (makes our captioners known to the Auto classes)
+        from hf_curriculum.data.pixels import PixelTable, is_plain, process_image
 
         where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
         tokenizer = load_pretrained(AutoTokenizer, where, revision)

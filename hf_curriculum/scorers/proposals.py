@@ -61,6 +61,7 @@ class RegionProposals(Scorer):
     """
 
     packages = ("opencv-contrib-python-headless", "pillow")
+    easy = "high"
 
     def __init__(
         self,

@@ -192,6 +192,8 @@ def test_every_scorer_has_a_case_and_its_name():
     for name, case in CASES.items():
         assert isinstance(case.make(), SCORERS[name])
         assert name in case.make().outputs
+        # What is assumed of a column without provenance is what its scorer says of it.
+        assert SCORERS[name].easy == case.make().easy
         assert any(np.isnan(case.expected[name]))  # a case shows what cannot be scored
         assert set(case.rows) >= set(case.make().columns)
 
