@@ -7,9 +7,14 @@ import re
 from pathlib import Path
 
 import numpy as np
+from datasets import load_dataset
 
 import hf_curriculum
 from hf_curriculum import (
+    BATCHES,
+    CURRICULA,
+    SCORERS,
+    BabySteps,
     CaptionCollator,
     Phases,
     load_captioned,
@@ -32,6 +37,34 @@ def test_the_plan_shown_is_the_plan_made():
     assert plan.describe() in README
 
 
+def test_the_plan_of_one_that_decides_is_the_plan_made():
+    ranking = rank_scores(np.arange(566_747), "high", name="clip_similarity")
+    plan = make_plan(BabySteps(5, epochs=15), ranking, global_batch_size=50)
+    assert plan.describe() in README
+
+
+def test_every_score_and_curriculum_has_a_line():
+    for member in (*SCORERS.values(), *CURRICULA.values()):
+        assert f"`{member.__name__}" in README, member
+    for name in (*SCORERS, *BATCHES):
+        assert name in README or BATCHES[name].__name__ in README, name
+
+
+def test_scores_controls_and_shards_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train = make_scenes(40, image_size=96, validation=0.0, test=0.0)["train"]
+    given = {name: getattr(hf_curriculum, name) for name in hf_curriculum.__all__}
+    given.update(train=train, load_dataset=load_dataset)
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    scores, shards = (next(block for block in blocks if word in block) for word in ("shuffle_scores", "save_bucketed"))
+    exec(compile(scores, "README.md", "exec"), given)
+    assert given["train"].column_names[-1] == "noun_count_matched"
+    given["scored"] = given["train"].remove_columns("image")
+    exec(compile(shards, "README.md", "exec"), given)
+    assert len(list(given["stream"])) == len(given["stream"])
+    assert {row["noun_count"] for row in given["first"]} <= set(given["train"]["noun_count"])
+
+
 def test_every_file_named_is_there():
     named = re.findall(r"(?:recipes|tests)/[\w/.]+\.py|\.ci/run", README + (ROOT / "CONTRIBUTING.md").read_text())
     assert len(named) > 4
@@ -52,7 +85,7 @@ def test_options_in_commands_are_options():
     recipe = ast.parse((ROOT / "recipes" / "babylm_git.py").read_text())
     settings = next(node for node in recipe.body if isinstance(node, ast.ClassDef) and node.name == "Settings")
     fields = {item.target.id for item in settings.body if isinstance(item, ast.AnnAssign)}
-    known = fields | {"preset", "output_dir", "seeds", "compare"}
+    known = fields | {"preset", "output_dir", "seeds", "compare", "grid"}
     commands = [
         line for line in README.splitlines() if "recipes/babylm_git.py" in line and line.startswith("accelerate")
     ]
