@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.hub.ends import of_different_images, rank_for_show
 from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
 from hf_curriculum.hub.figures.growth import pools_of
 from hf_curriculum.hub.gallery import Gallery
 from hf_curriculum.hub.report import Report
-from hf_curriculum.provenance import read_column, read_provenance, score_values
+from hf_curriculum.provenance import read_provenance, score_values
 
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
@@ -50,9 +51,9 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     known = read_provenance(dataset).get(column)
     if known is not None:
         report.add_text(None, f"`{column}` was written by `{known.scorer}`; its {easy} values are easy.")
-    order = _ranked(scores, easy)
+    order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
-        rows = _of_different_pictures(dataset, ranked, 12)
+        rows = of_different_images(dataset, ranked, 12)
         report.add_gallery(Gallery(title, _items(dataset, rows, scores, column)))
 
 
@@ -135,32 +136,12 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
     )
 
 
-def _of_different_pictures(dataset: Dataset, ranked: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` of the ranked rows that show different pictures."""
-    if IMAGE_ID not in dataset.column_names:
-        return ranked[:count]
-    ids = read_column(dataset, IMAGE_ID)
-    chosen: dict[str, int] = {}
-    for row in ranked.tolist():
-        chosen.setdefault(ids[row].as_py(), row)
-        if len(chosen) == count:
-            break
-    return np.array(list(chosen.values()))
-
-
 def _items(dataset: Dataset, rows: np.ndarray, scores: np.ndarray, column: str) -> list[tuple[Any, str, str]]:
     shown = dataset.select_columns([IMAGE, CAPTION]).select(rows.tolist())
     return [
         (example[IMAGE], example[CAPTION], f"{column} {scores[row]:g}")
         for example, row in zip(shown, rows, strict=True)
     ]
-
-
-def _ranked(scores: np.ndarray, easy: str) -> np.ndarray:
-    """Scored rows, easiest first; hash order among equals, so that a gallery does not show one picture five times."""
-    scored = np.flatnonzero(np.isfinite(scores))
-    scored = scored[np.argsort((scored * 2654435761) % 2**32, kind="stable")]
-    return scored[np.argsort(scores[scored] if easy == "low" else -scores[scored], kind="stable")]
 
 
 def _cuts(scores: np.ndarray, easy: str, pools: list[int]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_curriculum.hub.figures.canvas import to_png
+from hf_curriculum.hub.figures.correlations import score_correlations
 from hf_curriculum.hub.figures.curves import validation_curves
 from hf_curriculum.hub.figures.distribution import score_distribution
 from hf_curriculum.hub.figures.drawn import drawn_scores
@@ -20,6 +21,7 @@ __all__ = [
     "interval_rows",
     "plan_growth",
     "pool_growth",
+    "score_correlations",
     "score_distribution",
     "to_png",
     "validation_curves",
