@@ -15,6 +15,8 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from hf_curriculum.pacing import Plan
+
 logger = logging.getLogger(__name__)
 
 CURRICULUM_FILE = "curriculum.json"
@@ -22,18 +24,27 @@ LOSSES_FILE = "curriculum_losses.npy"
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
-def write_curriculum(folder: str | Path, facts: dict[str, Any], losses: np.ndarray | None = None) -> None:
+def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
     """Writes `curriculum.json` in one piece: a kill leaves the old file or the new one.
+
+    The losses of the last decision, for a curriculum that orders by them, are in a file beside it.
 
     Args:
         folder: the checkpoint.
-        facts: what to write.
-        losses: the rows' losses at the last decision, for a curriculum that orders by them; in a file beside it.
+        plan: what is drawn, and the decisions taken so far.
+        seconds: of training so far.
     """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
-    if losses is not None:
-        np.save(target.with_name(LOSSES_FILE), losses)
+    if plan.losses is not None:
+        np.save(target.with_name(LOSSES_FILE), plan.losses)
+    facts = {
+        "version": 1,
+        "plan": plan.to_dict(),
+        "description": plan.describe(),
+        "seconds": seconds,
+        "log": plan.log,
+    }
     scratch = target.with_suffix(".partial")
     scratch.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     os.replace(scratch, target)

@@ -366,8 +366,7 @@ class CurriculumTrainer(Trainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            facts = {"version": 1, "plan": self.plan.to_dict(), "seconds": self._clock.seconds, "log": self.plan.log}
-            write_curriculum(folder, facts, self.plan.losses)
+            write_curriculum(folder, self.plan, self._clock.seconds)
         super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
+from hf_curriculum.pacing import IID, Observed, SelfPaced, make_plan
 from hf_curriculum.training.checkpoints import (
     invalidate,
     is_complete,
     last_complete_checkpoint,
     load_renamed_weights,
     read_curriculum,
+    read_losses,
     require_complete,
     write_curriculum,
 )
@@ -59,9 +62,22 @@ def test_a_checkpoint_written_again_is_not_whole_until_it_is(tmp_path):
 
 
 def test_the_curriculum_is_written_in_one_piece(tmp_path):
-    write_curriculum(tmp_path / "new", {"version": 1})
-    assert read_curriculum(tmp_path / "new") == {"version": 1}
+    plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
+    write_curriculum(tmp_path / "new", plan, 1.5)
+    saved = read_curriculum(tmp_path / "new")
+    assert (saved["version"], saved["seconds"], saved["log"]) == (1, 1.5, [])
+    assert saved["plan"]["num_steps"] == 2
+    assert saved["description"] == plan.describe()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["curriculum.json"]
+    assert read_losses(tmp_path / "new") is None
+
+
+def test_losses_that_a_plan_orders_by_are_kept_beside_it(tmp_path):
+    plan = make_plan(SelfPaced(epochs=2, warmup_epochs=0), np.zeros(4), global_batch_size=2)
+    losses = np.array([3, 1, np.nan, 2], np.float32)
+    write_curriculum(tmp_path, plan.decided(Observed(0, {}, losses)), 0.0)
+    assert np.array_equal(read_losses(tmp_path), losses, equal_nan=True)
+    assert read_curriculum(tmp_path)["log"][0]["pool"] == 2
 
 
 def small_vit(seed):
