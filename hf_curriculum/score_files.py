@@ -37,6 +37,25 @@ def _splits(dataset: Dataset | DatasetDict) -> dict[str, Dataset]:
     )
 
 
+def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
+    """What `scores.json` says: per split its rows, and per score provenance, unscored rows and quantiles.
+
+    Raises:
+        TypeError: an iterable data set, whose rows cannot be counted.
+    """
+    content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
+    for name, part in _splits(dataset).items():
+        found = read_provenance(part)
+        content["splits"][name] = {
+            "rows": len(part),
+            "scores": {
+                column: {"provenance": asdict(made), **score_statistics(score_values(part, column))}
+                for column, made in found.items()
+            },
+        }
+    return content
+
+
 def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
     """Writes `scores.json` into the folder of a saved data set: per split provenance, rows, unscored rows, quantiles.
 
@@ -51,16 +70,7 @@ def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
         TypeError: an iterable data set, whose rows cannot be counted.
         ValueError: there is no score column with provenance.
     """
-    content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
-    for name, part in _splits(dataset).items():
-        found = read_provenance(part)
-        content["splits"][name] = {
-            "rows": len(part),
-            "scores": {
-                column: {"provenance": asdict(made), **score_statistics(score_values(part, column))}
-                for column, made in found.items()
-            },
-        }
+    content = describe_scores(dataset)
     if not any(part["scores"] for part in content["splits"].values()):
         raise ValueError(
             "No column of this data set carries the provenance of a score, so there is nothing to write. Add scores "

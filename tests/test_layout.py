@@ -12,7 +12,19 @@ import pytest
 import hf_curriculum
 
 ROOT = Path(hf_curriculum.__file__).parent
-ORDER = ["data", "models", "scorers", "generation", "ordering", "pacing", "evaluation", "hub", "training", "cli"]
+ORDER = [
+    "data",
+    "models",
+    "scorers",
+    "generation",
+    "ordering",
+    "pacing",
+    "evaluation",
+    "hub",
+    "training",
+    "commands",
+    "cli",
+]
 """Each imports only from those before it, and from the files beside them."""
 
 

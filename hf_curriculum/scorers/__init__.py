@@ -6,6 +6,7 @@ from hf_curriculum.scorers.boxes import GroundTruthBoxes
 from hf_curriculum.scorers.clip import SCENES_CLIP, CLIPSimilarity
 from hf_curriculum.scorers.combine import Addup, Combine
 from hf_curriculum.scorers.concreteness import Concreteness
+from hf_curriculum.scorers.configured import scorer_from
 from hf_curriculum.scorers.controls import shuffle_scores
 from hf_curriculum.scorers.detectors import ModelDetector
 from hf_curriculum.scorers.join import add_scores_from
@@ -18,6 +19,8 @@ from hf_curriculum.scorers.onnx_heads import GridHead, RowHead
 from hf_curriculum.scorers.pos_tagger import PosTagger
 from hf_curriculum.scorers.proposals import RegionProposals
 from hf_curriculum.scorers.rarity import WordRarity
+from hf_curriculum.scorers.ray_batches import RayScorer
+from hf_curriculum.scorers.sharded import add_scores_sharded
 from hf_curriculum.scorers.side_file import load_scores, save_scores
 from hf_curriculum.scorers.text import CaptionLength
 from hf_curriculum.scorers.vilt import ViLTSimilarity
@@ -58,6 +61,7 @@ __all__ = [
     "ObjectMentions",
     "OnnxDetector",
     "PosTagger",
+    "RayScorer",
     "RegionProposals",
     "RowHead",
     "Scorer",
@@ -66,7 +70,9 @@ __all__ = [
     "WordRarity",
     "add_scores",
     "add_scores_from",
+    "add_scores_sharded",
     "load_scores",
     "save_scores",
+    "scorer_from",
     "shuffle_scores",
 ]

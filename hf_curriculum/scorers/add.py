@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
@@ -18,6 +18,7 @@ from hf_curriculum.scorers.attach import attach_columns, check_columns, report_s
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.per_image import aggregate_per_image, group_codes
 from hf_curriculum.scorers.streaming import add_streaming
+from hf_curriculum.scorers.view import map_scorer, score_features, scorer_view
 
 
 def add_scores(
@@ -40,7 +41,8 @@ def add_scores(
 
     Args:
         dataset: one data set or several splits, map-style or iterable. An iterable one is scored while it is read.
-        scorers: one or more; each is mapped and cached on its own.
+        scorers: one or more; each is mapped and cached on its own. One that combines scores may stand behind those
+            that write them.
         per_image: aggregate over the rows with equal `image_id`, and write the result to each of them. Within a split.
         batch_size: rows per call of a scorer.
         num_proc: worker processes; GPUs are dealt to them in turn.
@@ -55,6 +57,7 @@ def add_scores(
         TypeError: something that is not a scorer, or not a data set.
         ValueError: a column is missing, exists already or would be written twice; an option that does not go with an
             iterable data set.
+        RuntimeError: a scorer that learns from a corpus was not fitted.
 
     Source: Saha et al. 2024 (BabyLM), §3.3 for `per_image="max"`.
 
@@ -65,7 +68,9 @@ def add_scores(
         >>> add_scores(data, CaptionLength())["caption_length"][:]
         [2.0, 5.0, nan]
     """
-    scorers = _checked_scorers(scorers)
+    scorers = checked_scorers(scorers)
+    for scorer in scorers:
+        scorer.check_fitted()
     check_choice("per_image", per_image, (None, "max", "min", "mean"))
     if isinstance(dataset, (DatasetDict, IterableDatasetDict)):
         options = {"per_image": per_image, "batch_size": batch_size, "num_proc": num_proc, "overwrite": overwrite}
@@ -83,13 +88,28 @@ def add_scores(
     images = image_codes(dataset) if per_image else None
     values: dict[str, np.ndarray] = {}
     provenance: dict[str, ScoreProvenance] = {}
-    for scorer in scorers:  # all from the data set as it came, so that one scorer's cache does not depend on another
-        scores = _score(dataset, scorer, batch_size, num_proc, resume_every, cache_dir)
+    for scorer in scorers:
+        given = with_parts(dataset, scorer, values, provenance)
+        scores = _score(given, scorer, batch_size, num_proc, resume_every, cache_dir)
         for column, array in scores.items():
             values[column] = aggregate_per_image(array, images, per_image) if per_image else array
             provenance[column] = replace(scorer.describe(column), per_image=per_image)
     report_scores(dataset, values, provenance)
     return attach_columns(dataset, values, provenance)
+
+
+def with_parts(
+    dataset: Dataset,
+    scorer: Scorer,
+    values: Mapping[str, np.ndarray],
+    provenance: Mapping[str, ScoreProvenance],
+) -> Dataset:
+    """The data set with those of the scores made so far that a scorer reads, if it reads any.
+
+    With no more than these: the cache of a scorer that reads none does not depend on which others were given.
+    """
+    read = {column: values[column] for column in scorer.columns if column in values}
+    return attach_columns(dataset, read, provenance) if read else dataset
 
 
 def image_codes(dataset: Dataset) -> np.ndarray:
@@ -109,7 +129,13 @@ def image_codes(dataset: Dataset) -> np.ndarray:
     return group_codes(read_column(dataset, IMAGE_ID))
 
 
-def _checked_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
+def checked_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
+    """The scorers as a list.
+
+    Raises:
+        TypeError: something that is not a scorer.
+        ValueError: none was given, or two write one column.
+    """
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer):
@@ -137,11 +163,10 @@ def _score(
     cache_dir: str | Path | None,
 ) -> dict[str, np.ndarray]:
     """Maps one scorer over what it reads. Returns float32 (rows,) per written column, in the data set's order."""
-    view, place = _view(dataset, scorer)
+    view, place = scorer_view(dataset, scorer)
     if len(view) == 0:
         return {column: np.zeros(0, np.float32) for column in scorer.outputs}
-    # typed, so that a first batch of NaN alone is no trouble; the provenance makes the cache key know the versions too
-    features = Features({name: Value("float32", id=scorer.describe(name).to_json()) for name in scorer.outputs})
+    features = score_features(scorer)
     step = resume_every or len(view)
     starts = range(0, len(view), step)
     parts: list[Dataset] = []
@@ -153,50 +178,10 @@ def _score(
             os.makedirs(cache_dir, exist_ok=True)
             key = Hasher.hash([part._fingerprint, scorer, features.to_dict(), batch_size])
             file = os.path.join(cache_dir, f"scores-{key}.arrow")
-        parts.append(
-            part.map(
-                scorer,
-                batched=True,
-                batch_size=batch_size,
-                with_rank=True,
-                num_proc=num_proc,
-                remove_columns=view.column_names,
-                features=features,
-                cache_file_name=file,
-                desc=f"Scoring {', '.join(scorer.outputs)}{which}",
-            )
-        )
+        options = {"batch_size": batch_size, "num_proc": num_proc, "cache_file_name": file}
+        parts.append(map_scorer(part, scorer, features, which, **options))
     scores = {}
     for column in scorer.outputs:
         mapped = np.concatenate([score_values(part, column) for part in parts])  # (rows of the view,)
         scores[column] = mapped if place is None else mapped[place]
     return scores
-
-
-def _view(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
-    """What a scorer is mapped over, and where in it each row of the data set is (None: in the same place).
-
-    It has the scorer's columns only. Rows stand in the order of the table, each once, even if the data set is
-    shuffled: a table is read several times faster in its own order. Rows of a group stand side by side.
-    """
-    columns, group = list(scorer.columns), scorer.group_by
-    if group is not None and group in dataset.column_names and group not in columns:
-        columns.append(group)
-    view, place = dataset.with_format(None).select_columns(columns), None
-    if dataset._indices is not None and len(dataset):
-        rows, place = np.unique(dataset._indices.column(0).to_numpy(), return_inverse=True)
-        fingerprint = Hasher.hash([view._fingerprint, "in the order of its table"])
-        table = Dataset(view.data, info=view.info, split=view.split, fingerprint=fingerprint)
-        view = table if len(rows) == len(table) else table.select(rows)
-    for column in scorer.undecoded:
-        if getattr(view.features.get(column), "decode", False):
-            view = view.cast_column(column, replace(view.features[column], decode=False))
-    if group not in columns or len(view) == 0:
-        return view, place
-    codes = group_codes(read_column(view, group), group)
-    if np.all(np.diff(codes) >= 0):  # numbered by first appearance: sorted means every group is in one piece
-        return view, place
-    order = np.argsort(codes, kind="stable")
-    ordered = np.empty_like(order)
-    ordered[order] = np.arange(len(order))
-    return view.select(order), ordered if place is None else ordered[place]

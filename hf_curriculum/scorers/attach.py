@@ -49,14 +49,20 @@ def attach_columns(
 
 
 def check_columns(found: list[str], scorers: list[Scorer], overwrite: bool) -> None:
-    """Raises a `ValueError` if a column that is read is missing, or one to be written exists and may not be."""
+    """Raises a `ValueError` if a column that is read is missing, or one to be written exists and may not be.
+
+    A scorer may read what one before it writes.
+    """
+    there = list(found)
     for scorer in scorers:
         require_columns(
-            found,
+            there,
             scorer.columns,
             reader=f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}.",
-            remedy="Rename the columns (`dataset.rename_column`), or tell the scorer their names.",
+            remedy="Rename the columns (`dataset.rename_column`), or tell the scorer their names; one that another "
+            "scorer writes must be written before.",
         )
+        there += [column for column in scorer.outputs if column not in there]
     check_new_columns(found, [column for scorer in scorers for column in scorer.outputs], overwrite)
 
 

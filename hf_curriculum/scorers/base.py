@@ -104,16 +104,25 @@ class Scorer:
             RuntimeError: the scorer needs `fit` first.
         """
         columns, rows = self._read(batch)
-        missing = [attribute for attribute in self.learnt if not hasattr(self, attribute)]
-        if missing:
-            raise RuntimeError(
-                f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Its score of a row "
-                "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
-            )
+        self.check_fitted()
         scores = self.score(columns, rank)
         if not isinstance(scores, Mapping):
             scores = {self.name: scores}
         return self._checked(scores, rows)
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether the score depends on a corpus that the scorer has not seen yet."""
+        return not all(hasattr(self, attribute) for attribute in self.learnt)
+
+    def check_fitted(self) -> None:
+        """Raises a `RuntimeError` if the scorer needs `fit` first."""
+        if self.needs_fit:
+            missing = [attribute for attribute in self.learnt if not hasattr(self, attribute)]
+            raise RuntimeError(
+                f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Its score of a row "
+                "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
+            )
 
     def _read(self, batch: Mapping[str, Any]) -> tuple[dict[str, list], int]:
         who = type(self).__name__
@@ -155,12 +164,16 @@ class Scorer:
     def device(self, rank: int | None = None) -> torch.device:
         """The device of this worker: GPUs are dealt in turn, over processes of a launcher and workers of `map`.
 
+        Of P processes on a machine (`LOCAL_WORLD_SIZE`), the p-th (`LOCAL_RANK`) has the GPUs p, p + P, p + 2P, ...
+        for its workers 0, 1, 2, ..., so that no two share one while there are enough.
+
         Forked workers cannot use CUDA once the parent has: `multiprocess.set_start_method("spawn")` before `num_proc`.
         """
         import torch
 
         if torch.cuda.is_available():
-            place = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0)
+            processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            place = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0) * processes
             return torch.device("cuda", place % torch.cuda.device_count())
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
@@ -188,7 +201,7 @@ class Scorer:
                 "how its scores were made. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
             )
         arguments = {name: getattr(self, name) for name in names}
-        if self.learnt and all(hasattr(self, name) for name in self.learnt):
+        if self.learnt and not self.needs_fit:
             arguments["fitted"] = Hasher.hash([getattr(self, name) for name in self.learnt])
         return arguments
 

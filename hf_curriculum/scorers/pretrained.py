@@ -25,7 +25,8 @@ def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **o
         options: passed on.
 
     Raises:
-        FileNotFoundError: there is no such folder, and the Hub has no such repository or cannot be reached.
+        FileNotFoundError: there is no such folder, or nothing of the kind in it, and the Hub has no such repository or
+            cannot be reached.
 
     Example:
         >>> load_pretrained(AutoTokenizer, "openai-community/gpt2")  # doctest: +SKIP
@@ -33,7 +34,7 @@ def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **o
     revision = "main" if revision is None or Path(name).is_dir() else revision
     try:
         return auto_class.from_pretrained(name, revision=revision, **options)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a folder that is there, without what is looked for
         reason = " ".join(str(error).split())
         raise FileNotFoundError(
             f"{auto_class.__name__} found no {name!r} (revision {revision!r}): {reason[:300]} It scores the "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from datasets import Dataset, DatasetDict, Features
+from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.provenance import read_provenance, score_values
@@ -22,7 +22,7 @@ _FORMAT = 1
 
 
 def save_scores(
-    dataset: Dataset,
+    dataset: Dataset | DatasetDict,
     path: str | Path,
     *,
     key: str | Sequence[str] = (IMAGE_ID, CAPTION),
@@ -33,7 +33,7 @@ def save_scores(
     Nothing depends on the order of rows: `load_scores` finds each row by its key, also in a shuffled or filtered copy.
 
     Args:
-        dataset: the scored data set.
+        dataset: the scored data set, or splits, whose rows go into one file.
         path: the file to write.
         key: the columns that name a row. Rows that share a key must share their scores, as captions of an image do for
             scores per image (`key="image_id"`).
@@ -43,17 +43,21 @@ def save_scores(
         The file.
 
     Raises:
-        TypeError: not one map-style data set.
-        ValueError: a column is missing or has no provenance, there are no scores, or rows of one key differ in score.
+        TypeError: not a map-style data set.
+        ValueError: splits were scored differently, a column is missing or has no provenance, there are no scores, or
+            rows of one key differ in score.
 
     Example:
         >>> save_scores(data, "scores.parquet")                     # doctest: +SKIP
         >>> data = load_scores(the_same_data, "scores.parquet")     # doctest: +SKIP
     """
+    if isinstance(dataset, DatasetDict):
+        wanted = [*key_columns(key), *(read_provenance(dataset) if columns is None else columns)]
+        dataset = concatenate_datasets([_only(part, wanted) for part in dataset.values()])
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`save_scores` was given a {type(dataset).__name__}. It writes the scores of one map-style data set: "
-            "save each split to a file of its own."
+            f"`save_scores` was given a {type(dataset).__name__}. It writes the scores of a map-style data set, whose "
+            "rows are all known."
         )
     keys, carried = key_columns(key), read_provenance(dataset)
     names = list(carried) if columns is None else list(columns)
@@ -87,6 +91,11 @@ def save_scores(
     table = table.cast(schema).replace_schema_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
     pyarrow.parquet.write_table(table, path, compression="zstd", write_page_checksum=True)
     return Path(path)
+
+
+def _only(dataset: Dataset, columns: list[str]) -> Dataset:
+    require_columns(dataset.column_names, columns, reader="It goes into the side file.", remedy="Score every split.")
+    return dataset.with_format(None).select_columns(columns)
 
 
 def load_scores(

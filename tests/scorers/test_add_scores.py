@@ -12,8 +12,8 @@ from datasets import Dataset, DatasetDict, Features, Image, IterableDatasetDict,
 from PIL import Image as Pictures
 
 from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.scorers import CaptionLength, NounCount, Scorer, add_scores
-from hf_curriculum.scorers import add as add_module
+from hf_curriculum.scorers import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores
+from hf_curriculum.scorers.view import scorer_view
 
 ROWS = 1500
 CORRUPT = b"this is no picture" * 100
@@ -364,6 +364,28 @@ def test_overwriting_in_a_shuffled_view():
     np.testing.assert_array_equal(score_values(scored, "caption_length"), lengths(data))
 
 
+def test_a_sum_of_scores_behind_its_parts():
+    data = Dataset.from_dict({"caption": [f"a dog {'and a cat ' * i}" for i in range(4)]}).shuffle(seed=0)
+    length, nouns = CaptionLength(), NounCount()
+    both = Combine({"caption_length": 1, "noun_count": 10}, "none").fit(add_scores(data, [length, nouns]))
+    scored = add_scores(data, [length, nouns, both])
+    parts = [score_values(scored, column) for column in ("caption_length", "noun_count", "combined")]
+    np.testing.assert_array_equal(parts[2], parts[0] + 10 * parts[1])
+    stream = add_scores(data.to_iterable_dataset(), [length, nouns, both])
+    assert [row["combined"] for row in stream] == parts[2].tolist()
+    with pytest.raises(ValueError, match=r"`caption_length`.* not in the data.*another scorer writes.*before"):
+        add_scores(data, [both, length, nouns])
+
+
+def test_a_scorer_that_was_not_fitted_fails_before_any_other_scores(tmp_path):
+    data = Dataset.from_dict({"caption": ["number 1"]})
+    with pytest.raises(RuntimeError, match="WordRarity was used before `fit`"):
+        add_scores(data, [Counting(str(tmp_path / "log")), WordRarity()])
+    assert not (tmp_path / "log").exists()
+    with pytest.raises(RuntimeError, match="WordRarity was used before `fit`"):
+        add_scores(data.to_iterable_dataset(), WordRarity())
+
+
 def test_the_format_of_the_data_set_is_kept(small):
     given = small.remove_columns("image").with_format("numpy")
     scored = add_scores(given, CaptionLength())
@@ -402,18 +424,18 @@ def test_wrong_arguments(small):
 
 
 def test_only_the_columns_that_are_read_reach_the_scorer(small):
-    view, place = add_module._view(small, CaptionLength())
+    view, place = scorer_view(small, CaptionLength())
     assert view.column_names == ["caption"]
     assert place is None
 
 
 def test_a_shuffled_data_set_is_read_in_the_order_of_its_table_and_each_row_once(data):
-    view, place = add_module._view(data.shuffle(seed=0), CaptionLength())
+    view, place = scorer_view(data.shuffle(seed=0), CaptionLength())
     assert view["caption"][:] == data["caption"][:]
     assert view._indices is None
     captions = data["caption"][:]
     assert data.shuffle(seed=0)["caption"][:] == [captions[row] for row in place]
-    view, place = add_module._view(data.select([5, 3, 5]), CaptionLength())
+    view, place = scorer_view(data.select([5, 3, 5]), CaptionLength())
     assert view["caption"][:] == [captions[3], captions[5]]
     assert place.tolist() == [1, 0, 1]
 

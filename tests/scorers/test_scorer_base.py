@@ -146,9 +146,17 @@ def test_devices_are_dealt_in_turn(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert [Letters().device(rank).index for rank in (None, 0, 1, 2)] == [0, 0, 1, 0]
     monkeypatch.setenv("LOCAL_RANK", "1")  # processes of a launcher, one device each
     assert Letters().device(0).index == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # each of them with workers of its own
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    dealt = []
+    for place in "01":
+        monkeypatch.setenv("LOCAL_RANK", place)
+        dealt += [Letters().device(rank).index for rank in (0, 1)]
+    assert dealt == [0, 2, 1, 3]
 
 
 def test_what_a_subclass_leaves_out_is_named():

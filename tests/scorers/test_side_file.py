@@ -63,6 +63,21 @@ def test_rows_that_the_file_does_not_know(bare, scored, tmp_path):
         load_scores(changed, file)
 
 
+def test_scores_of_all_splits_go_into_one_file(bare, tmp_path):
+    splits = DatasetDict(bare.train_test_split(0.2, seed=0))
+    scored = add_scores(splits, CaptionLength())
+    file = save_scores(scored, tmp_path / "s.parquet")
+    assert pq.read_metadata(file).num_rows == 60
+    loaded = load_scores(splits, file)
+    for name, part in scored.items():
+        np.testing.assert_array_equal(
+            score_values(loaded[name], "caption_length"), score_values(part, "caption_length")
+        )
+    half = DatasetDict(train=scored["train"], test=splits["test"])
+    with pytest.raises(ValueError, match=r"`caption_length` is not in the data.*Score every split"):
+        save_scores(half, tmp_path / "half.parquet")
+
+
 def test_splits_share_a_file(bare, scored, tmp_path):
     file = save_scores(scored, tmp_path / "s.parquet", columns=["noun_count"])
     loaded = load_scores(DatasetDict(bare.train_test_split(0.2, seed=0)), file)
@@ -117,8 +132,8 @@ def test_keys_of_another_type(scored, bare, tmp_path):
 def test_wrong_arguments(bare, scored, tmp_path):
     with pytest.raises(ValueError, match="there is nothing to save"):
         save_scores(bare, tmp_path / "s.parquet")
-    with pytest.raises(TypeError, match="save each split to a file of its own"):
-        save_scores(DatasetDict(train=scored), tmp_path / "s.parquet")
+    with pytest.raises(TypeError, match="was given a dict"):
+        save_scores({"train": scored}, tmp_path / "s.parquet")
     with pytest.raises(ValueError, match="`pixels` is not in the data"):
         save_scores(scored, tmp_path / "s.parquet", columns=["pixels"])
     with pytest.raises(ValueError, match="`url` is not in the data"):

@@ -1,0 +1,1 @@
+"""The commands of `hf-curriculum`, one file each; `cli.py` puts them together."""

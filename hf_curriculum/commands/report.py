@@ -1,0 +1,35 @@
+"""`hf-curriculum report`: a page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_curriculum.commands.common import load_split, plainly
+
+
+@plainly
+def report_command(
+    run: Annotated[Path, typer.Argument(help="The folder that a run was trained into, or one checkpoint.")],
+    output: Annotated[Path | None, typer.Argument(help="Folder for the page; RUN/report, if not given.")] = None,
+    control: Annotated[
+        list[str] | None, typer.Option(help="A run to draw beside it, as FOLDER or NAME=FOLDER. May be repeated.")
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="The scored data it was trained on: adds its scores and both their ends.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The split it was trained on, where there are several.")] = "train",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",
+) -> None:
+    """Write a page about a run: plan, decisions, validation curves beside its controls."""
+    from hf_curriculum.training.report import training_report
+
+    controls = {}
+    for given in control or []:
+        name, equals, folder = given.partition("=")
+        controls[name if equals else Path(given).name] = folder if equals else given
+    data = None if dataset is None else load_split(dataset, split)
+    page = training_report(run, controls=controls, dataset=data, title=title).write(output or run / "report")
+    typer.echo(f"page: {page}")

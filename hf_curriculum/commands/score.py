@@ -1,0 +1,110 @@
+"""`hf-curriculum score`: score columns, on one machine or many."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_curriculum.commands.common import plainly
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+_Source = Annotated[str, typer.Argument(help="A folder, a file, or a name on the Hub; see `load_captioned`.")]
+_Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
+_Scorers = Annotated[
+    list[str],
+    typer.Option(
+        help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
+        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes behind them.'
+    ),
+]
+_PerImage = Annotated[str | None, typer.Option(help="Aggregate over an image's captions: max, min or mean.")]
+_FitOn = Annotated[
+    str | None, typer.Option(help="The split that scorers learn from which need a corpus: `train`, if not given.")
+]
+_SideFile = Annotated[
+    Path | None, typer.Option(help="Write the scores alone into this Parquet file, for `load_scores`.")
+]
+_Images = Annotated[
+    str | None, typer.Option(help="The folder of a caption file's pictures, or `none` to load text alone.")
+]
+_CheckImages = Annotated[bool, typer.Option(help="Decode each picture first, and leave out rows that cannot be read.")]
+_NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
+_PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
+_Parts = Annotated[
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+]
+
+
+@plainly
+def score_command(
+    source: _Source,
+    output: _Output = None,
+    scorer: _Scorers = ["noun_count"],  # noqa: B006
+    per_image: _PerImage = None,
+    fit_on: _FitOn = None,
+    side_file: _SideFile = None,
+    images: _Images = None,
+    check_images: _CheckImages = True,
+    num_proc: _NumProc = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
+    part_rows: _PartRows = 10_000,
+    parts: _Parts = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Add score columns to captioned pictures and save them with their provenance.
+
+    An interrupted run goes on with what is missing when the same command is given again.
+
+    On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...` or `torchrun`, with OUTPUT on a
+    disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
+    result. `--no-check-images` spares each process decoding all pictures first: those that cannot be read get NaN.
+    """
+    from hf_curriculum.data.loading import load_captioned
+    from hf_curriculum.scorers.configured import scorer_from
+    from hf_curriculum.scorers.sharded import add_scores_sharded, launched
+
+    aim = output or side_file
+    if aim is None:
+        raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
+    try:
+        scorers = [scorer_from(given) for given in scorer]
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+    folder = parts or aim.with_name(f"{aim.name}.parts")
+    rank, world_size = launched()
+    if not overwrite and (output / "scores.json" if output else side_file).exists():
+        if rank == 0:
+            raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+        return
+    pictures = {"images": False if images == "none" else images, "check_images": check_images}
+    data = load_captioned(source, num_proc=num_proc, **pictures)
+    options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
+    options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
+    scored = add_scores_sharded(data, scorers, folder, **options)
+    if scored is None:
+        typer.echo(f"process {rank} of {world_size}: its share is done", err=True)
+        return
+    _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
+    if parts is None:
+        shutil.rmtree(folder)
+
+
+def _save_and_print(
+    scored: Dataset | DatasetDict, names: list[str], output: Path | None, side_file: Path | None, as_json: bool
+) -> None:
+    from hf_curriculum.score_files import describe_scores, provenance_markdown, save_scored
+    from hf_curriculum.scorers.side_file import save_scores
+
+    if side_file is not None:  # first: if rows cannot be told apart, that is known before pictures are written
+        save_scores(scored, side_file, columns=names)
+    if output is not None:
+        save_scored(scored, output)
+    typer.echo(json.dumps(describe_scores(scored), indent=1) if as_json else provenance_markdown(scored))
+    typer.echo(f"saved to {' and '.join(str(place) for place in (output, side_file) if place)}", err=as_json)

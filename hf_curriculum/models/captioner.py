@@ -1,0 +1,61 @@
+"""A captioner and its processor in one call: a small one from scratch, or one that was trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import Dataset
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GitProcessor,
+    PreTrainedModel,
+)
+
+from hf_curriculum.data.pixels import make_image_processor
+from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.models.git_build import git_from_config, small_git_config
+
+
+def new_captioner(
+    dataset: Dataset, image_size: int = 64, vocab_size: int = 4000, **options: Any
+) -> tuple[PreTrainedModel, GitProcessor]:
+    """A small GIT from scratch, with a tokenizer of the data set's own captions.
+
+    Args:
+        dataset: its captions train the tokenizer.
+        image_size: pixels along an edge, a multiple of the patch size (8 by default).
+        vocab_size: of the tokenizer, at most.
+        options: of `small_git_config`.
+
+    Example:
+        >>> model, processor = new_captioner(train)  # doctest: +SKIP
+    """
+    tokenizer = train_wordpiece(dataset, vocab_size)
+    config = small_git_config(len(tokenizer), tokenizer=tokenizer, image_size=image_size, **options)
+    return git_from_config(config), GitProcessor(make_image_processor(image_size), tokenizer)
+
+
+def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedModel, GitProcessor]:
+    """A captioner from a folder or the Hub, with its tokenizer and image processor.
+
+    Args:
+        name: a folder written by `save_model`, or a repository of the Hub.
+        revision: of a repository.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: it is no model that writes text to images.
+    """
+    config = AutoConfig.from_pretrained(name, revision=revision)
+    if type(config) not in AutoModelForImageTextToText._model_mapping:
+        raise ValueError(
+            f"{name} is a {type(config).__name__}, and no model that writes text to images. Name a captioner: a "
+            "folder written by `hf-curriculum train`, or a GIT or BLIP of the Hub."
+        )
+    model = AutoModelForImageTextToText.from_pretrained(name, revision=revision)
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+    images = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil")
+    return model, GitProcessor(images, tokenizer)

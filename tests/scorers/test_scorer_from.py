@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import doctest
+import json
+
+import pytest
+
+from hf_curriculum.scorers import SCORERS, CaptionLength, NounCount, configured
+from hf_curriculum.scorers.configured import scorer_from
+
+
+def test_the_examples_in_the_docstring_hold():
+    assert doctest.testmod(configured).failed == 0
+
+
+def test_every_form(tmp_path):
+    mapping = {"type": "noun_count", "tags": ["NN", "NNP"], "max_words": 50}
+    file = tmp_path / "scorer.yaml"
+    file.write_text("type: noun_count\ntags: [NN, NNP]\nmax_words: 50\n")
+    for form in (mapping, json.dumps(mapping), "{type: noun_count, tags: [NN, NNP], max_words: 50}", file, str(file)):
+        scorer = scorer_from(form)
+        assert isinstance(scorer, NounCount)
+        assert (scorer.tags, scorer.max_words) == (("NN", "NNP"), 50)
+    assert mapping["type"] == "noun_count"  # what was given is left alone
+    assert isinstance(scorer_from(" caption_length "), CaptionLength)
+    assert scorer_from(scorer) is scorer
+
+
+def test_nested_arguments():
+    scorer = scorer_from('{"type": "combined", "weights": {"a": 1e-5, "b": 2}, "easy_of": {"a": "low"}}')
+    assert (scorer.weights, scorer.easy_of) == ({"a": 1e-5, "b": 2.0}, {"a": "low"})
+
+
+@pytest.mark.parametrize("name", sorted(SCORERS))
+def test_every_scorer_is_known_by_name(name):
+    try:
+        assert isinstance(scorer_from(name), SCORERS[name])
+    except ValueError as error:
+        assert "needs `" in str(error) or "exactly one of" in str(error)  # noqa: PT017
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(ValueError, match=r"There is no scorer 'beauty'.*caption_length"):
+        scorer_from("beauty")
+    with pytest.raises(ValueError, match="There is no scorer None"):
+        scorer_from("{name: noun_count}")
+    with pytest.raises(ValueError, match=r"`modle` is no argument of CLIPSimilarity, which takes model, "):
+        scorer_from({"type": "clip_similarity", "modle": "x"})
+    with pytest.raises(ValueError, match=r'ViLTSimilarity needs `model`.*"type": "vilt_similarity", "model": "..."'):
+        scorer_from("vilt_similarity")
+    with pytest.raises(ValueError, match=r"nothing\.json' does not exist"):
+        scorer_from(tmp_path / "nothing.json")
+    with pytest.raises(ValueError, match="neither JSON nor YAML"):
+        scorer_from('{"type": [')
+    with pytest.raises(ValueError, match="no mapping with a `type`"):
+        scorer_from("[noun_count]")
+    with pytest.raises(ValueError, match="`easy` is 'middle'"):
+        scorer_from({"type": "caption_length", "easy": "middle"})
