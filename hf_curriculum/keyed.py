@@ -14,6 +14,7 @@ HOLE = -1
 _MASK64 = (1 << 64) - 1
 _ROUNDS = 6
 _SMALL = 1 << 10
+_FEW = 1 << 8
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -47,10 +48,35 @@ def hash64(values: np.ndarray, key: int) -> np.ndarray:
     Returns:
         uint64 array of the same shape.
     """
-    state = values.astype(np.uint64) + np.uint64((mix64(key) + _GOLDEN) & _MASK64)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    state = values.astype(np.uint64)
+    state += np.uint64((mix64(key) + _GOLDEN) & _MASK64)
+    return _finish(state)
+
+
+def _finish(state: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64, in place."""
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def hash_below(hashed: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
+    """64 random bits as a number below a bound, each as likely as the others but for one part in 2^32.
+
+    Args:
+        hashed: uint64, any shape; their upper halves are used.
+        bounds: at most 2^31, at least 1; broadcast to the same shape.
+
+    Returns:
+        int64 array.
+    """
+    below = hashed >> np.uint64(32)
+    below *= np.asarray(bounds).astype(np.uint64)
+    below >>= np.uint64(32)
+    return below.view(np.int64)
 
 
 def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
@@ -82,43 +108,113 @@ def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
         raise ValueError(f"A permutation of {size} numbers was asked for; sizes from 1 to 2^31 are possible.")
     if size <= _SMALL:
         return np.argsort(hash64(np.arange(size), key), kind="stable")[positions]
-    out = _feistel(positions.astype(np.uint32), size, key)
+    rows = np.ceil(np.sqrt(size)).astype(np.int64)
+    shape = np.uint32(rows), np.uint32(-(-size // rows))
+    keys = np.array([mix64(key, number) for number in range(_ROUNDS)], dtype=np.uint64)
+    out = _feistel(positions.astype(np.uint32), *shape, keys)
     walking = np.flatnonzero(out >= size)
     while len(walking):
-        again = _feistel(out[walking], size, key)
+        again = _feistel(out[walking], *shape, keys)
         out[walking] = again
         walking = walking[again >= size]
     return out.astype(np.int64)
 
 
-def _feistel(positions: np.ndarray, size: int, key: int) -> np.ndarray:
-    """One application of the network to uint32 numbers below a·b, a·b being the smallest such product ≥ `size`."""
-    rows = int(np.ceil(np.sqrt(size)))
-    columns = -(-size // rows)
-    left = positions // np.uint32(columns)
-    right = positions - left * np.uint32(columns)
+def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """`count` numbers below each size, none twice; where there are fewer, all of them again and again.
+
+    Args:
+        sizes: how many there are to choose from, 1 … 2^31, int64, shape (m,).
+        count: how many to draw.
+        keys: 64-bit key of each row, uint64, shape (m,). A row depends on its own size and key alone.
+
+    Returns:
+        int64 array of shape (m, count).
+
+    Example:
+        >>> draw_each(np.array([3, 5000]), 3, np.array([1, 2], np.uint64)).shape
+        (2, 3)
+    """
+    drawn = np.empty((len(sizes), count), dtype=np.int64)
+    # A few of many: there the beginning of a network's permutation is as good as any, and sorting costs more.
+    small = sizes <= max(_FEW, count)
+    for chosen, draw in ((small, _draw_sorted), (~small, _draw_permuted)):
+        if chosen.any():
+            drawn[chosen] = draw(sizes[chosen, None], count, keys[chosen, None])
+    return drawn
+
+
+def _draw_sorted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """`draw_each` by sorting (pass, hash, number) packed into one integer; sizes and keys of shape (m, 1)."""
+    passes = -(-count // sizes)
+    places = np.arange(int((passes * sizes).max()), dtype=np.uint64)
+    bits = np.uint64(max(_FEW, count).bit_length())
+    packed = _finish(keys + places)
+    packed >>= np.uint64(2) * bits
+    packed <<= bits
+    if (passes > 1).any():
+        number, value = np.divmod(places.astype(np.uint32), sizes.astype(np.uint32))
+        packed |= number.astype(np.uint64) << (np.uint64(64) - bits)
+        packed |= value
+    else:
+        packed |= places
+    packed[places >= (passes * sizes).astype(np.uint64)] = np.uint64(_MASK64)
+    packed.sort(axis=1)
+    packed &= (np.uint64(1) << bits) - np.uint64(1)
+    return packed[:, :count].view(np.int64)
+
+
+def _draw_permuted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """`draw_each` as the beginnings of permutations; sizes and keys of shape (m, 1)."""
+    rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
+    shape = rows.astype(np.uint32), (-(-sizes // rows)).astype(np.uint32)
+    own = np.stack([_finish(keys + np.uint64(number)) for number in range(_ROUNDS)])
+    out = _feistel(np.arange(count, dtype=np.uint32), *shape, own)
+    walking = np.flatnonzero(out >= sizes.astype(np.uint32))
+    while len(walking):
+        row = walking // count
+        again = _feistel(out.ravel()[walking], shape[0][row, 0], shape[1][row, 0], own[:, row, 0])
+        out.ravel()[walking] = again
+        walking = walking[again >= sizes[row, 0]]
+    return out.astype(np.int64)
+
+
+def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """One application of the network to uint32 numbers below rows · columns, the smallest such product ≥ the size.
+
+    Args:
+        positions: the numbers.
+        rows: ⌈√size⌉, uint32; one, or an array that can be broadcast.
+        columns: likewise.
+        keys: uint64, of each round; what is behind the first axis is broadcast likewise.
+    """
+    left = positions // columns
+    right = positions - left * columns
     hashed, shifted = np.empty_like(left), np.empty_like(left)
+    lower, upper = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
     for number in range(_ROUNDS):
-        bound = np.uint32(columns if number % 2 else rows)
-        _hash_below(right, mix64(key, number), bound, hashed, shifted)
+        bound = columns if number % 2 else rows
+        _hash_below(right, lower[number], upper[number], bound, hashed, shifted)
         left += hashed
         # Both summands were below `bound`. Where the sum is too, the difference wraps round to a huge number.
         np.subtract(left, bound, out=shifted)
         np.minimum(left, shifted, out=left)
         left, right = right, left
     # After an even number of rounds the halves stand where they began.
-    left *= np.uint32(columns)
+    left *= columns
     left += right
     return left
 
 
-def _hash_below(values: np.ndarray, key: int, bound: np.uint32, out: np.ndarray, scratch: np.ndarray) -> None:
+def _hash_below(
+    values: np.ndarray, key: np.ndarray, odd: np.ndarray, bound: np.ndarray, out: np.ndarray, scratch: np.ndarray
+) -> None:
     """Writes a keyed hash of uint32 `values` into `out`, scaled to `range(bound)`; `bound` is at most 2^16."""
     np.multiply(values, np.uint32(0x9E3779B1), out=out)
-    out += np.uint32(key & 0xFFFFFFFF)
+    out += key
     np.right_shift(out, np.uint32(15), out=scratch)
     out ^= scratch
-    out *= np.uint32((key >> 32) | 1)
+    out *= odd
     out >>= np.uint32(16)
     out *= bound
     out >>= np.uint32(16)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.ordering.ranking import read_scores
+from hf_curriculum.provenance import read_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +58,10 @@ class Groups:
 
     def keep(self, wanted: np.ndarray) -> Groups:
         """The groups at these places alone, in this order."""
-        parts = [self.rows(group) for group in wanted.tolist()]
-        starts = np.cumsum([0, *(len(part) for part in parts)])
-        members = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
-        return Groups(tuple(self.names[group] for group in wanted.tolist()), starts, members)
+        sizes = self.sizes[wanted]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(starts[-1]) + np.repeat(self.starts[wanted] - starts[:-1], sizes)
+        return Groups(tuple(self.names[group] for group in wanted.tolist()), starts, self.members[places])
 
 
 def read_groups(dataset: Any, column: str) -> Groups:
@@ -135,6 +136,13 @@ def read_columns(dataset: Any, wanted: Mapping[str, Literal["numbers", "groups"]
             f"{', '.join(f'`{name}`' for name in wanted)}. Pass a `datasets.Dataset`."
         )
     return {
-        name: read_groups(dataset, name) if kind == "groups" else read_scores(dataset, name)
+        name: read_groups(dataset, name) if kind == "groups" else _read_numbers(dataset, name)
         for name, kind in wanted.items()
     }
+
+
+def _read_numbers(dataset: Any, column: str) -> np.ndarray:
+    feature = dataset.features.get(column) if getattr(dataset, "features", None) else None
+    if getattr(feature, "dtype", None) == "bool":
+        return read_column(dataset, column).cast("float32").to_numpy(zero_copy_only=False)
+    return read_scores(dataset, column)

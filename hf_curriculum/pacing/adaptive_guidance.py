@@ -95,6 +95,11 @@ class AdaptiveGuidance(Curriculum):
         """Which images are hard."""
         return {self.hard_column: "numbers"}
 
+    @property
+    def needs_easy(self) -> bool:
+        """No: the levels say themselves what they are."""
+        return False
+
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """By level, low first, the hard ones last within each."""
         return arrange_levels(ranking, self.hard_column)

@@ -12,7 +12,6 @@ from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed, S
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.signals import (
     at_least,
-    best_of,
     improves,
     is_greater_better,
     metric_name,
@@ -39,7 +38,7 @@ class BabySteps(Curriculum):
         metric: a metric that `evaluate()` returns, such as "loss" or "cider".
         greater_is_better: whether it should rise; None: a loss should fall, anything else rise.
         min_delta: by how much a value must be better to count as an improvement, in the metric's unit.
-        min_epochs: passes that each pool gets at least.
+        min_epochs: passes over its pool that the budget keeps free for each bucket that has not joined yet.
         cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
         thresholds: the inner cuts as scores, with `cut="value"`; see `Phases`.
         epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
@@ -121,7 +120,7 @@ class BabySteps(Curriculum):
         value = metric_value(observed.metrics, self.metric, "BabySteps")
         greater = is_greater_better(self.metric, self.greater_is_better)
         since = [entry for entry in log if entry["pool_of"] == bucket]
-        best = best_of((entry["value"] for entry in since), greater)
+        best = since[-1]["best"] if since else None
         better = improves(value, best, greater, self.min_delta)
         waited = 0 if better else (since[-1]["without_improvement"] if since else 0) + 1
         last = self.num_buckets - 1
@@ -138,7 +137,8 @@ class BabySteps(Curriculum):
             "pool_of": bucket,
             "metric": self.metric,
             "value": value,
-            "best": best if best is not None and not better else value,
+            # The last value that was an improvement, so that small ones add up.
+            "best": value if better else best,
             "without_improvement": waited,
         }
 

@@ -91,6 +91,11 @@ class Curriculum(ABC):
             raise ValueError(f"{type(self).__name__}({name}={value!r}) is not possible; {name} is one of {choices}.")
 
     @property
+    def needs_easy(self) -> bool:
+        """Whether it matters which end of the score is easy."""
+        return self.needs_scores
+
+    @property
     def signal(self) -> Signal | None:
         """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: none are."""
         return None

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.keyed import hash64, mix64
+from hf_curriculum.keyed import hash64, hash_below, mix64
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
@@ -92,7 +93,18 @@ class Growing(Curriculum):
 
     def share(self, progress: float) -> float:
         """The share of examples that may be drawn, more than 0 and at most 1, when `progress` (0 … 1) is behind."""
-        return min(1.0, max(0.0, _SHARES[self.function](self, min(1.0, progress / self.full_at), progress)))
+        share = _SHARES[self.function](self, min(1.0, progress / self.full_at), progress, math)
+        return min(1.0, max(0.0, share))
+
+    def grid_shares(self, progress: np.ndarray) -> np.ndarray:
+        """`share` of each element in units of 2^-30, rounded, int64."""
+        shares = _SHARES[self.function](self, np.minimum(1.0, progress / self.full_at), progress, np)
+        units = np.clip(shares, 0.0, 1.0) * (1 << _GRID)
+        rounded = np.rint(units).astype(np.int64)
+        # NumPy's powers may differ from Python's in the last bits: near a half, where these decide, ask Python.
+        for place in np.flatnonzero(np.abs(units - np.floor(units) - 0.5) < 1e-3):
+            rounded[place] = round(self.share(float(progress[place])) * (1 << _GRID))
+        return rounded
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The run's length in passes over the data set."""
@@ -128,10 +140,11 @@ class GrowingStage(Stage):
         """Places in the stream: every one holds an example."""
         return self.num_draws
 
-    def pool_at(self, step: int) -> int:
-        """Examples that optimizer step `step` (from 0) may draw from."""
-        share = round(self.growth.share(step / self.num_steps) * (1 << _GRID))
-        return max(1, (share * self.pool_size + (1 << _GRID - 1)) >> _GRID)
+    def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
+        """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""
+        shares = self.growth.grid_shares(np.atleast_1d(step) / self.num_steps)
+        pools = np.maximum(1, (shares * self.pool_size + (1 << _GRID - 1)) >> _GRID)
+        return pools if np.ndim(step) else int(pools[0])
 
     def pools(self) -> list[tuple[int, int, int]]:
         """(first slot, last slot, pool) at about 50 places of the stage."""
@@ -144,21 +157,20 @@ class GrowingStage(Stage):
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
         """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
-        slots = np.arange(start, stop)
-        steps = slots // self.batch_size
-        first, behind = int(steps[0]), int(steps[-1]) + 1
-        sizes = np.array([self.pool_at(step) for step in range(first, behind)], dtype=np.uint64)[steps - first]
-        # The high half of a product of 32-bit numbers: a number below the pool's size, each as likely as the others.
-        return ((hash64(slots, mix64(key, self.number)) >> np.uint64(32)) * sizes >> np.uint64(32)).astype(np.int64)
+        size = self.batch_size
+        pools = self.pool_at(np.arange(start // size, -(-stop // size)))
+        first = start // size * size
+        bounds = np.repeat(pools, size)[start - first : stop - first]
+        return hash_below(hash64(np.arange(start, stop), mix64(key, self.number)), bounds)
 
 
-_SHARES: dict[str, Callable[[Growing, float, float], float]] = {
-    "competence": lambda g, x, _: (x * (1 - g.initial**g.power) + g.initial**g.power) ** (1 / g.power),
-    "polynomial": lambda g, x, _: g.initial + (1 - g.initial) * x**g.power,
-    "logarithmic": lambda g, x, _: g.initial + (1 - g.initial) * (1 + 0.1 * math.log(x + math.exp(-10))),
-    "exponential": lambda g, x, _: g.initial + (1 - g.initial) * math.expm1(10 * x) / math.expm1(10),
-    "step": lambda g, x, _: 1.0 if x >= 1 else g.initial,
+_SHARES: dict[str, Callable[[Growing, float | np.ndarray, float | np.ndarray, ModuleType], float | np.ndarray]] = {
+    "competence": lambda g, x, _, m: (x * (1 - g.initial**g.power) + g.initial**g.power) ** (1 / g.power),
+    "polynomial": lambda g, x, _, m: g.initial + (1 - g.initial) * x**g.power,
+    "logarithmic": lambda g, x, _, m: g.initial + (1 - g.initial) * (1 + 0.1 * m.log(x + math.exp(-10))),
+    "exponential": lambda g, x, _, m: g.initial + (1 - g.initial) * m.expm1(10 * x) / math.expm1(10),
+    "step": lambda g, x, _, m: g.initial + (1 - g.initial) * (x >= 1),
     # A billionth is added before rounding down, so that 0.3 / 0.1 is three whole intervals.
-    "geometric": lambda g, _, progress: g.initial * g.increase ** math.floor(progress / g.every + 1e-9),
+    "geometric": lambda g, _, progress, m: g.initial * g.increase ** m.floor(progress / g.every + 1e-9),
 }
-"""Share by function, of (rule, x/a capped at 1, x)."""
+"""Share by function, of (rule, x/a capped at 1, x, `math` for a number or `numpy` for an array)."""

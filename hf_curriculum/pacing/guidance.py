@@ -76,6 +76,11 @@ class GuidanceSchedule(Curriculum):
                 "least one level, no level twice, and no more levels than epochs."
             )
 
+    @property
+    def needs_easy(self) -> bool:
+        """No: the levels say themselves what they are."""
+        return False
+
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """By level, low first."""
         return arrange_levels(ranking, None)

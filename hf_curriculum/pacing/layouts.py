@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf_curriculum.keyed import HOLE, hash64, mix64, permute
+from hf_curriculum.keyed import HOLE, draw_each, hash64, hash_below, mix64
 from hf_curriculum.ordering import Groups, Ranking, rank_scores
 from hf_curriculum.pacing.node_batches import NodeStage
 from hf_curriculum.pacing.stages import Stage
@@ -57,11 +57,11 @@ class ImageLayout(Layout):
     """
 
     def __init__(self, ranking: Ranking, column: str, captions: int | None) -> None:
-        groups = _present(ranking.columns[column], ranking)
-        firsts = np.argsort(groups.members[groups.starts[:-1]], kind="stable")
-        self.groups = groups.keep(firsts)
-        self.sizes = self.groups.sizes
-        self.unit = int(captions or self.sizes.max())
+        self.groups = _present(ranking.columns[column], ranking)
+        # The images in the order of their first rows; the groups themselves are not copied.
+        firsts = self.groups.members[self.groups.starts[:-1]]
+        self.images = np.argsort(firsts, kind="stable").astype(np.int32)
+        self.unit = int(captions or self.groups.sizes.max())
         super().__init__(self._units(ranking))
 
     def _units(self, ranking: Ranking) -> Ranking:
@@ -76,7 +76,8 @@ class ImageLayout(Layout):
         there = np.isfinite(own)
         sums = np.add.reduceat(np.where(there, own, 0.0), self.groups.starts[:-1])
         counts = np.add.reduceat(there.astype(np.float64), self.groups.starts[:-1])
-        return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).astype(np.float32)
+        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+        return means[self.images].astype(np.float32)
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
         """The mean loss of each image's captions."""
@@ -85,12 +86,12 @@ class ImageLayout(Layout):
     def rows(self, plan: Plan, start: int, stop: int) -> np.ndarray:
         """Row numbers at slots `start … stop − 1` of a plan, int64."""
         first, behind = start // self.unit, -(-stop // self.unit)
-        images = plan.order.order[plan.ranks(first, behind)]
-        sizes = self.sizes[images].astype(np.uint64)
-        chosen = hash64(np.arange(first, behind), mix64(plan.seed, self.unit)) >> np.uint64(32)
-        starts = (chosen * sizes >> np.uint64(32)).astype(np.int64)
-        places = (starts[:, None] + np.arange(self.unit)) % self.sizes[images][:, None]
-        rows = self.groups.members[self.groups.starts[images][:, None] + places].astype(np.int64)
+        images = self.images[plan.order.order[plan.ranks(first, behind)]]
+        members = self.groups.starts[images]
+        sizes = self.groups.starts[images + 1] - members
+        starts = hash_below(hash64(np.arange(first, behind), mix64(plan.seed, self.unit)), sizes)
+        places = (starts[:, None] + np.arange(self.unit)) % sizes[:, None]
+        rows = self.groups.members[members[:, None] + places].astype(np.int64)
         return rows.ravel()[start - first * self.unit : stop - first * self.unit]
 
 
@@ -109,6 +110,7 @@ class LengthLayout(Layout):
     def __init__(self, ranking: Ranking, column: str, window: int) -> None:
         super().__init__(ranking)
         self.lengths, self.window = ranking.columns[column], window
+        self._last: tuple[Plan, int, np.ndarray] | None = None
         missing = int((~np.isfinite(self.lengths)).sum())
         if missing:
             raise ValueError(
@@ -131,16 +133,48 @@ class LengthLayout(Layout):
                 continue
             width = self.window * size
             begin = first + (start - first) // width * width
-            end = min(begin + width, last)
-            behind = min(stop, end)
-            parts.append(self._window(plan, begin, end)[start - begin : behind - begin])
+            behind = min(stop, last)
+            parts.append(self._windows(plan, begin, behind, last)[start - begin : behind - begin])
             start = behind
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def _window(self, plan: Plan, begin: int, end: int) -> np.ndarray:
-        rows = super().rows(plan, begin, end)
-        batches = rows[np.argsort(self.lengths[rows], kind="stable")].reshape(-1, plan.global_batch_size)
-        return batches[permute(np.arange(len(batches)), len(batches), mix64(plan.seed, self.window, begin))].ravel()
+    def _windows(self, plan: Plan, begin: int, stop: int, last: int) -> np.ndarray:
+        """The rows from a window's first slot to `stop`, and those behind it in the same window.
+
+        The last window is kept, because the next rows that are asked for are mostly the rest of it.
+
+        Args:
+            plan: the plan.
+            begin: first slot of a window.
+            stop: behind the last slot that is needed.
+            last: behind the last slot of the stage's windows.
+        """
+        width = self.window * plan.global_batch_size
+        whole = min(-(-(stop - begin) // width), (last - begin) // width) * width
+        parts = []
+        if self._last is not None and self._last[0] is plan and self._last[1] == begin:
+            parts.append(self._last[2])
+            begin, whole = begin + len(parts[0]), max(whole - width, 0)
+        for end, length in ((begin + whole, width), (last, last - begin - whole)):
+            if begin < min(end, stop):
+                parts.append(self._sorted(plan, begin, end, length))
+                self._last = plan, end - length, parts[-1][-length:]
+                begin = end
+        return np.concatenate(parts)
+
+    def _sorted(self, plan: Plan, begin: int, end: int, width: int) -> np.ndarray:
+        """Whole windows of `width` slots, each sorted by length, cut into batches, and those shuffled."""
+        size = plan.global_batch_size
+        rows = super().rows(plan, begin, end).reshape(-1, width)
+        # Bits that ascend as the numbers do, and the place behind them: sorted, they give the stable order.
+        bits = (self.lengths[rows] + np.float32(0.0)).view(np.int32)
+        bits ^= (bits >> np.int32(31)) & np.int32(0x7FFFFFFF)
+        places = bits.astype(np.int64) << 32 | np.arange(width)
+        places.sort(axis=1)
+        batches = np.take_along_axis(rows, places & 0xFFFFFFFF, axis=1).reshape(-1, size)
+        firsts, count = np.arange(begin, end, width), width // size
+        shuffled = draw_each(np.full(len(rows), count), count, hash64(firsts, mix64(plan.seed, self.window)))
+        return batches[shuffled + count * np.arange(len(rows))[:, None]].ravel()
 
 
 class NodeLayout(Layout):
@@ -199,4 +233,4 @@ def _present(groups: Groups, ranking: Ranking) -> Groups:
             f"{len(ranking) - len(covered):,} of {len(ranking):,} rows name no image: they would never be drawn. Give "
             "every row the name of its image."
         )
-    return groups.keep(np.flatnonzero(groups.sizes))
+    return groups if groups.sizes.all() else groups.keep(np.flatnonzero(groups.sizes))

@@ -36,7 +36,8 @@ def arrange_levels(ranking: Ranking, hard_column: str | None) -> Ranking:
         ranking: by level, low first.
         hard_column: says of each row whether it is hard (0 or 1), or None.
     """
-    levels = ranking.scores[ranking.order]
+    levels = ranking.scores[ranking.order].copy()
+    levels[ranking.num_scored :] = np.inf  # no level, not even minus infinity
     hard = np.zeros(len(levels)) if hard_column is None else ranking.columns[hard_column][ranking.order]
     return replace(ranking, order=ranking.order[np.lexsort((hard > 0, levels))])
 

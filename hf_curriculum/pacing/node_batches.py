@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_curriculum.keyed import mix64, permute
+from hf_curriculum.keyed import draw_each, hash64, hash_below, mix64
 from hf_curriculum.ordering import Groups
 from hf_curriculum.pacing.stages import Stage
 
@@ -15,34 +15,20 @@ _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit moves no batch."""
 
 
-def draw_distinct(size: int, count: int, key: int) -> np.ndarray:
-    """`count` places out of `range(size)`, each once; where there are fewer, all of them again and again.
+def draw_other_images(images: np.ndarray, count: int, key: np.uint64) -> np.ndarray:
+    """Places of `images`, no two of the same image, as long as there are images enough.
 
     Args:
-        size: how many there are to choose from, at least 1.
+        images: a number for the image of each place, shape (size,).
         count: how many to draw.
         key: 64-bit key of this draw.
 
     Returns:
         int64, shape (count,).
     """
-    parts = []
-    for start in range(0, count, size):
-        parts.append(permute(np.arange(min(size, count - start)), size, mix64(key, start)))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def draw_other_images(images: np.ndarray, count: int, key: int) -> np.ndarray:
-    """As `draw_distinct`, but no two places of the same image, as long as there are images enough.
-
-    Args:
-        images: a number for the image of each place, shape (size,).
-        count: how many to draw.
-        key: 64-bit key of this draw.
-    """
     size, asked = len(images), count
     while True:
-        places = draw_distinct(size, min(asked, size), key)
+        places = _draw_one(size, min(asked, size), key)
         first = np.sort(np.unique(images[places], return_index=True)[1])
         if len(first) >= count or asked >= size:
             break
@@ -51,10 +37,14 @@ def draw_other_images(images: np.ndarray, count: int, key: int) -> np.ndarray:
     if len(chosen) == count:
         return chosen
     # Fewer images than the batch is large: the rest are repeats, as even as can be.
-    return np.concatenate([chosen, draw_distinct(size, count - len(chosen), mix64(key, size))])
+    return np.concatenate([chosen, _draw_one(size, count - len(chosen), ~key)])
 
 
-@dataclass(frozen=True)
+def _draw_one(size: int, count: int, key: np.uint64) -> np.ndarray:
+    return draw_each(np.array([size]), count, np.array([key]))[0]
+
+
+@dataclass(frozen=True, eq=False)
 class NodeStage(Stage):
     """Each batch comes from everything or from one group; a pure function of (key, step).
 
@@ -63,49 +53,96 @@ class NodeStage(Stage):
         random_share: how often a batch comes from everything; otherwise each group is as likely as it is large.
         batch_size: examples per optimizer step.
         images: a number for the image of each rank, if no image may come twice in a batch, else None.
-        pool_at: the size of the pool at a step, for a pool that grows; None: `pool_size` at every step.
+        pool_at: the sizes of the pool at an array of steps, for a pool that grows; None: `pool_size` at every step.
     """
 
     groups: Groups | None = None
     random_share: float = 1.0
     batch_size: int = 1
     images: np.ndarray | None = None
-    pool_at: Callable[[int], int] | None = None
+    pool_at: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def node(self, step: int, key: int) -> int | None:
-        """The group that step `step` of this stage draws from; None: from everything."""
-        chosen = mix64(key, self.number, step)
-        if chosen >> 64 - _GRID < round(self.random_share * (1 << _GRID)):
-            return None
-        starts = self.groups.starts
-        pool = self._pool(step)
-        while True:
-            chosen = mix64(chosen)
-            # One membership in proportion to the groups' sizes, kept if it is in the pool.
-            place = chosen * int(starts[-1]) >> 64
-            if self.groups.members[place] < pool:
-                return int(np.searchsorted(starts, place, side="right")) - 1
-
-    def _pool(self, step: int) -> int:
-        return self.pool_size if self.pool_at is None else self.pool_at(step)
+    def nodes(self, steps: np.ndarray, key: int) -> np.ndarray:
+        """The groups that these steps of the stage draw from; −1: from everything."""
+        return self._nodes(steps, self._pools(steps), key)
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
         """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
         size = self.batch_size
-        steps = [self._step_ranks(step, key) for step in range(start // size, -(-stop // size))]
-        first = start // size * size
-        return np.concatenate(steps)[start - first : stop - first]
-
-    def _step_ranks(self, step: int, key: int) -> np.ndarray:
-        node = self.node(step, key)
-        members = None if node is None else self.groups.rows(node)
-        pool = self._pool(step)
-        if members is not None and members[-1] >= pool:
-            members = members[: np.searchsorted(members, pool)]
-        draw = mix64(key, self.number, step, 1)
-        if self.images is not None:
-            images = self.images[:pool] if members is None else self.images[members]
-            places = draw_other_images(images, self.batch_size, draw)
+        steps = np.arange(start // size, -(-stop // size))
+        pools = self._pools(steps)
+        nodes = self._nodes(steps, pools, key)
+        starts, ends = self._members(nodes, pools)
+        draws = hash64(steps, mix64(key, self.number, 1))
+        if self.images is None:
+            places = draw_each(ends - starts, size, draws)
         else:
-            places = draw_distinct(pool if members is None else len(members), self.batch_size, draw)
-        return places if members is None else members[places].astype(np.int64)
+            places = self._of_other_images(starts, ends, nodes, draws)
+        first = start // size * size
+        return self._ranks_at(places, starts, nodes).ravel()[start - first : stop - first]
+
+    def _pools(self, steps: np.ndarray) -> np.ndarray:
+        return np.full(len(steps), self.pool_size) if self.pool_at is None else self.pool_at(steps)
+
+    def _nodes(self, steps: np.ndarray, pools: np.ndarray, key: int) -> np.ndarray:
+        starts, members = self.groups.starts, self.groups.members
+        nodes = np.full(len(steps), -1)
+        chosen = hash64(steps, mix64(key, self.number))
+        waiting = np.flatnonzero(chosen >> np.uint64(64 - _GRID) >= round(self.random_share * (1 << _GRID)))
+        while len(waiting):
+            # One membership in proportion to the groups' sizes, kept if it is in the pool.
+            chosen[waiting] = hash64(chosen[waiting], self.number)
+            places = hash_below(chosen[waiting], int(starts[-1]))
+            kept = members[places] < pools[waiting]
+            nodes[waiting[kept]] = np.searchsorted(starts, places[kept], side="right") - 1
+            waiting = waiting[~kept]
+        return nodes
+
+    def _members(self, nodes: np.ndarray, pools: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the members of each step's group begin and those in its pool end; for no group 0 and the pool."""
+        groups, none = self.groups, nodes < 0
+        starts, ends = np.where(none, 0, groups.starts[nodes]), np.where(none, 0, groups.starts[nodes + 1])
+        if len(groups.members) and (groups.members[ends - 1] >= pools)[~none].any():
+            ends = _first_not_below(groups.members, starts, ends, pools)
+        return starts, np.where(none, pools, ends)
+
+    def _of_other_images(
+        self, starts: np.ndarray, ends: np.ndarray, nodes: np.ndarray, keys: np.ndarray
+    ) -> np.ndarray:
+        """Places as `draw_other_images` draws them: the first of each image among twice as many as are needed."""
+        size = self.batch_size
+        drawn = draw_each(ends - starts, 2 * size, keys)
+        # One integer per draw: sorting them puts the draws of one image side by side, the earliest first.
+        packed = self._images_at(drawn, starts, nodes) << 32 | np.arange(2 * size)
+        packed.sort(axis=1)
+        row, place = np.nonzero(np.diff(packed >> 32, axis=1, prepend=-1))
+        fresh = np.zeros(packed.shape, dtype=bool)
+        fresh[row, packed[row, place] & 0xFFFFFFFF] = True
+        nth = np.cumsum(fresh, axis=1)
+        enough = nth[:, -1] >= size
+        places = np.empty((len(nodes), size), dtype=np.int64)
+        places[enough] = drawn[enough][(fresh & (nth <= size))[enough]].reshape(-1, size)
+        for step in np.flatnonzero(~enough):
+            every = np.arange(ends[step] - starts[step])[None]
+            images = self._images_at(every, starts[step : step + 1], nodes[step : step + 1])[0]
+            places[step] = draw_other_images(images, size, ~keys[step])
+        return places
+
+    def _images_at(self, places: np.ndarray, starts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """The images of places within the steps' groups, int64."""
+        return self.images[self._ranks_at(places, starts, nodes)].astype(np.int64)
+
+    def _ranks_at(self, places: np.ndarray, starts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Places within the steps' groups, a row per step, as ranks of the order."""
+        ranks, chosen = places.copy(), nodes >= 0
+        ranks[chosen] = self.groups.members[places[chosen] + starts[chosen, None]]
+        return ranks
+
+
+def _first_not_below(values: np.ndarray, low: np.ndarray, high: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Where in each stretch `low … high − 1`, ascending within it, the values stop being below its limit."""
+    while (low < high).any():
+        middle = (low + high) // 2
+        below = (values[np.minimum(middle, len(values) - 1)] < limits) & (low < high)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low

@@ -139,7 +139,9 @@ class NodeSampling(Curriculum):
         """Whether the sampling is refreshed."""
         refreshes = log[-1]["refreshes"] if log else 0
         value = metric_value(observed.metrics, self.metric, "NodeSampling")
-        refreshed = value >= self.threshold and self.may_refresh(refreshes)
+        # As float32, which metrics often are: 90 of 100 is 0.9 there, and less than 0.9 as Python has it.
+        enough = bool(np.float32(value) >= np.float32(self.threshold))
+        refreshed = enough and self.may_refresh(refreshes)
         refreshes += refreshed
         return {
             "decision": "refresh" if refreshed else "stay",

@@ -17,7 +17,7 @@ from hf_curriculum.pacing.facts import facts_of, fingerprint_of, new_examples_of
 from hf_curriculum.pacing.layouts import Layout
 from hf_curriculum.pacing.stages import Stage
 
-_CHUNK = 1 << 13
+_CHUNK = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +195,10 @@ class Plan:
         return unit * sum(
             stage.draws_within(min((slot - start) // unit, stage.num_slots)) for start, stage in spans if slot > start
         )
+
+    def stage_at(self, step: int) -> Stage:
+        """The stage that optimizer step `step` (from 0) begins in."""
+        return self.stages[int(np.searchsorted(self.stage_starts, step * self.global_batch_size, side="right")) - 1]
 
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 _PREFIX = "eval_"
 
@@ -37,14 +37,6 @@ def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
             "name another metric."
         )
     return float(metrics[full])
-
-
-def best_of(values: Iterable[float], greater: bool) -> float | None:
-    """The best of some metric values, NaN passed over; None where there is none."""
-    numbers = [value for value in values if not math.isnan(value)]
-    if not numbers:
-        return None
-    return max(numbers) if greater else min(numbers)
 
 
 def improves(value: float, best: float | None, greater: bool, min_delta: float) -> bool:

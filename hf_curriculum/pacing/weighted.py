@@ -8,15 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from hf_curriculum.keyed import hash64, mix64
+from hf_curriculum.keyed import hash64, hash_below, mix64
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.signals import refuse_partial_batches
 from hf_curriculum.pacing.stages import Stage
 
-_CLASSES = 60
+_OCTAVES = 60
 """Weights below 2^-60 of the largest are drawn less than once in 10^18 draws and share one class."""
+_CUTS = np.array([round(2 ** (20 - part / 8)) for part in range(8)]) / 2**20
+"""Where an octave of weights is cut into classes, as numbers that are the same on every machine."""
+_TABLE = 12
+"""Bits of the table that says which class a random number stands for."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Weighted(Curriculum):
         refuse_partial_batches("Weighted", self.partial_batches)
         check_length(self)
 
+    @property
+    def needs_easy(self) -> bool:
+        """Whether the weight falls from the easy end on."""
+        return self.temperature is not None
+
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The run's length in passes over the data set."""
         return epochs_of(self, budget, len(ranking))
@@ -95,9 +104,10 @@ class Weighted(Curriculum):
 class WeightedStage(Stage):
     """Independent weighted draws, a pure function of (key, slot), at a cost that does not grow with the data.
 
-    Ranks are ordered by score, hence by weight. Cut where the weight halves they make a few dozen classes of ranks
-    whose weights differ by less than a factor of 2. A draw takes a class in proportion to its size times its largest
-    weight, then one of its ranks, and keeps it with the probability weight / largest weight: on average 4/3 tries.
+    Ranks are ordered by score, hence by weight. Cut eight times while the weight halves, they make a few hundred
+    classes of ranks whose weights differ by less than a tenth. A draw takes a class in proportion to its size times
+    its largest weight, then one of its ranks, and keeps it with the probability weight / largest weight: hardly any
+    draw needs a second try, and few have to look at the weight.
 
     Args:
         rule_of: the rule.
@@ -109,6 +119,9 @@ class WeightedStage(Stage):
     _bounds: np.ndarray = field(init=False, repr=False)
     _largest: np.ndarray = field(init=False, repr=False)
     _upto: np.ndarray = field(init=False, repr=False)
+    _sizes: np.ndarray = field(init=False, repr=False)
+    _certain: np.ndarray = field(init=False, repr=False)
+    _classes: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +135,8 @@ class WeightedStage(Stage):
         """Finds the classes by binary search; weights rise or fall with the rank."""
         ends = self._weight_at(np.array([0, self.pool_size - 1]))
         sign = 1.0 if ends[0] <= ends[1] else -1.0
-        limits = np.sort(ends.max() * 2.0 ** -np.arange(1, _CLASSES) * sign)
+        cuts = np.outer(2.0 ** -np.arange(_OCTAVES), _CUTS).ravel()[1:]
+        limits = np.sort(ends.max() * cuts * sign)
         low, high = np.zeros(len(limits), np.int64), np.full(len(limits), self.pool_size, np.int64)
         while (low < high).any():
             middle = (low + high) // 2
@@ -134,10 +148,20 @@ class WeightedStage(Stage):
         largest = edges.max(axis=0)
         # Shares of 2^63: whole numbers, so that no rounding depends on the machine. The last one takes what is left.
         mass = np.diff(bounds) * largest
-        upto = [int(share * (1 << 63)) for share in np.cumsum(mass / mass.sum())[:-1]]
-        object.__setattr__(self, "_bounds", bounds)
-        object.__setattr__(self, "_largest", largest)
-        object.__setattr__(self, "_upto", np.array([*upto, 1 << 63], dtype=np.uint64))
+        shares = [int(share * (1 << 63)) for share in np.cumsum(mass / mass.sum())[:-1]]
+        upto = np.array([*shares, 1 << 63], dtype=np.uint64)
+        # Most numbers of 63 bits have the class of every number with the same first bits: a table knows it.
+        firsts = np.arange((1 << _TABLE) + 1, dtype=np.uint64) << np.uint64(63 - _TABLE)
+        ends = np.searchsorted(upto, np.stack([firsts[:-1], firsts[1:] - np.uint64(1)]), side="right")
+        for name, value in (
+            ("_bounds", bounds),
+            ("_sizes", np.diff(bounds)),
+            ("_largest", largest),
+            ("_certain", _of_32_bits(edges.min(axis=0) / np.maximum(largest, 1e-300)).astype(np.uint64)),
+            ("_upto", upto),
+            ("_classes", np.where(ends[0] == ends[1], ends[0], -1)),
+        ):
+            object.__setattr__(self, name, value)
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
         """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
@@ -146,18 +170,26 @@ class WeightedStage(Stage):
         waiting, attempt = np.arange(len(slots)), 0
         while len(waiting):
             chosen = hash64(slots[waiting], mix64(key, self.number, attempt))
-            ranks, kept = self._try(chosen)
-            drawn[waiting[kept]] = ranks[kept]
-            waiting, attempt = waiting[~kept], attempt + 1
+            drawn[waiting], kept = self._try(chosen)
+            waiting, attempt = waiting[np.flatnonzero(~kept)], attempt + 1
         return drawn
 
     def _try(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One try for each of these 64 random bits: a rank, and whether it is kept."""
-        part = np.searchsorted(self._upto, chosen >> np.uint64(1), side="right")
+        part = self._classes[chosen >> np.uint64(64 - _TABLE)]
+        unsure = np.flatnonzero(part < 0)
+        part[unsure] = np.searchsorted(self._upto, chosen[unsure] >> np.uint64(1), side="right")
         more = hash64(chosen, self.number)
-        sizes = np.diff(self._bounds).astype(np.uint64)[part]
-        places = (more >> np.uint64(32)) * sizes >> np.uint64(32)
-        ranks = self._bounds[part] + places.astype(np.int64)
-        share = self._weight_at(ranks) / self._largest[part]
-        accepted = (more & np.uint64(0xFFFFFFFF)).astype(np.float64) < np.rint(share * (1 << 32))
-        return ranks, accepted
+        ranks = hash_below(more, self._sizes[part]) + self._bounds[part]
+        more &= np.uint64(0xFFFFFFFF)
+        # What the class's smallest weight would keep is kept whatever the weight is: that spares most looks at it.
+        kept = more < self._certain[part]
+        unsure = np.flatnonzero(~kept)
+        shares = self._weight_at(ranks[unsure]) / self._largest[part[unsure]]
+        kept[unsure] = more[unsure] < _of_32_bits(shares)
+        return ranks, kept
+
+
+def _of_32_bits(shares: np.ndarray) -> np.ndarray:
+    """Shares of 1 as whole shares of 2^32, float64."""
+    return np.rint(shares * (1 << 32))

@@ -44,7 +44,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    # Where the rule looks at no score, nothing hangs on which end is easy.
-    default = None if rule.needs_scores else "low"
+    # Where the rule does not go from easy to hard, nothing hangs on which end is easy.
+    default = None if rule.needs_easy else "low"
     easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
     return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)

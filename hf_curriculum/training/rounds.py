@@ -16,6 +16,9 @@ from hf_curriculum.pacing import Observed, Plan
 if TYPE_CHECKING:
     from hf_curriculum.training.trainer import CurriculumTrainer
 
+SCORING = "Scoring"
+"""What the loader of a scoring pass is for: every row, the last ones too."""
+
 
 @contextmanager
 def untouched_generators() -> Iterator[None]:
@@ -80,7 +83,7 @@ def measure_losses(trainer: CurriculumTrainer) -> np.ndarray:
         float32, shape (num_rows,).
     """
     loader = trainer._get_dataloader(
-        trainer.train_dataset, description="Scoring", batch_size=trainer.args.eval_batch_size
+        trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
     )
     # A model that is sharded over processes computes only as a whole.
     model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model

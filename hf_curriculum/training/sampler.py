@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 
 from torch.utils.data import Sampler
 
@@ -65,17 +65,20 @@ class CurriculumSampler(Sampler):
         return self.plan.max_steps * self.plan.global_batch_size
 
     def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
+        # A chain hands out each index without waking a generator, which would cost as much as drawing it.
+        return chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[Iterable[int] | Iterable[tuple[int, int]]]:
+        """The stream, thousands of indices at a time."""
         plan = self.plan
         steps = self.start() if callable(self.start) else self.start
         slot = steps * plan.global_batch_size
         if slot and (self.placeholders() if callable(self.placeholders) else self.placeholders):
-            yield from repeat((HOLE, PLACEHOLDER) if self.with_slots else PLACEHOLDER, slot)
+            yield repeat((HOLE, PLACEHOLDER) if self.with_slots else PLACEHOLDER, slot)
         for rows in plan.chunks(slot):
-            if self.with_slots:
-                yield from zip(rows.tolist(), range(slot, slot + len(rows)), strict=True)
-            else:
-                yield from rows.tolist()
-            slot += len(rows)
+            drawn = rows.tolist()
+            yield zip(drawn, range(slot, slot + len(drawn)), strict=True) if self.with_slots else drawn
+            slot += len(drawn)
 
 
 def refuse_empty_shares(plan: Plan, micro_batch: int) -> None:

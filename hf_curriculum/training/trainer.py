@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast
 from torch.utils.data import DataLoader
-from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.data.draws import DrawnCollator, DrawnDataset
@@ -29,15 +28,17 @@ from hf_curriculum.training.checkpoints import (
     read_curriculum,
     read_losses,
     refuse_other_plan,
-    require_complete,
     write_curriculum,
 )
+from hf_curriculum.training.checks import refuse_images_shared_in_vain, refuse_missing_evaluation
 from hf_curriculum.training.clock import TrainingClock
 from hf_curriculum.training.example_losses import example_losses
 from hf_curriculum.training.generation import generate_predictions
+from hf_curriculum.training.publishing import PublishingTrainer
 from hf_curriculum.training.randomness import may_be_random
 from hf_curriculum.training.ranked import rank_training_data
 from hf_curriculum.training.rounds import (
+    SCORING,
     RoundReader,
     decided_everywhere,
     measure_losses,
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 _INDEX = "example_index"
 
 
-class CurriculumTrainer(Trainer):
+class CurriculumTrainer(PublishingTrainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -84,6 +85,7 @@ class CurriculumTrainer(Trainer):
                 f"args is a {type(self.args).__name__}, which has no curriculum. Pass "
                 "CurriculumTrainingArguments(...); it takes everything TrainingArguments takes."
             )
+        refuse_images_shared_in_vain(self.model, self.data_collator, self.args.n_gpu)
         self._scores = scores
         self._plan: Plan | None = None
         self._ranking: Ranking | None = None
@@ -120,11 +122,7 @@ class CurriculumTrainer(Trainer):
 
     def _make_plan(self) -> Plan:
         args = self.args
-        if self.curriculum.signal == "metrics" and self.eval_dataset is None:
-            raise ValueError(
-                f"{type(self.curriculum).__name__} decides on what evaluate() returns, and there is no eval_dataset: "
-                "no decision could be taken. Pass eval_dataset=."
-            )
+        refuse_missing_evaluation(self.curriculum, self.eval_dataset)
         if self._ranking is None:
             self._ranking = rank_training_data(
                 self.train_dataset, self.curriculum, self.args.score_column, self._scores
@@ -162,13 +160,14 @@ class CurriculumTrainer(Trainer):
         return self._train_loader
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader:
-        collator = self.data_collator
+        collator, dropped = self.data_collator, self.args.dataloader_drop_last
         if description != "Training" and hasattr(collator, "without_augmentation"):
             self.data_collator = collator.without_augmentation()
+        self.args.dataloader_drop_last = dropped and description != SCORING
         try:
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         finally:
-            self.data_collator = collator
+            self.data_collator, self.args.dataloader_drop_last = collator, dropped
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
         return CurriculumSampler(
@@ -300,7 +299,7 @@ class CurriculumTrainer(Trainer):
             self._audit.plan = plan
         logger.info(f"Step {step}: {dict(plan.log[-1])}")
         if plan.known_steps > step:
-            stage = plan.stages[-1]
+            stage = plan.stage_at(step)
             self.log_curriculum({"round": stage.number + 1, "next_pool_size": stage.pool_size})
         elif step < self.state.max_steps:
             self.end_early()
@@ -321,7 +320,7 @@ class CurriculumTrainer(Trainer):
     # ---- Resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`Trainer.train`; `resume_from_checkpoint=True` takes the last checkpoint that is whole.
+        """`Trainer.train`; `resume_from_checkpoint=True` takes the last whole checkpoint, "me/model" one of the Hub.
 
         Raises:
             ValueError: there is no whole checkpoint, or it belongs to another plan.
@@ -329,7 +328,7 @@ class CurriculumTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
-            require_complete(resume_from_checkpoint)
+            resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
         self._plan = self.plan.with_log(())
         if resume_from_checkpoint:

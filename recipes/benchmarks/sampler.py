@@ -1,11 +1,16 @@
 """How fast and how small the sampler is, beside PyTorch's `RandomSampler` in the same run.
 
-    python recipes/benchmarks/sampler.py                # 3,000,000 examples, about a minute
-    python recipes/benchmarks/sampler.py --examples 100000 --json out.json
+    python recipes/benchmarks/sampler.py                # an epoch of 3,000,000; every curriculum up to 10,000,000
+    python recipes/benchmarks/sampler.py --sizes --json out.json                    # the epoch alone
+    python recipes/benchmarks/sampler.py --examples 0 --sizes 1000000 --curricula weighted node_sampling
 
 Every figure is the best of a few repetitions, the two sides in turn; memory is the largest growth of the resident set
 while an epoch of indices is drawn. Where DeepSpeed is installed, its curriculum sampler draws an epoch once; it draws
 batch by batch, so that its time depends on the batch size.
+
+The table of curricula asks of each: a cost per index that does not grow with the data (at most 1.5 × from 1,000,000
+to 10,000,000 examples), no more than `RandomSampler` over as many examples, and at most 8 bytes per example for
+everything that the plan refers to: order, scores, columns read and their names.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import gc
 import importlib.util
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +31,10 @@ from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from torch.utils.data import DataLoader, RandomSampler
 
 from hf_curriculum import IID, CurriculumSampler, Phases, Plan, make_plan
+
+# Beside this file, which may be run from anywhere.
+sys.path.insert(0, str(Path(__file__).parent))
+from sampler_cases import CASES, bound, endless, first_step, held_bytes
 
 BATCH = 32
 
@@ -173,16 +183,93 @@ def measure(size: int, repetitions: int) -> list[dict[str, object]]:
     return rows
 
 
+def measure_case(name: str, size: int, batch: int, repetitions: int) -> dict[str, object]:
+    """One curriculum over `size` examples: nanoseconds per drawn index beside `RandomSampler`, and bytes per example.
+
+    Both sides draw `size` indices. Indices are taken as a loader takes them, one by one; `rows` are the plan's arrays.
+    """
+    plan = bound(CASES[name], size, batch)
+    step, shuffled = first_step(plan), RandomSampler(Sized(size))
+    sampler = CurriculumSampler(plan, step)
+
+    def rows() -> None:
+        left = size
+        while left > 0:
+            for part in plan.chunks(step * plan.global_batch_size):
+                left -= len(part)
+                if left <= 0:
+                    return
+
+    times = in_turn(
+        {
+            "index": lambda: drain(endless(lambda: sampler, size)),
+            "rows": rows,
+            "RandomSampler": lambda: drain(shuffled),
+        },
+        repetitions,
+    )
+    held = held_bytes(plan)
+    return {
+        "curriculum": name,
+        "examples": size,
+        "batch": plan.global_batch_size,
+        **{f"{side}_ns": 1e9 * taken / size for side, taken in times.items()},
+        "ratio": times["index"] / times["RandomSampler"],
+        "million_rows_per_s": size / times["rows"] / 1e6,
+        "bytes_per_example": sum(held.values()) / size,
+        "held": {part: round(count / size, 2) for part, count in held.items() if count},
+    }
+
+
+def measure_cases(
+    sizes: list[int], batch: int, repetitions: int, names: Iterable[str] = tuple(CASES)
+) -> list[dict[str, object]]:
+    """Every curriculum at every size; `growth` is the cost per index relative to that at the size before."""
+    rows: list[dict[str, object]] = []
+    for name in names:
+        before = None
+        for size in sizes:
+            row = measure_case(name, size, batch, repetitions)
+            row["growth"] = row["index_ns"] / before if before else None
+            before = row["index_ns"]
+            rows.append(row)
+    return rows
+
+
+def as_markdown(rows: list[dict[str, object]]) -> str:
+    """The figures of `measure_cases` as a table."""
+    lines = [
+        "| curriculum | examples | batch | ns per index | × smaller size | `RandomSampler` | ratio | arrays, 10^6/s | "
+        "bytes per example |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        growth = "–" if row["growth"] is None else f"{row['growth']:.2f}"
+        lines.append(
+            f"| {row['curriculum']} | {row['examples']:,} | {row['batch']} | {row['index_ns']:.0f} | {growth} | "
+            f"{row['RandomSampler_ns']:.0f} | {row['ratio']:.2f} | {row['million_rows_per_s']:.1f} | "
+            f"{row['bytes_per_example']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=3_000_000, help="size of the data set")
+    parser.add_argument("--examples", type=int, default=3_000_000, help="size of the data set of the epoch; 0: none")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[10**5, 10**6, 10**7], help="sizes for every curriculum; none: skip"
+    )
+    parser.add_argument("--curricula", nargs="*", choices=list(CASES), default=list(CASES), help="only these")
+    parser.add_argument("--batch", type=int, default=BATCH, help="global batch size of the curricula")
     parser.add_argument("--repetitions", type=int, default=5, help="times each measurement is taken; the best counts")
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--markdown", type=Path, help="also write the table of the curricula here")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measure(options.examples, options.repetitions)
-    print(f"{options.examples:,} examples, batches of {BATCH}; best of {options.repetitions}")
+    rows = measure(options.examples, options.repetitions) if options.examples else []
+    if rows:
+        print(f"{options.examples:,} examples, batches of {BATCH}; best of {options.repetitions}")
     for row in rows:
         rest = "  ".join(
             f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
@@ -190,8 +277,13 @@ def main() -> None:
             if name != "what"
         )
         print(f"{row['what']:<48} {rest}")
+    cases = measure_cases(options.sizes, options.batch, options.repetitions, options.curricula)
+    if cases:
+        print(as_markdown(cases))
     if options.json:
-        options.json.write_text(json.dumps({"examples": options.examples, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps({"examples": options.examples, "rows": rows, "curricula": cases}, indent=1))
+    if options.markdown:
+        options.markdown.write_text(as_markdown(cases) + "\n")
 
 
 if __name__ == "__main__":

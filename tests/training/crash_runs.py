@@ -37,6 +37,8 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
+from hf_curriculum.pacing import Plan
+from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 NUM_ROWS = 90
 WIDTH = 6
@@ -60,7 +62,23 @@ def make_data() -> Dataset:
     data = Dataset.from_dict(
         {"x": x.tolist(), "labels": (x.sum(1) > 0).astype(int).tolist(), "difficulty": difficulty}
     )
-    return data.with_transform(noisy)
+    return add_columns(data).with_transform(noisy)
+
+
+def add_columns(data: Dataset) -> Dataset:
+    """What the curricula read beside the score: 45 real images, 15 of them hard, and two levels of others."""
+    rows = np.arange(NUM_ROWS)
+    columns = {
+        "level": np.where(rows % 2 == 0, 1.0, np.where(rows % 4 == 1, 0.1, 0.5)).astype(np.float32),
+        "hard": (rows % 6 == 0).astype(int),
+        "nodes": np.array(["a", "b", "c"])[rows // 20 % 3].tolist(),
+        "source": np.array(["first", "second"])[rows // 40 % 2].tolist(),
+        "length": rows * 7 % 31,
+        "picture": [f"picture {row // 2}" for row in rows],
+    }
+    for name, values in columns.items():
+        data = data.add_column(name, values)
+    return data
 
 
 class Net(nn.Module):
@@ -101,11 +119,11 @@ class Recorded(CurriculumTrainer):
 
 def make_task(job: dict) -> dict:
     """What is trained: rows and a classifier, or augmented pictures and a GIT or its adapters; all with dropout."""
-    if job["task"] not in ("captions", "lora"):
+    if job["task"] == "rows":
         data = make_data()
-        return {"model": Net(), "train_dataset": data, "eval_dataset": data.select(range(20))}
+        return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
     scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
-    scenes = scenes.select(range(NUM_ROWS))  # they bring a column `difficulty` of their own
+    scenes = add_columns(scenes.select(range(NUM_ROWS)))  # they bring a column `difficulty` of their own
     tokenizer = train_wordpiece(scenes, 300)
     sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
@@ -115,9 +133,16 @@ def make_task(job: dict) -> dict:
     return {
         "model": model,
         "train_dataset": scenes,
-        "eval_dataset": scenes.select(range(10)),
+        "eval_dataset": held_out(job, scenes, 10),
         "data_collator": collator,
     }
+
+
+def held_out(job: dict, data: Dataset, size: int) -> Dataset | dict[str, Dataset]:
+    """Rows to evaluate on; one set per level for a curriculum that compares levels."""
+    if job["curriculum"]["type"] != "adaptive_guidance":
+        return data.select(range(size))
+    return {f"level_{level}": data.select(range(first, first + size // 2)) for first, level in ((0, 0.1), (20, 0.5))}
 
 
 def train(job: dict) -> None:
@@ -135,7 +160,7 @@ def train(job: dict) -> None:
     args = CurriculumTrainingArguments(
         job["out"],
         curriculum=rule,
-        score_column="difficulty",
+        score_column=job.get("score_column", "difficulty"),
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
@@ -166,7 +191,12 @@ def train(job: dict) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         TrainerState.save_to_json = cut
-    trainer.train(resume_from_checkpoint=job.get("resume", False))
+    if job.get("kill_after") is not None:
+        # Whatever the process is doing then, it ends without another line of Python.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, job["kill_after"])
+    trainer.train(resume_from_checkpoint=checkpoint_of(job))
+    signal.setitimer(signal.ITIMER_REAL, 0)
     if trainer.args.process_index == 0:
         weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
         logged = [
@@ -174,14 +204,34 @@ def train(job: dict) -> None:
             for entry in trainer.state.log_history
             if "train_runtime" not in entry
         ]
+        plan = trainer.plan
         facts = {
             "weights": hashlib.sha256(weights).hexdigest(),
             "steps": trainer.state.global_step,
             "logged": logged,
-            "planned": [trainer.plan.step_rows(step).tolist() for step in range(trainer.plan.num_steps)],
+            # Where the losses say the order, those of earlier rounds are not kept.
+            "planned": None if plan.losses is not None else planned_rows(plan),
+            "log": plan.log,
             "lr": trainer.lr_scheduler.get_last_lr(),
         }
         Path(job["log"] + ".final").write_text(json.dumps(facts))
+
+
+def planned_rows(plan: Plan) -> list[list[int]]:
+    """The rows of each step."""
+    return [plan.step_rows(step).tolist() for step in range(plan.num_steps)]
+
+
+def checkpoint_of(job: dict) -> bool:
+    """Whether to resume; `"if possible"` begins anew where a run was killed before its first whole checkpoint."""
+    resume = job.get("resume", False)
+    if resume != "if possible":
+        return resume
+    try:
+        last_complete_checkpoint(job["out"])
+    except ValueError:
+        return False
+    return True
 
 
 def child(job: dict, rank: int, port: int) -> None:
@@ -209,7 +259,13 @@ def child(job: dict, rank: int, port: int) -> None:
 
 
 def launch(job: dict, limit: float = 120) -> None:
-    """Forks the job's processes and waits for them; when one of several dies, it kills the others."""
+    """Forks the job's processes and waits for them; when one of several dies, it kills the others.
+
+    A job `"unless_done"` is left out where an earlier one has come to the run's end already. The signals that
+    processes died of are written into `LOG.kills`, one line per launch.
+    """
+    if job.get("unless_done") and Path(job["log"] + ".final").exists():
+        return
     Path(job["log"]).parent.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -220,13 +276,14 @@ def launch(job: dict, limit: float = 120) -> None:
         if pid == 0:
             child(job, rank, port)
         running.append(pid)
-    end, failed = time.monotonic() + limit, False
+    end, failed, signals = time.monotonic() + limit, False, []
     while running:
         for pid in list(running):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 running.remove(pid)
                 failed |= status != 0
+                signals += [os.WTERMSIG(status)] if os.WIFSIGNALED(status) else []
         if running and (failed or time.monotonic() > end):
             time.sleep(0.3)
             for pid in running:
@@ -234,6 +291,9 @@ def launch(job: dict, limit: float = 120) -> None:
                 os.waitpid(pid, 0)
             running = []
         time.sleep(0.01)
+    if signals:
+        with open(job["log"] + ".kills", "a") as lines:
+            lines.write(f"{signals}\n")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
+from hf_curriculum.models.flamingo_build import add_image_token, flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git_build import git_from_config, small_git_config
 
 SIZE = 32
@@ -46,7 +47,13 @@ def small_git(tokenizer):
     return git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, image_size=SIZE, **sizes))
 
 
-BUILT = {"git": small_git}
+def small_flamingo(tokenizer):
+    add_image_token(tokenizer)
+    sizes = {"hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
+    return flamingo_from_config(small_flamingo_config(len(tokenizer), tokenizer=tokenizer, image_size=SIZE, **sizes))
+
+
+BUILT = {"flamingo": small_flamingo, "git": small_git}
 """A tiny one of each model of the library."""
 
 
@@ -74,7 +81,8 @@ def test_every_combination(scored, model_name, tmp_path):
     torch.manual_seed(0)
     model = BUILT[model_name](tokenizer)
     assert isinstance(model, MODELS[model_name])
-    collator = CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12)
+    prefix = "<image> " if model_name == "flamingo" else ""
+    collator = CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12, prefix=prefix)
     for score, (name, fields) in itertools.product(SCORERS, RULES.items()):
         rule = curriculum_from({"type": name, **fields})
         args = CurriculumTrainingArguments(

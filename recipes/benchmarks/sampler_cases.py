@@ -1,0 +1,193 @@
+"""Every curriculum and every way to put batches together, bound to made-up data of any size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hf_curriculum.ordering import Groups, Ranking, rank_scores
+from hf_curriculum.pacing import (
+    IID,
+    AdaptiveGuidance,
+    BabySteps,
+    ByImage,
+    ByLength,
+    ByNode,
+    Curriculum,
+    Filter,
+    Growing,
+    GuidanceSchedule,
+    NodeSampling,
+    Observed,
+    Phases,
+    Plan,
+    SelfPaced,
+    Staged,
+    Weighted,
+    make_plan,
+)
+
+LEVELS = (0.1, 0.3, 0.5, 0.7, 1.0)
+NODES = 1000
+CAPTIONS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule as it is measured.
+
+    Args:
+        rule: the curriculum.
+        levels: whether its scores are levels of guidance; otherwise they are real numbers.
+        observe: number of the decision and of examples → what it is decided on, for a signal-paced rule.
+        decisions: how many decisions lie behind.
+        batch: the global batch size, where it is another than that of the other cases.
+    """
+
+    rule: Curriculum
+    levels: bool = False
+    observe: Callable[[int, int], Mapping[str, Any]] = lambda number, size: {}
+    decisions: int = 0
+    batch: int | None = None
+
+
+def _losses(number: int, size: int) -> Mapping[str, Any]:
+    return {"losses": np.random.default_rng(number).random(size, dtype=np.float32)}
+
+
+def _level_metrics(number: int, size: int) -> Mapping[str, Any]:
+    return {"metrics": {f"eval_level_{level:g}_probability": number * level for level in LEVELS}}
+
+
+def _accuracy(number: int, size: int) -> Mapping[str, Any]:
+    return {"metrics": {"eval_retrieval_accuracy": 0.95}}
+
+
+_NODE_SAMPLING = Case(NodeSampling(epochs=4), observe=_accuracy, decisions=5)
+
+CASES: dict[str, Case] = {
+    "iid": Case(IID(epochs=2)),
+    "phases": Case(Phases(4, 1)),
+    "filter": Case(Filter(0.5, Phases(4, 1))),
+    "growing": Case(Growing(epochs=1)),
+    "weighted": Case(Weighted(temperature=1.0, epochs=1)),
+    "staged": Case(Staged({"part 0": IID(epochs=1), "part 1": Phases(2, 1)})),
+    "guidance_schedule": Case(GuidanceSchedule(epochs=6, curriculum_epochs=5), levels=True),
+    "baby_steps": Case(
+        BabySteps(4, patience=1, epochs=6), observe=lambda *_: {"metrics": {"eval_loss": 1.0}}, decisions=3
+    ),
+    "self_paced": Case(SelfPaced(epochs=5), observe=_losses, decisions=2),
+    "adaptive_guidance": Case(
+        AdaptiveGuidance(epochs=6, curriculum_epochs=5), levels=True, observe=_level_metrics, decisions=4
+    ),
+    "node_sampling": _NODE_SAMPLING,
+    "node_sampling, batch 256": replace(_NODE_SAMPLING, batch=256),
+    "iid, by_image": Case(IID(epochs=1, batches=ByImage(CAPTIONS))),
+    "iid, by_length": Case(IID(epochs=1, batches=ByLength())),
+    "iid, by_node": Case(IID(epochs=1, batches=ByNode())),
+}
+"""By name: the type of the curriculum, and of the batches where they are not of single examples."""
+
+
+def _evenly(names: Iterable[str], size: int, count: int) -> Groups:
+    """`count` groups of random rows, as even as can be."""
+    code = np.random.default_rng(3).permutation(np.arange(size, dtype=np.int32) % count)
+    starts = np.searchsorted(np.sort(code), np.arange(count + 1)).astype(np.int64)
+    return Groups(tuple(names), starts, np.argsort(code, kind="stable").astype(np.int32))
+
+
+def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
+    """What the rule reads of each row beside the score."""
+    reads = {**rule.reads, **(rule.batches.reads if rule.batches else {})}
+    count = {"nodes": NODES, "source": 2, "image_id": max(size // CAPTIONS, 1)}
+    rng = np.random.default_rng(2)
+    made: dict[str, np.ndarray | Groups] = {}
+    for name, kind in reads.items():
+        if kind == "groups":
+            some = min(count[name], size)
+            label = "part " if name == "source" else f"{name} "
+            made[name] = _evenly((f"{label}{number}" for number in range(some)), size, some)
+        elif name == "hard":
+            made[name] = (rng.random(size, dtype=np.float32) < 0.2).astype(np.float32)
+        else:
+            made[name] = rng.poisson(12, size).astype(np.float32)
+    return made
+
+
+def _ranking(case: Case, size: int) -> Ranking:
+    if not case.rule.needs_scores:
+        ranking = Ranking.unordered(size)
+    else:
+        rng = np.random.default_rng(1)
+        scores = rng.choice(LEVELS, size) if case.levels else rng.standard_normal(size, dtype=np.float32)
+        ranking = rank_scores(scores.astype(np.float32), "low")
+    return replace(ranking, columns=_columns(case.rule, size))
+
+
+def bound(case: Case, size: int, batch: int) -> Plan:
+    """The plan of a case over `size` examples, its decisions taken."""
+    batch = case.batch or batch
+    rule = case.rule
+    if isinstance(rule, NodeSampling):
+        # A round as long as an epoch, so that one round holds as many indices as are drawn.
+        rule = replace(rule, check_every=max(size // batch // 4, 1))
+    if isinstance(rule, AdaptiveGuidance):
+        rule = replace(rule, probe_examples=max(size // 100, 1))
+    plan = make_plan(rule, _ranking(case, size), global_batch_size=batch)
+    for number in range(case.decisions):
+        plan = plan.decided(Observed(plan.known_steps, **case.observe(number, size)))
+    return plan
+
+
+def first_step(plan: Plan) -> int:
+    """The step from which on a plan is measured: behind its last decision, what lies before being settled."""
+    return plan.log[-1]["step"] if plan.log else 0
+
+
+def held_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of all arrays, and of the names of groups, that a plan refers to; each is counted once, where it is met.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        Where it is held → bytes: `ranking.order`, `ranking.scores`, `ranking.columns`, and what the plan has beyond.
+    """
+    seen: set[int] = set()
+    parts = {
+        "order": plan.ranking.order,
+        "scores": plan.ranking.scores,
+        "columns": plan.ranking.columns,
+        "arranged order": plan.order,
+        "losses": plan.losses,
+        "layout": plan.layout,
+        "stages": plan.stages,
+    }
+    return {name: _held(value, seen) for name, value in parts.items()}
+
+
+def _held(value: Any, seen: set[int]) -> int:
+    if id(value) in seen or isinstance(value, (str, int, float, bool, type(None), Curriculum)):
+        return 0
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return value.nbytes if value.base is None else _held(value.base, seen)
+    if isinstance(value, Groups):
+        names = 0 if id(value.names) in seen else sum(map(len, value.names)) + 57 * len(value.names)
+        seen.add(id(value.names))
+        return names + _held(value.starts, seen) + _held(value.members, seen)
+    if isinstance(value, Mapping):
+        return sum(_held(item, seen) for item in value.values())
+    if isinstance(value, (tuple, list)):
+        return sum(_held(item, seen) for item in value)
+    inner = getattr(value, "__dict__", None) or getattr(getattr(value, "__self__", None), "__dict__", {})
+    return sum(_held(item, seen) for item in inner.values())
+
+
+def endless(parts: Callable[[], Iterable[Any]], count: int) -> Iterable[Any]:
+    """The first `count` of what `parts()` yields, again and again where it has fewer."""
+    return itertools.islice(itertools.chain.from_iterable(parts() for _ in itertools.count()), count)
