@@ -89,6 +89,10 @@ class CurriculumTrainingArguments(TrainingArguments):
                     f"would no longer say what a step trains on. Leave {name} off."
                 )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What `training_args.bin` holds, which is pushed with the model: all arguments but the Hub's token."""
+        return {**self.__dict__, "hub_token": None}
+
     def to_dict(self) -> dict[str, Any]:
         """All arguments as a JSON-able mapping, the curriculum as its own mapping."""
         values = super().to_dict()

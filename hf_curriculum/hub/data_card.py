@@ -1,0 +1,256 @@
+"""The card of a scored data set: what was scored and how, in figures, tables and three lines of code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from PIL import Image
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.images import to_rgb
+from hf_curriculum.hub.ends import of_different_images, rank_for_show
+from hf_curriculum.hub.figures import score_distribution
+from hf_curriculum.hub.figures.canvas import to_png
+from hf_curriculum.hub.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
+from hf_curriculum.ordering.bucketed import BucketIndex
+from hf_curriculum.ordering.bucketed.card import configurations
+from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.score_files import provenance_markdown
+
+TAGS = ("curriculum-learning", "hf_curriculum")
+_BUCKET = re.compile(r"bucket_\d+")
+_THUMBNAIL = 160
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """What a card tells of.
+
+    Args:
+        repo_id: where the data set goes, "me/flickr30k-scored".
+        splits: the scored splits by name.
+        split: the one that figures and examples are taken from, and that buckets were cut in.
+        index: the buckets, if there are some.
+        num_examples: how many of the easiest and of the hardest examples are shown.
+        thumbnails: whether their images are shown too.
+        license: the Hub's short name of the data's licence.
+        description: the author's own words, Markdown, above everything else.
+
+    Example:
+        >>> card = DataCard("me/scored", {"train": scored}, "train")
+        >>> text = card.render()
+    """
+
+    repo_id: str
+    splits: Mapping[str, Dataset]
+    split: str
+    index: BucketIndex | None = None
+    num_examples: int = 5
+    thumbnails: bool = False
+    license: str | None = None
+    description: str = ""
+    _pictures: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The split that figures and examples are taken from."""
+        return self.splits[self.split]
+
+    def render(self, previous: str | None = None) -> str:
+        """The text of `README.md`.
+
+        Args:
+            previous: the card that is there now: everything in it that no push wrote stays.
+
+        Raises:
+            ValueError: the header of the card that is there cannot be read.
+        """
+        old, body = split_front_matter(previous or "")
+        if not body.strip():
+            described = f"\n{self.description.strip()}\n" if self.description.strip() else ""
+            body = f"\n# {plain(self.repo_id.rpartition('/')[2])}\n{described}"
+        return self.front(old) + renewed(body, self._render_section())
+
+    def files(self) -> dict[str, bytes]:
+        """The pictures of the card, by path; complete once it is rendered."""
+        return dict(self._pictures)
+
+    def front(self, old: Mapping[str, Any] | None = None) -> str:
+        """The YAML header, with what `old` says of other matters than ours."""
+        # `dataset_info` describes the data that was there before
+        old = {name: value for name, value in (old or {}).items() if name not in ("dataset_info", "size_categories")}
+        ours = self.configurations()
+        taken = {config["config_name"] for config in ours}
+        others = [
+            config
+            for config in old.pop("configs", None) or []
+            if isinstance(config, dict)
+            and config.get("config_name") not in taken
+            and not _BUCKET.fullmatch(str(config.get("config_name")))
+        ]
+        tags = old.pop("tags", None) or []
+        rows = sum(map(len, self.splits.values()))
+        size = next((name for limit, name in _SIZES if rows < limit), "n>10M")
+        told: dict[str, Any] = {}
+        if self.license is not None:
+            told["license"] = self.license
+        if {IMAGE, CAPTION} <= set(self.dataset.column_names):
+            told["task_categories"] = ["image-to-text"]
+        return front_matter(
+            {
+                **{name: value for name, value in old.items() if name not in told},
+                **told,
+                "tags": list(dict.fromkeys([*([tags] if isinstance(tags, str) else tags), *TAGS])),
+                "size_categories": [size],
+                "configs": [*ours, *others],
+            }
+        )
+
+    def configurations(self) -> list[dict[str, Any]]:
+        """The `configs:` of the header: everything, and one for each bucket."""
+        whole = [{"split": name, "path": f"data/{name}-*"} for name in self.splits]
+        if self.index is None:
+            return [{"config_name": "default", "default": True, "data_files": whole}]
+        every, *single = configurations(self.index, self.split)
+        rest = [part for part in whole if part["split"] != self.split]
+        return [{**every, "data_files": [*every["data_files"], *rest]}, *single]
+
+    def _render_section(self) -> str:
+        template = (files("hf_curriculum.hub") / "templates" / "data_card.md").read_text("utf-8")
+        provenance = read_provenance(self.dataset)
+        text = Template(template).substitute(
+            summary=self._summary(),
+            use=self._code(),
+            note=self._note(),
+            figures="\n".join(self._figure(number, name) for number, name in enumerate(provenance)),
+            buckets=self._bucket_table(),
+            examples="\n".join(self._examples(number, name) for number, name in enumerate(provenance)),
+            scores=provenance_markdown(DatasetDict(self.splits)).rstrip("\n"),
+        )
+        return re.sub(r"\n{3,}", "\n\n", text)
+
+    def _summary(self) -> str:
+        counts = ", ".join(f"{len(part):,} in `{name}`" for name, part in self.splits.items())
+        names = ", ".join(plain(name, 80) for name in read_provenance(self.dataset))
+        return f"Examples with a score of their difficulty: {counts}. Scores: {names}."
+
+    def _code(self) -> str:
+        lines = ["from datasets import load_dataset", ""]
+        if self.index is None:
+            return "\n".join([*lines, f'data = load_dataset("{self.repo_id}", split="{self.split}")'])
+        return "\n".join(
+            [
+                *lines,
+                f'easiest = load_dataset("{self.repo_id}", "bucket_0", split="{self.split}", streaming=True)',
+                f'everything = load_dataset("{self.repo_id}", split="{self.split}")',
+            ]
+        )
+
+    def _note(self) -> str:
+        column = self.index.score_column if self.index else next(iter(read_provenance(self.dataset)))
+        # As JSON in ASCII it is also a Python string on one line; nothing in it looks like HTML or ends the block.
+        name = re.sub("[<>&`]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(column))
+        code = f"CurriculumTrainingArguments(curriculum=Phases(4), score_column={name}, …)"
+        return (
+            "This needs nothing but `datasets`. With `hf_curriculum` the loaded data goes into a `CurriculumTrainer` "
+            "as it is; where each score came from and which end of it is easy are in its features:\n\n"
+            f"```python\n{code}\n```"
+        )
+
+    def _figure(self, number: int, column: str) -> str:
+        scores = score_values(self.dataset, column)
+        if not np.isfinite(scores).any():
+            return f"{plain(column, 80)}: no example of `{self.split}` could be scored.\n"
+        easy = read_provenance(self.dataset)[column].easy
+        cuts: dict[str, Any] = {}
+        if self.index is not None and column == self.index.score_column:
+            easy = self.index.easy
+            known = [mark for mark in self.index.thresholds if mark is not None]
+            if len(known) == len(self.index.thresholds):
+                cuts = {"cuts": known, "shares": [size / self.index.num_rows for size in self.index.sizes]}
+        png = to_png(score_distribution(scores, name=one_line(column, 80), easy=easy, **cuts))
+        readable = re.sub(r"[^A-Za-z0-9]+", "_", column)[:60].strip("_")
+        path = self._add(f"scores_{number}{'_' * bool(readable)}{readable}.png", png)
+        return f"![{plain(column, 80)}]({path})\n"
+
+    def _bucket_table(self) -> str:
+        index = self.index
+        if index is None:
+            return ""
+        rows = [
+            (f"bucket_{number}", f"{bucket.rows:,}", *(_mark(end) for end in (bucket.lowest, bucket.highest)))
+            for number, bucket in enumerate(index.buckets)
+        ]
+        return (
+            f"## Buckets\n\nThe examples of `{self.split}`, cut by {index.cut} of {plain(index.score_column, 80)} "
+            f"({index.easy} = easy), easiest first; within a bucket the order is random. Each is a configuration.\n\n"
+            + table(("configuration", "examples", "lowest score", "highest score"), rows)
+            + "\n"
+        )
+
+    def _examples(self, number: int, column: str) -> str:
+        easy = read_provenance(self.dataset)[column].easy
+        if self.index is not None and column == self.index.score_column:
+            easy = self.index.easy
+        scores = score_values(self.dataset, column)
+        ranked = rank_for_show(scores, easy)
+        parts = []
+        for end, order in (("easiest", ranked), ("hardest", ranked[::-1])):
+            rows = of_different_images(self.dataset, order, self.num_examples)[: self.num_examples].tolist()
+            if rows:
+                parts.append(f"{plain(column, 80)}, {end}:\n\n{self._example_table(rows, scores)}")
+        return "\n".join(parts)
+
+    def _example_table(self, rows: Sequence[int], scores: np.ndarray) -> str:
+        named = [name for name in (CAPTION, IMAGE_ID) if name in self.dataset.column_names]
+        told = self.dataset.select_columns(named).select(rows) if named else [{}] * len(rows)
+        pairs = zip(rows, told, strict=True)
+        cells = [[_mark(scores[row]), *(one[name] for name in named), row] for row, one in pairs]
+        text = table(["score", *named, "row"], cells)
+        if not self.thumbnails or IMAGE not in self.dataset.column_names:
+            return text
+        pictures = []
+        for row, one in zip(rows, self.dataset.select_columns([IMAGE]).select(rows), strict=True):
+            if one[IMAGE] is not None:
+                small = _thumbnail(one[IMAGE])
+                # Named by its content: an image that is shown twice is stored once.
+                path = self._add(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
+                pictures.append(f"![row {row}]({path})")
+        return f"{text}\n{' '.join(pictures)}\n" if pictures else text
+
+    def _add(self, name: str, content: bytes) -> str:
+        path = f"figures/{name}"
+        self._pictures[path] = content
+        return path
+
+
+def write_files(content: Mapping[str, bytes], folder: Path) -> None:
+    """Writes files into a folder, by path."""
+    for path, data in content.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+
+
+def _mark(score: float | None) -> str | None:
+    return None if score is None else f"{score:.4g}"
+
+
+def _thumbnail(image: Any) -> bytes:
+    small = to_rgb(image).copy()
+    small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
+    out = BytesIO()
+    small.save(out, format="JPEG", quality=82, optimize=True)
+    return out.getvalue()

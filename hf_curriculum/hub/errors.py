@@ -1,0 +1,128 @@
+"""What went wrong between here and the Hub, in words: what was asked, what the Hub said, what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}|(?<=[Bb]earer )[^\s'\"]+")
+_LONGEST = 300
+
+_MEANING = {
+    401: (
+        "The Hub knows no such token, or the repository is private and the token does not open it. Log in with "
+        "`hf auth login`, or pass `token=`."
+    ),
+    403: "The token may not do this. Give it the permission to write to this namespace, or name your own namespace.",
+    404: (
+        "There is no repository or revision of this name that the token may see. Check the name; a private "
+        "repository needs its owner's token."
+    ),
+    409: "The Hub is busy with another change of the same repository. Wait a moment.",
+    412: "Somebody else changed the repository in the meantime, and their change is not overwritten unseen.",
+    413: "The Hub found it too large. Use smaller shards, or fewer files.",
+    429: "The Hub limits how often it may be asked. Wait a few minutes.",
+}
+_HUB_FAILED = "The Hub itself has failed. Wait a few minutes; https://status.huggingface.co tells whether it is known."
+_NO_ANSWER = "The connection was cut, or could not be made. Check it, and HF_ENDPOINT and HF_HUB_OFFLINE."
+
+
+class HubError(RuntimeError):
+    """The Hub refused, failed or could not be reached.
+
+    Args:
+        message: what was tried, what came back, and what to do. It holds no token.
+        status: the HTTP status, None where there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def redact(text: str, token: str | bool | None = None) -> str:
+    """The text without tokens: this one, and whatever looks like one.
+
+    Example:
+        >>> redact("Bearer hf_abcdefghij0123456789")
+        'Bearer <token>'
+    """
+    if isinstance(token, str) and token.strip():
+        text = text.replace(token, "<token>").replace(token.strip(), "<token>")
+    return _TOKEN.sub("<token>", text)
+
+
+def check_token(token: str | bool | None) -> None:
+    """Refuses a token that no header can carry, before a library would print it in an error.
+
+    Raises:
+        ValueError: it has spaces, line breaks or letters outside ASCII, or is empty.
+    """
+    if isinstance(token, str) and not re.fullmatch(r"[!-~]+", token):
+        raise ValueError(
+            "The token given is empty, or has a space, a line break or a letter outside ASCII in it: it was not "
+            "copied as it is. It is not shown here. Copy it again, or use `hf auth login` and leave out `token=`."
+        )
+
+
+@contextmanager
+def explained(doing: str, kept: str, token: str | bool | None = None) -> Iterator[None]:
+    """Within it, an error of the Hub or of the way there becomes a `HubError`; any other stays what it is.
+
+    Args:
+        doing: what is tried, as the beginning of a sentence: "Pushing the scored data to me/flickr30k".
+        kept: what has not been lost, and how to go on.
+        token: what must not appear in a message.
+
+    Raises:
+        HubError: the Hub refused, failed or could not be reached.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import httpx
+
+    try:
+        yield
+    except HubError:
+        raise
+    except (HfHubHTTPError, httpx.HTTPError, OSError, RuntimeError) as error:
+        told = explain(error, doing, kept, token)
+        if told is None:
+            raise
+        clean = all(redact(str(part), token) == str(part) for part in _chain(error))
+        raise told from (error if clean else None)
+
+
+def explain(error: BaseException, doing: str, kept: str, token: str | bool | None = None) -> HubError | None:
+    """The error in words; None where it has nothing to do with the Hub.
+
+    Args:
+        error: what was raised.
+        doing: what was tried.
+        kept: what has not been lost, and how to go on.
+        token: what must not appear.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.utils import httpx
+
+    for part in _chain(error):
+        if isinstance(part, HfHubHTTPError) and part.response is not None:
+            status = part.response.status_code
+            said = " ".join((part.server_message or "").split())[:_LONGEST]
+            answer = f"the Hub answered {status}" + (f" (“{said}”)" if said else "")
+            meaning = _MEANING.get(status, _HUB_FAILED if status >= 500 else "")
+            return HubError(redact(_sentence(doing, answer, meaning, kept), token), status)
+        if isinstance(part, (httpx.HTTPError, OfflineModeIsEnabled, LocalTokenNotFoundError)):
+            said = " ".join(str(part).split())[:_LONGEST] or type(part).__name__
+            return HubError(redact(_sentence(doing, f"no answer ({said})", _NO_ANSWER, kept), token))
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _sentence(doing: str, answer: str, meaning: str, kept: str) -> str:
+    return " ".join(part for part in (f"{doing} failed: {answer}.", meaning, kept) if part)

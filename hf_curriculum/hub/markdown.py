@@ -1,0 +1,106 @@
+"""Text and data in Markdown files that stay inside their place, whatever they hold."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+START, END = "<!-- hf_curriculum: start -->", "<!-- hf_curriculum: end -->"
+"""What stands between them is written again by every push."""
+_SPECIAL = re.compile(
+    r"[\\`*_\[\]#|~$@^]"  # markup, wherever they stand
+    r"|\A[-+=]|(?<=\A\d)[.)](?!\S)|(?<=\A\d\d)[.)](?!\S)"  # lists and headings, at the beginning of a line
+    r"|(?<!\d)\.(?=\w)|\.(?=[^\W\d])|:(?=\S)"  # links and pictograms
+)
+_JOINERS = "\u200c\u200d"  # they hold letters apart and an emoji together, and do nothing else
+_FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+
+
+def one_line(text: object, limit: int | None = None) -> str:
+    """Text without line breaks, control characters or marks that turn the direction of writing.
+
+    Args:
+        text: anything.
+        limit: characters at most, then an ellipsis.
+    """
+    plain = "".join(
+        char if char in _JOINERS or unicodedata.category(char)[0] not in "CZ" else " " for char in str(text)
+    ).strip()
+    plain = re.sub(r" {2,}", " ", plain)
+    return plain if limit is None or len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
+
+
+def plain(text: object, limit: int | None = None) -> str:
+    """Text that Markdown shows as it is: no markup, HTML, link or table can begin in it.
+
+    Example:
+        >>> plain("a <b> | [c](d)")
+        'a &lt;b&gt; \\\\| \\\\[c\\\\](d)'
+    """
+    shown = _SPECIAL.sub(r"\\\g<0>", one_line(text, limit))
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], limit: int = 300) -> str:
+    """A Markdown table; every cell is escaped, None and empty text become a dash.
+
+    Args:
+        columns: the heading.
+        rows: cells.
+        limit: characters of a cell that are shown.
+    """
+    lines = [[plain(name, 80) for name in columns], ["---"] * len(columns)]
+    lines += [["–" if cell is None else plain(cell, limit) or "–" for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def front_matter(content: Mapping[str, Any]) -> str:
+    """A card's YAML header, marks included. Every text in it stands on one line, so none can end the header."""
+    text = yaml.safe_dump(_on_one_line(content), sort_keys=False, allow_unicode=True, width=float("inf"))
+    return f"---\n{text}---\n"
+
+
+def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """The header and the body of a card.
+
+    Args:
+        text: the card.
+
+    Raises:
+        ValueError: the header is no YAML mapping.
+    """
+    found = _FRONT.match(text)
+    if found is None:
+        return {}, text
+    try:
+        content = yaml.safe_load(found[1])
+    except yaml.YAMLError as error:
+        raise ValueError(f"The YAML header of the card cannot be read ({error}). Repair it, or remove it.") from error
+    if content is not None and not isinstance(content, dict):
+        raise ValueError(f"The YAML header of the card is a {type(content).__name__}, not a mapping. Repair it.")
+    return content or {}, text[found.end() :]
+
+
+def renewed(body: str, section: str) -> str:
+    """The body of a card with our section written anew; what people wrote around it stays.
+
+    Args:
+        body: as it is now, without its header.
+        section: Markdown, put between `START` and `END`.
+    """
+    before, start, rest = body.partition(START)
+    if not start:
+        before = body.rstrip("\n") + "\n\n"
+    return f"{before}{START}\n{section.strip(chr(10))}\n{END}{rest.partition(END)[2] or chr(10)}"
+
+
+def _on_one_line(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {one_line(name): _on_one_line(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_on_one_line(item) for item in value]
+    return one_line(value) if isinstance(value, str) else value

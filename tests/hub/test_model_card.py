@@ -1,0 +1,244 @@
+import inspect
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from torch import nn
+from transformers import Trainer
+
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, Phases, ScoreProvenance, attach_provenance
+from hf_curriculum.hub.markdown import END, START
+from hf_curriculum.hub.model_card import model_figures, render_model_card
+from hf_curriculum.hub.papers import PAPERS, paper_of
+from hf_curriculum.pacing import CURRICULA
+from hf_curriculum.training.hub_checkpoints import named_on_hub
+from hf_curriculum.training.run_facts import gather_facts
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def make(tmp_path, trainer=None, **arguments):
+    data = Dataset.from_dict(
+        {"x": [[1.0, 2.0]] * 8, "labels": [0, 1] * 4, "difficulty": np.arange(8, dtype=np.float32)}
+    )
+    made = ScoreProvenance("difficulty", "by hand", {"n": "<b>|"}, model="a/b")
+    data = attach_provenance(data, {"difficulty": made})
+    settings = {
+        "per_device_train_batch_size": 2, "report_to": [], "use_cpu": True, "disable_tqdm": True, "logging_steps": 1,
+        "save_strategy": "no", "eval_strategy": "steps", "eval_steps": 2, "score_column": "difficulty",
+        "curriculum": Phases(2, cut="value"), **arguments,
+    }  # fmt: skip
+    args = CurriculumTrainingArguments(str(tmp_path / "out"), **settings)
+    return CurriculumTrainer(Net(), args, train_dataset=data, eval_dataset=data, **(trainer or {}))
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    trainer = make(tmp_path_factory.mktemp("facts"))
+    trainer.train()
+    return json.loads(json.dumps(gather_facts(trainer, dataset="me/data"), allow_nan=False))
+
+
+def header_of(text):
+    found = re.match(r"^(\s*---[\r\n]+)([\S\s]*?)([\r\n]+---(\r\n|\n|$))", text)
+    return yaml.safe_load(found[2]), text[found.end() :]
+
+
+def test_the_facts_of_a_run(facts):
+    assert facts["cost"]["examples"] == 12
+    assert facts["cost"]["steps"] == 6
+    assert facts["cost"]["seconds"] >= 0
+    assert facts["data"] == {"name": "me/data", "rows": 8, "evaluation_rows": 8}
+    assert facts["score"]["provenance"]["scorer"] == "by hand"
+    assert facts["score"]["statistics"]["max"] == 7
+    assert facts["curriculum"] == {"type": "phases", "num_phases": 2, "cut": "value"}
+    assert facts["paper"] == "babylm"
+    assert [entry["step"] for entry in facts["history"]] == [2, 4, 6]
+    assert {entry["examples"] for entry in facts["history"]} == {4, 8, 12}
+    (loss,) = facts["results"]
+    assert loss["metric"] == "loss"
+    assert loss["value"] == facts["history"][-1]["eval_loss"]
+    assert facts["model"]["parameters"] == 6
+    assert facts["model"]["auto"] is None
+    assert facts["versions"]["torch"] == torch.__version__.partition("+")[0] or torch.__version__
+    assert facts["settings"]["examples per optimizer step"] == 2
+
+
+def test_the_card_is_rendered_from_facts_alone(facts):
+    text = render_model_card(facts)
+    header, body = header_of(text)
+    assert header["datasets"] == ["me/data"]
+    assert header["library_name"] == "transformers"
+    assert "@inproceedings{saha2024exploring" in body
+    assert "trained on 8 examples of me/data with the curriculum phases, ordered by difficulty (low = easy)" in body
+    assert "| examples trained on | 12 |" in body
+    assert re.search(r"\nphase +rule +pool", body)
+    assert "Decisions between rounds" not in body
+    assert "load_state_dict" in body  # no model of transformers
+    assert set(model_figures(facts)) == {"figures/pool_growth.png", "figures/validation_loss.png"}
+    assert all(f"]({path})" in body for path in model_figures(facts))
+    assert render_model_card(facts, text) == text
+    assert "\n# out\n" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"auto": "AutoModelForCausalLM", "is_ours": True}, ["import hf_curriculum.models", "trust_remote_code"]),
+        ({"auto": "AutoModel"}, ["model = AutoModel.from_pretrained(", "code is in `transformers`"]),
+        ({"auto": "AutoModel", "processor": "AutoTokenizer"}, ["import AutoModel, AutoTokenizer", "processor = Auto"]),
+        ({"is_adapter": True}, ["AutoPeftModel"]),
+        ({"base_model": "them/base"}, [", from them/base"]),
+    ],
+)  # fmt: skip
+def test_how_to_load_it(facts, changes, words):
+    text = render_model_card({**facts, "model": {**facts["model"], **changes}})
+    for word in words:
+        assert word in text
+    if changes.get("auto"):
+        code = text.partition("```python\n")[2].partition("```")[0]
+        compile(code, "card", "exec")
+    assert header_of(text)[0].get("base_model") == changes.get("base_model")
+
+
+def test_decisions_results_and_no_score(facts):
+    more = {
+        "decisions": [{"round": 0, "step": 4, "bucket": 1, "why": "<b>better</b> | worse"}],
+        "results": [{"metric": "CIDEr", "value": 0.51, "reference": 0.6, "source": "Karpathy test"}],
+        "score": None,
+        "paper": None,
+        "history": [],
+        "license": "mit",
+        "language": "en",
+        "tags": ["x"],
+    }
+    text = render_model_card({**facts, **more})
+    assert "| round | step | bucket | why |" in text
+    assert "&lt;b&gt;better&lt;/b&gt; \\| worse" in text
+    assert "| metric | ours | the paper's | measured on |" in text
+    assert "| CIDEr | 0.51 | 0.6 | Karpathy test |" in text
+    assert "The score:" not in text
+    assert "not that of one paper" in text
+    assert "validation_loss.png" not in text
+    assert header_of(text)[0]["tags"] == ["x", "curriculum-learning", "hf_curriculum"]
+    assert header_of(text)[0]["license"] == "mit"
+    assert "Nothing was evaluated." in render_model_card({**facts, "results": []})
+
+
+def test_nothing_in_the_facts_gets_out_of_its_place(facts):
+    bad = "<script>x</script>\n---\n```\n" + END + "W" * 10_240
+    hostile = json.loads(json.dumps(facts))
+    hostile["model"] |= {"name": bad, "class": bad, "base_model": bad, "type": bad}
+    hostile["data"]["name"] = bad
+    hostile["describe"] += "\n" + bad
+    hostile["score"]["column"] = hostile["score"]["provenance"]["scorer"] = bad
+    hostile["results"] = [{"metric": bad, "value": bad, "reference": bad, "source": bad}]
+    hostile["hardware"][bad] = bad
+    hostile["decisions"] = [{bad: bad}]
+    hostile |= {"license": bad, "language": bad, "tags": [bad]}
+    text = render_model_card(hostile)
+    header, body = header_of(text)
+    assert [line for line in text.splitlines() if line.startswith("---")] == ["---", "---", "---"]  # one in the plan
+    outside = re.sub(r"```\w*\n.*?\n```", "", body, flags=re.DOTALL)
+    assert set(re.findall(r"<[^>]*>", outside)) == {START, END}
+    assert "`" not in outside.replace("`curriculum.json`", "").replace("`transformers`", "").replace(r"\`", "")
+    assert body.count("\n## ") == 6
+    assert header["license"].startswith("<script>x</script> --- ```")
+
+
+def test_a_trainer_writes_its_card(tmp_path):
+    trainer = make(tmp_path)
+    trainer.create_model_card(paper="wsod", tags="mine", results=[{"metric": "m", "value": 1}])
+    out = tmp_path / "out"
+    first = (out / "README.md").read_text()
+    assert "nebbia2024image" in first
+    assert "| m | 1 | this run |" in first
+    told = json.loads((out / "training_facts.json").read_text())
+    assert render_model_card(told) == first
+    (out / "README.md").write_text(first.replace("# out\n", "# Mine\n\nMy words.\n"))
+    trainer.create_model_card(tags="mine")
+    assert "# Mine\n\nMy words.\n" in (out / "README.md").read_text()
+    (out / "README.md").write_text("---\nlibrary_name: peft\nbase_model: a/b\n---\n# Model Card for Model ID\n[More]")
+    trainer.create_model_card()
+    header, body = header_of((out / "README.md").read_text())
+    assert header["base_model"] == "a/b"
+    assert "[More]" not in body
+    with pytest.raises(ValueError, match="paper='x' is not known; babylm, simi_cl"):
+        trainer.create_model_card(paper="x")
+    with pytest.raises(ValueError, match="this card has no place for them"):
+        trainer.create_model_card(tasks="captioning")
+
+
+def test_a_token_does_not_reach_the_pickled_arguments(tmp_path):
+    args = make(tmp_path, hub_token="hf_abcdefghijkl").args
+    assert args.hub_token == "hf_abcdefghijkl"
+    saved = io.BytesIO()
+    torch.save(args, saved)
+    assert b"abcdefghijkl" not in saved.getvalue()
+    assert b"per_device_train_batch_size" in saved.getvalue()
+
+
+def test_the_hooks_of_transformers_are_still_what_they_were():
+    """These are overridden or called, so a change of theirs must be noticed here and not in a push."""
+    found = {
+        name: list(inspect.signature(getattr(Trainer, name)).parameters)[1:]
+        for name in ("init_hf_repo", "push_to_hub", "create_model_card", "_push_from_checkpoint")
+    }
+    assert found == {
+        "init_hf_repo": ["token", "private"],
+        "push_to_hub": ["commit_message", "blocking", "token", "revision", "private", "kwargs"],
+        "create_model_card": [
+            "language", "license", "tags", "model_name", "finetuned_from", "tasks", "dataset_tags", "dataset",
+            "dataset_args",
+        ],
+        "_push_from_checkpoint": ["checkpoint_folder"],
+    }  # fmt: skip
+    assert "self.push_in_progress" in inspect.getsource(Trainer._push_from_checkpoint)
+
+
+def test_without_training_data_it_is_a_trainer(tmp_path):
+    args = CurriculumTrainingArguments(str(tmp_path / "out"), report_to=[], use_cpu=True)
+    trainer = CurriculumTrainer(Net(), args)
+    trainer._save_curriculum()
+    assert not (tmp_path / "out" / "curriculum.json").exists()
+
+
+def test_every_paper_is_cited():
+    assert set(PAPERS) == {"babylm", "simi_cl", "tonics", "discl", "wsod"}
+    for paper in PAPERS.values():
+        assert re.match(r"@(inproceedings|article)\{\w+,\n", paper.bibtex)
+        assert paper.title in paper.bibtex
+        assert paper.bibtex.count("{") == paper.bibtex.count("}")
+    cited = {name: paper_of({"type": name}) for name in CURRICULA}
+    assert {name: paper for name, paper in cited.items() if paper} == {
+        "adaptive_guidance": "discl", "baby_steps": "simi_cl", "filter": "wsod", "guidance_schedule": "discl",
+        "node_sampling": "tonics", "phases": "wsod",
+    }  # fmt: skip
+    assert paper_of({"type": "phases", "cut": "value"}) == "babylm"
+    assert paper_of({"type": "phases", "pools": "exclusive"}) is None
+
+
+def test_what_names_a_repository(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert named_on_hub("me/model") == ("me/model", None)
+    assert named_on_hub("me/model@refs/pr/1") == ("me/model", "refs/pr/1")
+    assert named_on_hub("checkpoint-10") is None
+    assert named_on_hub("./out/checkpoint-10") is None
+    assert named_on_hub("/a/b") is None
+    (tmp_path / "out").mkdir()
+    assert named_on_hub("out/checkpoint-10") is None  # a folder here, mistyped or not
+    with pytest.raises(ValueError, match="is not whole"):
+        make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
