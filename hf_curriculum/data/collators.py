@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -35,12 +36,24 @@ class CaptionCollator:
             `DrawnCollator` seeds them for each example.
         ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
             authors.
+        prefix: put before each caption and not learnt (its labels are -100): `"<image> "` for Flamingo. It counts in
+            `max_length`.
+        vision_features: instead of pictures, what a frozen vision tower makes of them, by `image_id`
+            (`cache_vision_features`); `image_processor` is then None.
+        share_images: rows of a batch with the same `image_id` share one picture, which is then processed, and encoded
+            by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
+            the shared picture as the first of its rows drew. Not for `torch.nn.DataParallel`, which cuts batches up by
+            rows: start several GPUs with `torchrun` or `accelerate launch`.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
-        longest caption of the batch, in tokens.
+        longest caption of the batch, in tokens. With `vision_features`, in place of `pixel_values`, `image_features`
+        (B, image tokens, vision width) as they are stored. With `share_images`, one of either per image, in the order
+        of first rows, and `image_index` (B,) int64, the image of each row.
 
     Raises:
-        ValueError: the tokenizer cannot pad, a caption is empty, or the processor's pictures differ in size.
+        ValueError: the tokenizer cannot pad or does not know the prefix, a caption is empty, the processor's pictures
+            differ in size, features are given together with what works on pictures, or images are to be shared
+            where there are none or they have no ids.
         UnreadableImageError: a picture cannot be decoded (a ValueError too).
 
     Example:
@@ -63,6 +76,9 @@ class CaptionCollator:
         caption_column: str = CAPTION,
         augment: Callable[[Image.Image], Any] | None = None,
         ignore_padding: bool = True,
+        prefix: str = "",
+        vision_features: Mapping[str, np.ndarray] | None = None,
+        share_images: bool = False,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -70,15 +86,30 @@ class CaptionCollator:
                 "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is told by the "
                 "attention mask, so end tokens keep their labels."
             )
+        if vision_features is not None and (image_processor is not None or augment is not None):
+            raise ValueError(
+                "`vision_features` were given together with an `image_processor` or `augment`. Stored features "
+                "replace the pictures, which are not read: pass None for both, or train on pictures."
+            )
+        if share_images and image_processor is None and vision_features is None:
+            raise ValueError(
+                "`share_images=True` was given with neither an `image_processor` nor `vision_features`: in batches of "
+                "text alone there is nothing to share. Pass one of them, or leave `share_images` out."
+            )
+        self.share_images = share_images
         self.tokenizer, self.image_processor = tokenizer, image_processor
+        self.prefix, self.vision_features = prefix, vision_features
         self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
         self.image_column, self.caption_column = image_column, caption_column
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
+        self._given = _prefix_places(tokenizer, prefix) if prefix else range(0)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns it reads."""
-        return (self.caption_column,) if self.image_processor is None else (self.image_column, self.caption_column)
+        ids = (IMAGE_ID,) if self.share_images or self.vision_features is not None else ()
+        pictures = () if self.image_processor is None else (self.image_column,)
+        return (*ids, *pictures, self.caption_column)
 
     @property
     def is_random(self) -> bool:
@@ -102,13 +133,13 @@ class CaptionCollator:
             reader="The collator reads them.",
             remedy="Name yours with `CaptionCollator(image_column=, caption_column=)`, or load with `load_captioned`.",
         )
-        prepared: dict[str, Any] = {"caption": self._caption(example)}
-        if self.image_processor is None:
-            return prepared
-        image = self._image(example)
-        prepared["image"] = (
-            {"pixel_values": self._table(image)} if self._table else process_image(self.image_processor, image)
-        )
+        prepared: dict[str, Any] = {"caption": self.prefix + self._caption(example)}
+        if self.share_images:
+            # Which rows come first is known in `collate` alone; what draws random numbers is done here.
+            prepared["image_id"] = _checked_id(example[IMAGE_ID])
+            prepared["row"] = example if self.augment is None else {**example, self.image_column: self._image(example)}
+        elif self.image_processor is not None or self.vision_features is not None:
+            prepared["image"] = self._seen(example, self._image)
         return prepared
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -126,9 +157,33 @@ class CaptionCollator:
         batch["labels"] = batch["input_ids"].clone()
         if self.ignore_padding:
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
-        if self.image_processor is not None:
+        if self._given:
+            # Places are counted from the first token, wherever the padding is.
+            places = batch["attention_mask"].cumsum(-1) - 1
+            batch["labels"][(places >= self._given.start) & (places < self._given.stop)] = IGNORED
+        if self.share_images:
+            # Behind the text: `Trainer` takes the length of a batch from what comes first.
+            return batch | self._shared(prepared)
+        if self.image_processor is not None or self.vision_features is not None:
             batch = self._stack([item["image"] for item in prepared]) | batch
         return batch
+
+    def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """The pictures of the first row of each image, and which of them each row has."""
+        places: dict[str, int] = {}
+        index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
+        firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
+        read = self._image if self.augment is None else lambda row: row[self.image_column]
+        shared = self._stack([self._seen(row, read) for row in firsts])
+        return shared | {"image_index": torch.tensor(index)}
+
+    def _seen(self, example: dict[str, Any], read: Callable[[dict[str, Any]], Image.Image]) -> dict[str, torch.Tensor]:
+        """What the model sees of an example: its stored features, or the picture that `read` returns, processed."""
+        if self.vision_features is not None:
+            # Copied out of the file, so that a worker reads it and not the main process.
+            return {"image_features": torch.from_numpy(np.array(self.vision_features[example[IMAGE_ID]]))}
+        image = read(example)
+        return {"pixel_values": self._table(image)} if self._table else process_image(self.image_processor, image)
 
     def _caption(self, example: dict[str, Any]) -> str:
         caption = example[self.caption_column]
@@ -152,13 +207,37 @@ class CaptionCollator:
         return image if self.augment is None else to_rgb(self.augment(image), name="What `augment` returned")
 
     def _stack(self, outputs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        sizes = sorted({tuple(item["pixel_values"].shape) for item in outputs})
+        sizes = sorted({tuple(item["pixel_values"].shape) for item in outputs if "pixel_values" in item})
         if len(sizes) > 1:
             raise ValueError(
                 f"The image processor ({type(self.image_processor).__name__}) returned pictures of the sizes {sizes}, "
                 "which make no batch. Give it a fixed height and width, as `make_image_processor(224)` does."
             )
         return {name: torch.stack([item[name] for item in outputs]) for name in outputs[0]}
+
+
+def _checked_id(image_id: Any) -> Any:
+    """The image's id; one that is missing would make one image of all rows without an id."""
+    if image_id is None or image_id == "":
+        raise ValueError(
+            f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one picture: "
+            "different pictures would be taken for one. Give every row the id of its image."
+        )
+    return image_id
+
+
+def _prefix_places(tokenizer: Any, prefix: str) -> range:
+    """Where the prefix's tokens stand in a caption's, special tokens before them counted."""
+    tokens = tokenizer(prefix, add_special_tokens=False)["input_ids"]
+    if not tokens or tokenizer.unk_token_id in tokens:
+        raise ValueError(
+            f"The tokenizer ({type(tokenizer).__name__}) makes {tokenizer.convert_ids_to_tokens(tokens)} of `prefix="
+            f"{prefix!r}`, so the prefix would say nothing. Add its words first, `<image>` with "
+            "`add_image_token(tokenizer)`."
+        )
+    whole = tokenizer(prefix)["input_ids"]
+    start = next(place for place in range(len(whole)) if whole[place : place + len(tokens)] == tokens)
+    return range(start, start + len(tokens))
 
 
 class Augment:

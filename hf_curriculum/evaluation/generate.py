@@ -40,7 +40,8 @@ def generate_captions(
     Args:
         model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`.
         dataset: one row per picture (`one_row_per_image`); formats and transforms set on it are put aside.
-        processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`, a `CaptionCollator`).
+        processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`, a `CaptionCollator`). A collator's
+            `vision_features` are read in place of the pictures, by `image_id`.
         batch_size: pictures per call of `generate`.
         max_new_tokens: tokens at most per caption.
         num_beams: beams; 1 is greedy.
@@ -59,13 +60,15 @@ def generate_captions(
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
     """
     _check_positive(batch_size=batch_size, max_new_tokens=max_new_tokens, num_beams=num_beams)
+    features = getattr(processor, "vision_features", None)
+    column = image_column if features is None else IMAGE_ID
     require_columns(
         dataset.column_names,
-        [image_column],
-        reader="Captions are generated from pictures.",
+        [column],
+        reader="Captions are generated from pictures, or from features found by their ids.",
         remedy="Pass `image_column=`.",
     )
-    pictures = dataset.with_format(None).select_columns(image_column)
+    pictures = dataset.with_format(None).select_columns(column)
     weight = next(model.parameters())
     options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
     captions: list[str] = []
@@ -76,13 +79,17 @@ def generate_captions(
         tqdm(total=len(pictures), desc="captions", unit="image", delay=2, disable=not progress) as bar,
     ):
         for start in range(0, len(pictures), batch_size):
-            rows = enumerate(pictures[start : start + batch_size][image_column], start)
-            images = [to_rgb(image, name=f"The picture of row {row}") for row, image in rows]
-            pixels = processor.image_processor(images=images, return_tensors="pt")["pixel_values"]  # [b, 3, h, w]
-            ids = model.generate(pixel_values=pixels.to(weight.device, weight.dtype), **options)  # [b, length]
+            batch = pictures[start : start + batch_size][column]
+            if features is None:
+                images = [to_rgb(image, name=f"The picture of row {row}") for row, image in enumerate(batch, start)]
+                seen = {"pixel_values": processor.image_processor(images=images, return_tensors="pt")["pixel_values"]}
+            else:
+                seen = {"image_features": torch.from_numpy(np.stack([features[image_id] for image_id in batch]))}
+            seen = {name: values.to(weight.device, weight.dtype) for name, values in seen.items()}
+            ids = model.generate(**seen, **options)  # [b, length]
             texts = processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
             captions += [" ".join(text.split()) for text in texts]
-            bar.update(len(images))
+            bar.update(len(batch))
     return captions
 
 

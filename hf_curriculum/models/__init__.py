@@ -13,10 +13,13 @@ from transformers import (
     PreTrainedModel,
 )
 
+from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM
+from hf_curriculum.models.flamingo_config import CaptionFlamingoConfig
+from hf_curriculum.models.flamingo_model import CaptionFlamingoModel
 from hf_curriculum.models.git import CaptionGitForCausalLM, CaptionGitModel
 from hf_curriculum.models.git_config import CaptionGitConfig
 
-MODELS: dict[str, type[PreTrainedModel]] = {"git": CaptionGitForCausalLM}
+MODELS: dict[str, type[PreTrainedModel]] = {"git": CaptionGitForCausalLM, "flamingo": CaptionFlamingoForCausalLM}
 """Model classes by name."""
 
 AutoConfig.register(CaptionGitConfig.model_type, CaptionGitConfig, exist_ok=True)
@@ -24,4 +27,17 @@ AutoModel.register(CaptionGitConfig, CaptionGitModel, exist_ok=True)
 AutoModelForCausalLM.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
 AutoModelForImageTextToText.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
 
-__all__ = ["MODELS", "CaptionGitConfig", "CaptionGitForCausalLM", "CaptionGitModel"]
+AutoConfig.register(CaptionFlamingoConfig.model_type, CaptionFlamingoConfig, exist_ok=True)
+AutoModel.register(CaptionFlamingoConfig, CaptionFlamingoModel, exist_ok=True)
+AutoModelForCausalLM.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+AutoModelForImageTextToText.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+
+__all__ = [
+    "MODELS",
+    "CaptionFlamingoConfig",
+    "CaptionFlamingoForCausalLM",
+    "CaptionFlamingoModel",
+    "CaptionGitConfig",
+    "CaptionGitForCausalLM",
+    "CaptionGitModel",
+]

@@ -12,13 +12,14 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from hf_curriculum.models.git_attention import text_attention_mask
 from hf_curriculum.models.git_config import CaptionGitConfig
-from hf_curriculum.models.git_inputs import check_inputs, pad_left, text_positions
+from hf_curriculum.models.git_inputs import check_alternatives, check_inputs, pad_left, text_positions
 from hf_curriculum.models.git_layers import (
     CaptionGitEmbeddings,
     CaptionGitEncoder,
     CaptionGitProjection,
     build_vision_tower,
 )
+from hf_curriculum.models.git_shared import SharedImages, share_images
 
 
 class CaptionGitPreTrainedModel(PreTrainedModel):
@@ -93,14 +94,10 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        image_index: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
         """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width)."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("GIT reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
-        if pixel_values is not None and image_features is not None:
-            raise ValueError(
-                "Both `pixel_values` and `image_features` were given. The features replace the picture: pass one."
-            )
+        check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -114,28 +111,32 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
+            use_cache = self.config.use_cache and not self.training and image_index is None
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        shared = share_images(image_index, image_features, len(words), continues=past_key_values is not None)
+        own_images = image_features if shared is None else None
         past_length = check_inputs(
-            words, image_features, attention_mask, position_ids, past_key_values, self.config.max_position_embeddings
+            words, own_images, attention_mask, position_ids, past_key_values, self.config.max_position_embeddings
         )
         if position_ids is None:
             position_ids = text_positions(attention_mask, words.shape[1], words.device)
         hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
-        image_length = 0
-        if image_features is not None:
-            image_length = image_features.shape[1]
-            hidden_states = torch.cat([self.visual_projection(image_features), hidden_states], dim=1)
+        image_length = 0 if image_features is None else image_features.shape[1]
         text_mask = text_attention_mask(
             attention_mask,
             query_length=words.shape[1],
-            key_length=past_length + hidden_states.shape[1],
+            key_length=past_length + image_length + words.shape[1],
             device=words.device,
             implementation=self.config._attn_implementation,
         )
+        if shared is not None:
+            image_length = shared.image_rows
+            hidden_states = shared.join(self.visual_projection(image_features), hidden_states)
+        elif image_features is not None:
+            hidden_states = torch.cat([self.visual_projection(image_features), hidden_states], dim=1)
         return self._decode(
-            hidden_states, image_length, text_mask, past_key_values, output_hidden_states, output_attentions
+            hidden_states, image_length, text_mask, past_key_values, shared, output_hidden_states, output_attentions
         )
 
     def _decode(
@@ -144,6 +145,7 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         image_length: int,
         text_mask: torch.Tensor | None,
         past_key_values: Cache | None,
+        shared: SharedImages | None,
         output_hidden_states: bool | None,
         output_attentions: bool | None,
     ) -> BaseModelOutputWithPast:
@@ -153,12 +155,16 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         for index, layer in enumerate(self.encoder.layer):
             text_only = index == last and not output_hidden_states
             hidden_states, weights = layer(
-                hidden_states, image_length, text_mask, text_only, past_key_values=past_key_values
+                hidden_states, image_length, text_mask, text_only, past_key_values=past_key_values, shared=shared
             )
             states.append(hidden_states)
             attentions.append(weights)
+        text = hidden_states[:, image_length:] if output_hidden_states else hidden_states
+        if shared is not None:
+            text = shared.text_of(text)
+            states = [shared.repeated(part) for part in states] if output_hidden_states else states
         return BaseModelOutputWithPast(
-            last_hidden_state=hidden_states[:, image_length:] if output_hidden_states else hidden_states,
+            last_hidden_state=text,
             past_key_values=past_key_values,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=tuple(attentions) if output_attentions else None,
@@ -219,6 +225,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        image_index: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
         """Scores the next token after every text token; image positions are never scored.
@@ -241,6 +248,9 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             output_attentions: return what text attends to, a layer's weights being (batch, heads, text, image + text);
                 needs eager attention.
             return_dict: `False` returns a tuple.
+            image_index: where texts share pictures, the picture of each, (batch,) int64; there may then be fewer
+                pictures than texts. Each is encoded, and passes the decoder, once for all its texts, with the loss and
+                gradients (without dropout) of one picture per text. Nothing is cached.
             kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
 
         Returns:
@@ -248,7 +258,8 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
 
         Raises:
             ValueError: inputs that exclude each other, lengths that do not fit, a cache continued without positions,
-                weights asked of an attention that does not form them, `labels` with `logits_to_keep`.
+                weights asked of an attention that does not form them, `labels` with `logits_to_keep`, an `image_index`
+                that fits neither texts nor pictures.
         """
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError(
@@ -266,6 +277,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            image_index=image_index,
         )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.output(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
@@ -304,6 +316,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         *args: Any,
         pixel_values: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = False,
+        image_index: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """As in `GenerationMixin`, with each picture encoded once for all beams and steps.
@@ -316,6 +329,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             args: of `GenerationMixin.generate`.
             pixel_values: one picture per prompt, shape (batch, channels, height, width).
             interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
+            image_index: the picture of each prompt, as in `forward`: each picture is encoded once.
             kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
 
         Returns:
@@ -323,6 +337,10 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         """
         if pixel_values is not None:
             kwargs["image_features"] = self.git.encode_images(pixel_values, interpolate_pos_encoding)
+        if image_index is not None:
+            features = kwargs.get("image_features")
+            share_images(image_index, features, len(image_index), continues=False)
+            kwargs["image_features"] = features[image_index]
         prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
         mask, pad = kwargs.get("attention_mask"), self.generation_config.pad_token_id
         if prompts is not None and mask is None and pad is not None:

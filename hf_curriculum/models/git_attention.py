@@ -8,6 +8,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_curriculum.models.git_config import CaptionGitConfig
+from hf_curriculum.models.git_shared import SharedImages
 
 
 def text_attention_mask(
@@ -106,6 +107,7 @@ class CaptionGitSelfAttention(nn.Module):
         image_length: int,
         text_mask: torch.Tensor | None,
         past_key_values: Cache | None = None,
+        shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mixes values.
 
@@ -115,13 +117,15 @@ class CaptionGitSelfAttention(nn.Module):
             image_length: image rows at the head of `hidden_states`; 0 without an image or with a cached one.
             text_mask: of `text_attention_mask`.
             past_key_values: keys and values of earlier tokens.
+            shared: where texts share images; the rows are then those of its `join`, in a batch of one.
 
         Returns:
             Shape (batch, queries, width), and the text rows' weights (batch, heads, text, keys) or `None`.
         """
-        query = self._heads(self.query(query_states))  # (batch, heads, queries, head width)
-        key = self._heads(self.key(hidden_states))
-        value = self._heads(self.value(hidden_states))
+        query, key, value = self.query(query_states), self.key(hidden_states), self.value(hidden_states)
+        if shared is not None:
+            return self._shared(query, key, value, text_mask, shared)
+        query, key, value = (self._heads(states) for states in (query, key, value))  # (batch, heads, rows, head width)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         text_length = hidden_states.shape[1] - image_length
@@ -132,6 +136,29 @@ class CaptionGitSelfAttention(nn.Module):
         seen = slice(0, image_length)
         image, _ = self._attend(query[:, :, seen], key[:, :, seen], value[:, :, seen], None, is_causal=False)
         return torch.cat([image, text], dim=1), weights
+
+    def _shared(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        text_mask: torch.Tensor | None,
+        shared: SharedImages,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `forward` without a cache, on rows (1, rows, width): images among themselves, texts one by one."""
+        image_queries = query.shape[1] - (key.shape[1] - shared.image_rows)
+        text, weights = self._attend(
+            self._heads(shared.text_of(query[:, image_queries:])),
+            self._heads(shared.repeated(key)),
+            self._heads(shared.repeated(value)),
+            text_mask,
+            is_causal=True,
+        )
+        if image_queries == 0:
+            return text.flatten(0, 1)[None], weights
+        of_images = (self._heads(shared.split(states)[0]) for states in (query, key, value))
+        image, _ = self._attend(*of_images, None, is_causal=False)
+        return shared.join(image, text), weights
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -6,7 +6,14 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GitConfig, GitForCausalLM, PretrainedConfig, PreTrainedTokenizerBase, ViTConfig
+from transformers import (
+    GitConfig,
+    GitForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ViTConfig,
+)
 
 from hf_curriculum.models.git import CaptionGitForCausalLM
 from hf_curriculum.models.git_config import CaptionGitConfig
@@ -14,8 +21,12 @@ from hf_curriculum.models.git_config import CaptionGitConfig
 if TYPE_CHECKING:
     from peft import PeftModel
 
-LORA_TARGETS = r".*git\.encoder\.layer\.\d+\.attention\.self\.(query|value)"
-"""Modules that `add_lora` adapts by default, as a regular expression: the decoder's queries and values."""
+LORA_TARGETS = (
+    r".*(git\.encoder\.layer\.\d+\.attention\.self\.(query|value)"
+    r"|flamingo\.decoder\.layers\.\d+\.self_attn\.[qv]_proj|flamingo\.gated_layers\.\d+\.attention\.[qv]_proj)"
+)
+"""Modules that `add_lora` adapts by default, as a regular expression: queries and values of GIT's decoder, or of
+Flamingo's and its gated blocks."""
 
 # The same in both classes; the rest of `CaptionGitConfig` is about the output layer and the vision tower.
 _SHARED_WITH_STOCK = (
@@ -215,7 +226,11 @@ def load_vision_weights(model: CaptionGitForCausalLM, name_or_path: str) -> None
     Example:
         >>> load_vision_weights(git_from_config(paper_git_config()), "facebook/dino-vitb16")  # doctest: +SKIP
     """
-    tower = model.git.image_encoder
+    load_tower_weights(model.git.image_encoder, name_or_path)
+
+
+def load_tower_weights(tower: PreTrainedModel, name_or_path: str) -> None:
+    """As `load_vision_weights`, for a vision tower by itself."""
     loaded, report = type(tower).from_pretrained(
         name_or_path, config=tower.config, dtype=tower.dtype, output_loading_info=True
     )
@@ -232,7 +247,7 @@ def load_vision_weights(model: CaptionGitForCausalLM, name_or_path: str) -> None
 
 
 def add_lora(
-    model: CaptionGitForCausalLM,
+    model: PreTrainedModel,
     r: int = 8,
     alpha: int = 16,
     dropout: float = 0.0,
@@ -241,7 +256,7 @@ def add_lora(
     """Freezes the model and adds low-rank adapters, the only weights that train.
 
     Args:
-        model: what is adapted.
+        model: what is adapted: a GIT or a Flamingo.
         r: rank of the adapters.
         alpha: their output is scaled by alpha / r.
         dropout: dropout of the adapters' input.

@@ -77,7 +77,7 @@ class CaptionGitConfig(PretrainedConfig):
                 "head has the same width. Change one of the two."
             )
         # Before `super().__init__`, which hands the attention implementation on to the vision tower.
-        self.vision_config = _vision_config(vision_config)
+        self.vision_config = vision_config_from(vision_config)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -100,7 +100,7 @@ class CaptionGitConfig(PretrainedConfig):
         self.eos_token_id = eos_token_id
 
 
-def _vision_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
+def vision_config_from(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The vision tower's configuration as an object."""
     if given is None:
         return ViTConfig()
@@ -112,8 +112,8 @@ def _vision_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretraine
         given = GitVisionConfig(**fields) if is_git else AutoConfig.for_model(model_type, **fields)
     if not isinstance(getattr(given, "hidden_size", None), int):
         raise ValueError(
-            f"vision_config is a {type(given).__name__}, which has no `hidden_size`. GIT projects the vision tower's "
-            "hidden states and must know their width. Pass the configuration of a vision tower alone, for example "
-            "`CLIPConfig(...).vision_config`, or a dict with its `model_type`."
+            f"vision_config is a {type(given).__name__}, which has no `hidden_size`. The vision "
+            "tower's hidden states are projected, so their width must be known. Pass the configuration of a vision "
+            "tower alone, for example `CLIPConfig(...).vision_config`, or a dict with its `model_type`."
         )
     return given

@@ -19,6 +19,25 @@ def pad_left(prompts: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, t
     return prompts.gather(1, order), mask.gather(1, order)
 
 
+def check_alternatives(
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    pixel_values: torch.Tensor | None,
+    image_features: torch.Tensor | None,
+) -> None:
+    """Raises where one thing was given in two forms, or the text in none.
+
+    Raises:
+        ValueError: there is no text or two of them, or a picture and features.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("GIT reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
+    if pixel_values is not None and image_features is not None:
+        raise ValueError(
+            "Both `pixel_values` and `image_features` were given. The features replace the picture: pass one."
+        )
+
+
 def check_inputs(
     words: torch.Tensor,
     image_features: torch.Tensor | None,
@@ -31,7 +50,8 @@ def check_inputs(
 
     Args:
         words: embedded text, shape (batch, text, width).
-        image_features: shape (batch, image tokens, vision width).
+        image_features: shape (batch, image tokens, vision width); `None` too where texts share images, which
+            `share_images` has checked.
         attention_mask: shape (batch, text, cached text included).
         position_ids: shape (batch or 1, text).
         past_key_values: the cache, if any.
@@ -56,7 +76,8 @@ def check_inputs(
     if image_features is not None and image_features.shape[0] != batch:
         raise ValueError(
             f"There are {image_features.shape[0]} pictures for {batch} texts. Every text reads one picture: repeat "
-            "the pictures, or their `encode_images`, with `repeat_interleave`."
+            "the pictures, or their `encode_images`, with `repeat_interleave`, or say with `image_index` who reads "
+            "which."
         )
     if image_features is not None and past_length:
         raise ValueError(

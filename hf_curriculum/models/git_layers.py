@@ -11,6 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_curriculum.models.git_attention import CaptionGitSelfAttention
 from hf_curriculum.models.git_config import CaptionGitConfig
+from hf_curriculum.models.git_shared import SharedImages
 
 
 class CaptionGitEmbeddings(nn.Module):
@@ -78,13 +79,15 @@ class CaptionGitLayer(GradientCheckpointingLayer):
         text_mask: torch.Tensor | None,
         text_only: bool,
         past_key_values: Cache | None = None,
+        shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Shape (batch, image_length + text, width) to the same or, with `text_only`, to (batch, text, width).
 
-        `text_only` changes no result: it leaves out the image rows, which nothing reads after the last layer.
+        `text_only` changes no result: it leaves out the image rows, which nothing reads after the last layer. Where
+        images are `shared`, the batch is one: the rows of all images, `image_length` in number, then of all texts.
         """
         rows = hidden_states[:, image_length:] if text_only else hidden_states
-        mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, past_key_values)
+        mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, past_key_values, shared)
         attended = self.attention.output(mixed, rows)
         return self.output(self.intermediate(attended), attended), weights
 
