@@ -1,4 +1,7 @@
-"""What a trained model can do: captions generated for pictures, and how good they are."""
+"""What a trained model can do: captions generated for pictures, and how good they are.
+
+The BabyLM challenge's suite is in `hf_curriculum.evaluation.benchmarks`, which loads every model class.
+"""
 
 from __future__ import annotations
 

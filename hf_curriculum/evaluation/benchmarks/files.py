@@ -1,0 +1,129 @@
+"""Reading the benchmarks' files, with errors that say which line lacks what."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".PNG", ".JPG", ".JPEG")
+
+
+def need_folder(folder: Path, *, task: str) -> Path:
+    """The folder, if it is there.
+
+    Raises:
+        FileNotFoundError: it is not; the error says what else is.
+    """
+    if not folder.is_dir():
+        beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"`{task}` needs the folder {folder}, which does not exist; beside it there are {beside[:12]}. Get the "
+            "challenge's `evaluation_data` (see its README), or make small ones with `make_miniature_benchmarks`."
+        )
+    return folder
+
+
+def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a JSON Lines file, each an object with these fields.
+
+    Args:
+        file: one object per line; blank lines are passed over.
+        fields: what each must have.
+
+    Raises:
+        ValueError: a line is no JSON object, or lacks a field; the file is empty.
+    """
+    rows = []
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file anew."
+                ) from error
+            need_fields(row, fields, f"{file}, line {number}")
+            rows.append(row)
+    return need_rows(rows, file)
+
+
+def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
+    """Raises:
+    ValueError: `row` is no object, or lacks one of the fields.
+    """
+    missing = [name for name in fields if not isinstance(row, dict) or row.get(name) is None]
+    if missing:
+        found = sorted(row) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(
+            f"{where} has no {missing}; it has {found}. The item cannot be scored without. Check that the file is the "
+            "challenge's."
+        )
+
+
+def need_rows(rows: list[Any], file: Path) -> list[Any]:
+    """Raises:
+    ValueError: there are none.
+    """
+    if not rows:
+        raise ValueError(f"{file} has no items, so there is nothing to score. Get the file anew, or remove it.")
+    return rows
+
+
+def read_csv(file: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file with a heading, whatever mark its encoding begins with; None where a cell is empty.
+
+    Raises:
+        ValueError: it has no rows.
+    """
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        rows = [{name: cell or None for name, cell in row.items()} for row in csv.DictReader(stream)]
+    return need_rows(rows, file)
+
+
+def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:
+    """The folder's files by their names without the ending: those in `order` first, then by alphabet.
+
+    Raises:
+        FileNotFoundError: the folder is missing, or has no such file.
+    """
+    found = {
+        path.name.removesuffix(ending): path for path in sorted(need_folder(folder, task=task).glob(f"*{ending}"))
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"`{task}` reads {folder}/*{ending}, but there is no such file. Unpack the challenge's data there."
+        )
+    names = [name for name in order if name in found]
+    return {name: found[name] for name in [*names, *(name for name in found if name not in order)]}
+
+
+def find_pictures(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
+    """Paths of pictures, also where a copy has another format than the list says (`ball.png` for `ball.jpg`).
+
+    Args:
+        folder: names are relative to it.
+        names: of picture files.
+        task: for the error.
+
+    Raises:
+        FileNotFoundError: a picture is missing.
+    """
+    paths = [next(_candidates(folder / name), None) for name in names]
+    missing = [name for name, path in zip(names, paths, strict=True) if path is None]
+    if missing:
+        raise FileNotFoundError(
+            f"`{task}`: {len(missing):,} of {len(names):,} pictures are not in {folder}, the first is {missing[0]!r}. "
+            "A trial without its pictures cannot be scored. Add them, or leave this task out with `tasks=`."
+        )
+    return [path for path in paths if path is not None]
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    for candidate in (path, *(path.with_suffix(ending) for ending in _PICTURE_ENDINGS)):
+        if candidate.is_file():
+            yield candidate

@@ -1,0 +1,217 @@
+"""A whole suite on one model: the door that users and the command line take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_curriculum.evaluation.benchmarks.catalogue import BENCHMARKS, SUITES
+from hf_curriculum.evaluation.benchmarks.glue_settings import GlueSettings
+from hf_curriculum.evaluation.benchmarks.results import TaskResult
+from hf_curriculum.evaluation.benchmarks.run import Run
+from hf_curriculum.evaluation.benchmarks.scorer import TextImageScorer
+from hf_curriculum.evaluation.benchmarks.tables import macro_averages, markdown, write_results
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What a suite found.
+
+    Args:
+        tasks: by benchmark.
+        not_run: benchmark → why it was left out.
+        about: the model, the data and the settings.
+        table: Markdown.
+    """
+
+    tasks: dict[str, TaskResult]
+    not_run: dict[str, str]
+    about: dict[str, Any]
+    table: str
+
+    @property
+    def averages(self) -> dict[str, dict[str, float]]:
+        """Benchmark → measure → unweighted mean over its subtasks."""
+        return {name: result.averages for name, result in self.tasks.items()}
+
+    @property
+    def macro_averages(self) -> dict[str, float]:
+        """See `tables.macro_averages`."""
+        return macro_averages(self.tasks)
+
+
+def evaluate_suite(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    image_processor: Any | None = None,
+    suite: str = "babylm",
+    *,
+    data_dir: str | PathLike[str],
+    output_dir: str | PathLike[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    sources: Mapping[str, str] | None = None,
+    batch_size: int = 64,
+    glue: GlueSettings | None = None,
+    limit: int | None = None,
+    image_tokens: str | None = None,
+    prefix_token: str | None = None,
+    progress: bool = True,
+) -> SuiteResult:
+    """Runs the benchmarks of a suite, and writes tables and the challenge's predictions.
+
+    Scores are kept below `output_dir/scores` while they are made: a run that was killed goes on where it was, and a
+    second run of the same model on the same data is a matter of seconds. Scores of another model are made anew.
+
+    Args:
+        model: GIT, Flamingo, or a model of `transformers`, on the device it is to run on.
+        tokenizer: the model's.
+        image_processor: the model's; None for text alone.
+        suite: a key of `SUITES`.
+        data_dir: folder with the official files, the challenge's `evaluation_data`.
+        output_dir: for `results.json`, `results.md`, `predictions.json.gz` and `scores/`; None writes nothing.
+        tasks: keys of `BENCHMARKS`, or `"<benchmark>/<subtask>"`. By default all that the model can read and the
+            folder has; what is left out is in `not_run`.
+        sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or pictures (`winoground`, `vqa`).
+            Nothing is downloaded that is not named here.
+        batch_size: most texts that run through the model at once.
+        glue: how (Super)GLUE is fine-tuned.
+        limit: so many items of each subtask at most; for a try, and noted in the results.
+        image_tokens: of `TextImageScorer`.
+        prefix_token: of `TextImageScorer`.
+        progress: shows bars.
+
+    Raises:
+        ValueError: an unknown suite or task; pictures without an image processor; of a benchmark.
+        FileNotFoundError: a task that was asked for has no data, or there is no data at all.
+
+    Example:
+        >>> result = evaluate_suite(model, tokenizer, processor, data_dir="evaluation_data")  # doctest: +SKIP
+        >>> print(result.table)                                                               # doctest: +SKIP
+    """
+    if suite not in SUITES:
+        raise ValueError(f"suite={suite!r} is not known. There is {', '.join(SUITES)}; single tasks go into `tasks`.")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit={limit} leaves nothing to score. Pass 1 or more, or None for all items.")
+    folder, sources = Path(data_dir), dict(sources or {})
+    chosen = _asked(tasks) if tasks is not None else dict.fromkeys(SUITES[suite])
+    not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, image_processor)
+    _check_pictures(chosen, image_processor, not_run)
+    scorer = TextImageScorer(
+        model,
+        tokenizer,
+        image_processor,
+        batch_size=batch_size,
+        image_tokens=image_tokens,
+        prefix_token=prefix_token,
+    )
+    run = Run(
+        scorer=scorer,
+        data_dir=folder,
+        scores_dir=None if output_dir is None else Path(output_dir) / "scores",
+        sources=sources,
+        limit=limit,
+        progress=progress,
+        glue=glue or GlueSettings(),
+    )
+    results: dict[str, TaskResult] = {}
+    found = _so_far(run, suite, results, not_run)
+    for name, subtasks in chosen.items():
+        if name in not_run:
+            continue
+        results[name] = BENCHMARKS[name].run(replace(run, subtasks=subtasks))
+        logger.info("%s: %s", name, results[name].averages)
+        found = _so_far(run, suite, results, not_run)
+        if output_dir is not None:  # after each benchmark: the next may take hours, or fail
+            write_results(Path(output_dir), results, not_run, found.about, found.table)
+    return found
+
+
+def _so_far(run: Run, suite: str, results: Mapping[str, TaskResult], not_run: Mapping[str, str]) -> SuiteResult:
+    notes = _notes(run)
+    about = _about(run, suite) | {"notes": notes}
+    return SuiteResult(dict(results), dict(not_run), about, markdown(results, not_run, notes))
+
+
+def _asked(tasks: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+    """Benchmark → the subtasks asked for, None for all."""
+    if isinstance(tasks, str):
+        raise ValueError(f"tasks={tasks!r} is a single string. Pass a list of names, such as [{tasks!r}].")
+    asked: dict[str, tuple[str, ...] | None] = {}
+    for task in tasks:
+        name, _, subtask = task.partition("/")
+        if name not in BENCHMARKS:
+            raise ValueError(
+                f"{task!r} in `tasks` is not known. There are {', '.join(BENCHMARKS)}, and their subtasks as "
+                "'blimp/passive_1'."
+            )
+        if not subtask:
+            asked[name] = None
+        elif asked.get(name, ()) is not None:
+            asked[name] = (*(asked.get(name) or ()), subtask)
+    if not asked:
+        raise ValueError("`tasks` is empty, so nothing would be evaluated. Name some, or pass None for all.")
+    return asked
+
+
+def _left_out(
+    names: Sequence[str], folder: Path, sources: Mapping[str, str], image_processor: Any | None
+) -> dict[str, str]:
+    """Why benchmarks cannot be run, for those that cannot."""
+    reasons = {}
+    for name in names:
+        if BENCHMARKS[name].images and image_processor is None:
+            reasons[name] = "it has pictures, and no image processor was given"
+        elif not (folder / BENCHMARKS[name].folder).is_dir() and not (name in sources and not BENCHMARKS[name].images):
+            reasons[name] = f"{folder / BENCHMARKS[name].folder} does not exist"
+    if len(reasons) == len(names):
+        raise FileNotFoundError(
+            f"None of {', '.join(names)} can be run: {reasons}. Put the challenge's `evaluation_data` there, or make "
+            "small benchmarks with `make_miniature_benchmarks`."
+        )
+    for name, reason in reasons.items():
+        logger.warning("`%s` is not run: %s.", name, reason)
+    return reasons
+
+
+def _check_pictures(names: Mapping[str, Any], image_processor: Any | None, not_run: Mapping[str, str]) -> None:
+    seeing = [name for name in names if BENCHMARKS[name].images and name not in not_run]
+    if seeing and image_processor is None:
+        raise ValueError(
+            f"{seeing} were asked for, which have pictures, but there is no image processor. Pass the model's as "
+            "`image_processor=`; without sight these scores mean nothing."
+        )
+
+
+def _about(run: Run, suite: str) -> dict[str, Any]:
+    return {
+        "suite": suite,
+        "model": run.scorer.model.config.to_dict().get("_name_or_path") or type(run.scorer.model).__name__,
+        "architecture": type(run.scorer.model).__name__,
+        "fingerprint": run.scorer.fingerprint(),
+        "data_dir": str(run.data_dir),
+        "sources": dict(run.sources),
+        "prefix_token": run.scorer.tokenizer.convert_ids_to_tokens(run.scorer.encoder.prefix),
+        "image_tokens": run.scorer.image_text,
+        "limit": run.limit,
+        "glue": asdict(run.glue),
+    }
+
+
+def _notes(run: Run) -> list[str]:
+    notes = []
+    if run.limit is not None:
+        notes.append(f"Only the first {run.limit:,} items of each subtask were scored: a try, not a result.")
+    if (run.data_dir / "MINIATURE.txt").is_file():
+        notes.append("Miniature benchmarks made from drawn scenes: not comparable with the official ones.")
+    if run.scorer.encoder.num_cut:
+        notes.append(f"{run.scorer.encoder.num_cut:,} contexts were longer than the model reads and were cut.")
+    return notes
