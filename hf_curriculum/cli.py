@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from hf_curriculum import __version__
+from hf_curriculum.commands.evaluate import evaluate_command
 from hf_curriculum.commands.inspect import inspect_command
 from hf_curriculum.commands.plan import plan_command
+from hf_curriculum.commands.push import push_command
 from hf_curriculum.commands.report import report_command
 from hf_curriculum.commands.score import score_command
 from hf_curriculum.commands.train import train_command
@@ -18,7 +20,8 @@ app = typer.Typer(
     "2. hf-curriculum inspect scored\n\n"
     "3. hf-curriculum plan scored phases\n\n"
     "4. hf-curriculum train scored run --curriculum phases\n\n"
-    "5. hf-curriculum report run",
+    "5. hf-curriculum report run\n\n"
+    "6. hf-curriculum evaluate run/model",
     no_args_is_help=True,
     add_completion=True,
 )
@@ -35,6 +38,8 @@ app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
 app.command("train")(train_command)
 app.command("report")(report_command)
+app.command("evaluate")(evaluate_command)
+app.command("push")(push_command)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,9 @@ def test_from_pictures_and_captions_to_a_page_about_a_model(photos, tmp_path):
     assert "hf-curriculum report" in text
     assert (tmp_path / "run" / "model" / "config.json").is_file()
     assert "page:" in typed("report", tmp_path / "run", "--dataset", tmp_path / "scored")
+    evaluated = ("evaluate", tmp_path / "run" / "model", "--task", "blimp", "--limit", "4")
+    assert "blimp" in typed(*evaluated, "--output", tmp_path / "evaluation").lower()
+    assert (tmp_path / "evaluation" / "results.json").is_file()
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Easiest examples" in page
     again = ("--model", tmp_path / "run" / "model", "--curriculum", "iid", "--epochs", "1", "--batch-size", "4")
@@ -195,6 +198,8 @@ def test_from_pictures_and_captions_to_a_page_about_a_model(photos, tmp_path):
         (("inspect", "nowhere"), 2, "is no folder"),
         (("report", "nowhere"), 1, "needs a complete checkpoint"),
         (("train", "nowhere", "out"), 2, "is no folder"),
+        (("push", "nowhere", "me/data"), 2, "is no folder"),
+        (("evaluate", "nowhere"), 1, "nowhere"),
     ],
 )
 def test_commands_that_cannot_run_say_so(words, status, message, tmp_path, monkeypatch):
@@ -202,3 +207,17 @@ def test_commands_that_cannot_run_say_so(words, status, message, tmp_path, monke
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == status
     assert message in " ".join(result.output.split())
+
+
+def test_a_push_that_is_refused_ends_with_a_line(photos, tmp_path, monkeypatch):
+    from hf_curriculum.hub import push_scored as module
+    from hf_curriculum.hub.errors import HubError
+
+    def refuse(*args, **kwargs):
+        raise HubError("The Hub says no.", 403)
+
+    typed("score", photos, tmp_path / "scored")
+    monkeypatch.setattr(module, "push_scored", refuse)
+    result = CliRunner().invoke(app, ["push", str(tmp_path / "scored"), "me/data"])
+    assert result.exit_code == 1
+    assert "Error: The Hub says no." in result.output
