@@ -82,7 +82,7 @@ def test_the_tree_names_every_part_of_the_package():
 def test_options_in_commands_are_options():
     import ast
 
-    recipe = ast.parse((ROOT / "recipes" / "babylm_git.py").read_text())
+    recipe = ast.parse((ROOT / "recipes" / "babylm" / "settings.py").read_text())
     settings = next(node for node in recipe.body if isinstance(node, ast.ClassDef) and node.name == "Settings")
     fields = {item.target.id for item in settings.body if isinstance(item, ast.AnnAssign)}
     known = fields | {"preset", "output_dir", "seeds", "compare", "grid"}

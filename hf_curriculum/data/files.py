@@ -44,6 +44,8 @@ RULES = f"""It recognises:
 - a table with a file name ({", ".join(FILE_FIELDS)})
   and a caption or a list of captions ({", ".join(CAPTION_FIELDS)}):
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt;
+- the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
+  with such a folder as `images=`;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
   or with such folders called train, validation (valid, val, dev) and test."""

@@ -14,8 +14,10 @@ from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.files import UNSPLIT, choose_split, read_caption_files, refuse
 from hf_curriculum.data.folder import find_caption_file, find_split_folders
+from hf_curriculum.data.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.mapping import Columns, adopt, caption_columns, check_mapping
 from hf_curriculum.data.readable import drop_unreadable_images
+from hf_curriculum.data.url_lists import is_url_list, load_url_list, read_url_list
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,8 @@ def load_captioned(
         source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.files.RULES` says what is
             recognised, as does the error when nothing is.
         images: the folder of pictures of a caption file. None looks for the names in the file's own folder and in
-            `images/` beside it, and loads text alone, with a warning, if there is neither. False loads text alone.
+            `images/` beside it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
+            a list of addresses, the output folder of img2dataset.
         columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. Several columns of
             captions may be given as a list. Names left out are looked for under their usual aliases. Where nothing
             holds an image id, it is the file name (caption files) or a digest of the picture (data sets).
@@ -74,10 +77,14 @@ def load_captioned(
         >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"}, split="train")
     """
     check_mapping(columns)
-    if isinstance(source, (str, Path)) and Path(source).exists() and not _is_for_datasets(Path(source)):
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    options = {"images": images, "columns": columns, "split": split, "restval": restval}
+    if path is not None and (is_img2dataset(path) or is_url_list(path)):
         refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
-        options = {"images": images, "columns": columns, "split": split, "restval": restval}
-        splits, captions = read_caption_files(Path(source), **options), [CAPTION]
+        splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
+    elif path is not None and path.exists() and not _is_for_datasets(path):
+        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
         refuse({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
         loaded = _load(source, split, load_dataset_options)
@@ -88,6 +95,26 @@ def load_captioned(
         splits |= drop_unreadable_images(pictures, log_path=unreadable_log, num_proc=num_proc)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
+
+
+def _load_downloads(
+    path: Path, num_proc: int | None, images: str | Path | Literal[False] | None, **fixed: Any
+) -> Dataset:
+    """The output of `img2dataset`, or a list of addresses with the pictures of such an output."""
+    given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
+    refuse(given, f"{path} has one split, and its columns are fixed")
+    if path.is_dir():
+        refuse({} if images is None else {"images": images}, f"{path} holds its own pictures")
+        return load_img2dataset(path, num_proc=num_proc)
+    if images is False:
+        return Dataset(read_url_list(path))
+    if images is None:
+        raise ValueError(
+            f"{path} lists captions with addresses of pictures, which are not downloaded here. Download them with "
+            "img2dataset, and name its output folder: load_captioned(list, images='FOLDER'). images=False loads the "
+            "captions alone."
+        )
+    return load_url_list(path, images, num_proc=num_proc)
 
 
 def _is_for_datasets(path: Path) -> bool:

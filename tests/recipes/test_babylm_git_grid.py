@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from babylm.settings import Settings
 
 from hf_curriculum.training.settings import parse_settings
 
@@ -27,7 +28,7 @@ def recipe():
 
 
 def options_of(recipe, *options):
-    return parse_settings(recipe.Settings, recipe.PRESETS, default="smoke", argv=options)[1]
+    return parse_settings(Settings, recipe.PRESETS, default="smoke", argv=options)[1]
 
 
 @pytest.mark.parametrize("given", [("0,1,2",), ("0", "1", "2"), ("0,1", "2")])
@@ -73,14 +74,15 @@ def start(recipe, monkeypatch, tmp_path):
     def call(*options, error=None):
         made, written = [], []
 
-        def run(given):
+        def run(system, given):
+            assert system.name == "GIT"
             made.append(given)
             if error is not None and given["seed"] == 1:
                 raise error
             return {"eval_loss": 1.0}
 
-        monkeypatch.setattr(recipe, "run", run)
-        monkeypatch.setattr(recipe, "write_results", lambda *arguments: written.append(arguments))
+        monkeypatch.setattr("babylm.stages.run", run)
+        monkeypatch.setattr("babylm.study.write_results", lambda *arguments: written.append(arguments))
         monkeypatch.setattr(
             sys, "argv", ["babylm_git.py", "--preset", "smoke", "--output_dir", str(tmp_path), *options]
         )
@@ -91,7 +93,7 @@ def start(recipe, monkeypatch, tmp_path):
 
 
 def test_grid_and_compare_make_one_control_for_every_setting(start):
-    made, (study, controls, _) = start("--grid", "batch_size=8,16", "--compare", "--seeds", "0,1")
+    made, (_, study, controls, _) = start("--grid", "batch_size=8,16", "--compare", "--seeds", "0,1")
     assert [(given["batch_size"], given["curriculum"]["type"], given["seed"]) for given in made] == [
         (size, rule, seed) for seed in (0, 1) for rule in ("phases", "iid") for size in (8, 16)
     ]
@@ -102,12 +104,12 @@ def test_grid_and_compare_make_one_control_for_every_setting(start):
 
 
 def test_without_compare_the_first_of_a_grid_is_the_control(start):
-    assert start("--grid", "learning_rate=1e-3,1e-2")[1][1] == {"learning_rate=0.01": "learning_rate=0.001"}
-    assert start()[1][1] == {}
+    assert start("--grid", "learning_rate=1e-3,1e-2")[1][2] == {"learning_rate=0.01": "learning_rate=0.001"}
+    assert start()[1][2] == {}
 
 
 def test_compare_alone_keeps_its_names(start):
-    made, (study, controls, folder) = start("--compare")
+    made, (_, study, controls, folder) = start("--compare")
     assert controls == {"curriculum": "control"}
     assert [item.folder.name for item in study.runs] == ["curriculum-seed0", "control-seed0"]
     assert made[1]["output_dir"] == str(folder / "control-seed0")
@@ -128,7 +130,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(recipe, tmp_path, monkeypatch)
 
     whole = start(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "generate_captions", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("babylm.stages.generate_captions", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path / "killed")
     folder = tmp_path / "killed" / "curriculum-seed0"

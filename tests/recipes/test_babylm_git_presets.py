@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from babylm.settings import Settings
 
 from hf_curriculum import curriculum_from, make_plan
 from hf_curriculum.models.git_build import git_from_config, paper_git_config
@@ -29,11 +30,11 @@ def recipe():
 
 
 def settings_of(recipe, *options):
-    settings, _ = parse_settings(recipe.Settings, recipe.PRESETS, default="embedded", argv=options)
+    settings, _ = parse_settings(Settings, recipe.PRESETS, default="embedded", argv=options)
     return settings
 
 
-@pytest.mark.parametrize("name", ["smoke", "embedded", "paper", "baseline"])
+@pytest.mark.parametrize("name", ["smoke", "embedded", "paper", "baseline", "as_released", "organisers"])
 def test_presets_are_complete(recipe, name):
     values = dataclasses.asdict(settings_of(recipe, "--preset", name))
     assert set(read_preset(name, recipe.PRESETS)) == set(values)
@@ -63,12 +64,44 @@ def test_the_baseline_differs_in_its_curriculum_alone(recipe):
     assert baseline["curriculum"] == paper["control"]
 
 
-def test_every_value_of_the_paper_says_where_it_is_from():
-    lines = (ROOT / "presets" / "babylm_git" / "paper.yaml").read_text().splitlines()
+def test_as_released_differs_in_quirks_of_the_code_alone(recipe):
+    paper, released = (dataclasses.asdict(settings_of(recipe, "--preset", name)) for name in ("paper", "as_released"))
+    assert {name for name in paper if paper[name] != released[name]} == {
+        *("split_by", "split_seed", "tagger", "noun_tags", "noun_words", "curriculum", "control"),
+        *("image_mean", "image_std", "train_on_padding"),
+    }
+    assert released["curriculum"] == {**paper["curriculum"], "partial_batches": "keep"}
+    pairs_by_nouns = {2: 841_907, 3: 668_536, 5: 773_423, 6: 607_164}
+    scores = np.repeat(np.array(list(pairs_by_nouns), np.float32), list(pairs_by_nouns.values()))
+    plan = make_plan(curriculum_from(released["curriculum"]), scores, global_batch_size=32)
+    assert plan.num_draws == 15_054_492
+    assert plan.num_steps == 2 * (26_310 + 47_202 + 71_371 + 90_345)
+
+
+def test_the_organisers_preset_is_their_recipe(recipe):
+    settings = settings_of(recipe, "--preset", "organisers")
+    assert (settings.batch_size, settings.learning_rate, settings.weight_decay) == (128, 1e-4, 0.1)
+    assert (settings.warmup_steps, settings.max_grad_norm, settings.precision) == (5000, 1.0, "fp32")
+    assert (settings.text_weight, settings.text_blocks, settings.max_length) == (0.25, 128, 128)
+    assert (settings.freeze_vision, settings.variant, settings.has_text_stage) == (True, "T&C", False)
+    with pytest.raises(ValueError, match=r"text_weight=0.25 was given without text"):
+        settings_of(recipe, "--preset", "organisers", "--text", "none")
+
+
+def test_text_makes_the_variant(recipe):
+    assert settings_of(recipe, "--preset", "paper").variant == "C"
+    settings = settings_of(recipe, "--preset", "paper", "--text", "text_50M")
+    assert (settings.variant, settings.text_epochs, settings.text_batch_size) == ("T+C", 20, 256)
+    assert settings_of(recipe, "--preset", "paper", "--text", "text_50M", "--text_epochs", "0").variant == "C"
+
+
+@pytest.mark.parametrize("name", ["paper", "as_released", "organisers"])
+def test_every_value_of_a_paper_says_where_it_is_from(name):
+    lines = (ROOT / "presets" / "babylm_git" / f"{name}.yaml").read_text().splitlines()
     values = [
         line
         for line in lines
-        if re.match(r"\s*\w+: \S", line) and not re.match(r"\s*(type|image_std|eval_steps|model):", line)
+        if re.match(r"\s*\w+: \S", line) and not re.match(r"\s*(base|type|image_std|eval_steps|model):", line)
     ]
     bare = [line for line in values if "#" not in line]
     assert not bare
@@ -100,7 +133,9 @@ def test_what_cannot_be_read_ends_with_a_usage(recipe, capsys, options, message)
 
 
 def test_presets_that_cannot_be_read(recipe, tmp_path):
-    with pytest.raises(ValueError, match=r"The preset 'huge' is neither a file nor one of \['baseline', 'embedded'"):
+    with pytest.raises(
+        ValueError, match=r"The preset 'huge' is neither a file nor one of \['as_released', 'baseline', 'embedded'"
+    ):
         settings_of(recipe, "--preset", "huge")
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("learning_rat: 1\n")
@@ -115,6 +150,6 @@ def test_help_describes_every_field(recipe, capsys):
     with pytest.raises(SystemExit, match="0"):
         settings_of(recipe, "--help")
     text = " ".join(capsys.readouterr().out.split())
-    for field in dataclasses.fields(recipe.Settings):
+    for field in dataclasses.fields(Settings):
         assert f"--{field.name}" in text
     assert "share held out" in text

@@ -1,0 +1,122 @@
+"""Text as blocks of equally many tokens, without regard to where lines end."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset
+
+from hf_curriculum.columns import CAPTION, require_columns
+from hf_curriculum.data.text_cache import cached_arrow
+
+logger = logging.getLogger(__name__)
+
+INPUT_IDS = "input_ids"
+_LINES, _BLOCKS = 1000, 512
+
+
+def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: str = CAPTION) -> Dataset:
+    """All texts as one chain of tokens, cut into blocks of `size`; what is left at its end is dropped.
+
+    Every text keeps its special tokens (`[CLS] text [SEP]`), so a model sees where one ends. The blocks are written
+    once to the cache of `datasets`, two bytes a token for vocabularies up to 65,536, and memory-mapped.
+
+    Args:
+        dataset: rows of text, such as `load_text` returns.
+        tokenizer: of `transformers`, a fast one.
+        size: tokens of a block.
+        column: the column of texts.
+
+    Returns:
+        One row per block, column `input_ids` (a list of `size` integers), for `BlockCollator`.
+
+    Raises:
+        ValueError: there is no such column, `size` is below 2, or the text does not fill one block.
+
+    Source: the challenge's baseline, which trains on blocks of 128 tokens of its text.
+
+    Example:
+        >>> blocks = text_blocks(load_text("train_50M"), tokenizer, 128)  # doctest: +SKIP
+    """
+    if size < 2:
+        raise ValueError(f"`size={size}` was given. A block needs 2 tokens at least: one to see, one to predict.")
+    require_columns(dataset.column_names, [column], reader="Blocks are made of it.", remedy="Pass `column=`.")
+    kind = pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
+    schema = pa.schema({INPUT_IDS: pa.list_(kind)})
+    vocabulary = hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=12).hexdigest()
+    facts = ["blocks", 1, dataset._fingerprint, column, vocabulary, size]
+    blocks = cached_arrow(facts, lambda: _batches(dataset, tokenizer, size, column, kind), schema)
+    if not len(blocks):
+        raise ValueError(
+            f"The {len(dataset):,} texts have fewer than {size} tokens together, so they fill no block. Give more "
+            "text or a smaller `size`."
+        )
+    return blocks
+
+
+def _batches(dataset: Dataset, tokenizer: Any, size: int, column: str, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
+    waiting, held = [], 0
+    for batch in dataset.select_columns([column]).iter(_LINES):
+        ids = tokenizer(batch[column], add_special_tokens=True, return_attention_mask=False)[INPUT_IDS]
+        waiting += [np.asarray(line, dtype=np.int32) for line in ids]
+        held += sum(map(len, ids))
+        if held >= size * _BLOCKS:
+            tokens = np.concatenate(waiting)
+            whole = len(tokens) // size * size
+            yield _record(tokens[:whole], size, kind)
+            waiting, held = [tokens[whole:]], len(tokens) - whole
+    tokens = np.concatenate(waiting) if waiting else np.empty(0, np.int32)
+    whole = len(tokens) // size * size
+    if whole:
+        yield _record(tokens[:whole], size, kind)
+    logger.info("The last %d tokens fill no block of %d and are left out.", len(tokens) - whole, size)
+
+
+def _record(tokens: np.ndarray, size: int, kind: pa.DataType) -> pa.RecordBatch:
+    starts = pa.array(np.arange(0, len(tokens) + 1, size, dtype=np.int32))
+    lists = pa.ListArray.from_arrays(starts, pa.array(tokens.astype(kind.to_pandas_dtype())))
+    return pa.record_batch([lists], names=[INPUT_IDS])
+
+
+class BlockCollator:
+    """Batches of the rows that `text_blocks` makes: every token is seen and predicted.
+
+    Shapes: `input_ids`, `attention_mask`, `labels` (B, size) int64.
+
+    Raises:
+        ValueError: there is no column `input_ids`, or the blocks differ in length.
+
+    Example:
+        >>> BlockCollator()([{"input_ids": [2, 7, 3]}])["labels"]
+        tensor([[2, 7, 3]])
+    """
+
+    columns = (INPUT_IDS,)
+    is_random = False
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return self.collate([self.prepare(example) for example in examples])
+
+    def prepare(self, example: dict[str, Any]) -> np.ndarray:
+        """One block."""
+        require_columns(
+            example, self.columns, reader="The collator reads it.", remedy="Make blocks of text with `text_blocks`."
+        )
+        return np.asarray(example[INPUT_IDS], dtype=np.int64)
+
+    def collate(self, prepared: list[np.ndarray]) -> dict[str, torch.Tensor]:
+        """The batch of what `prepare` returned."""
+        sizes = sorted({len(block) for block in prepared})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"The blocks of a batch have {sizes} tokens, and they must have equally many: nothing is padded. Make "
+                "them with `text_blocks`, or give lines of text to `CaptionCollator(tokenizer, None)`."
+            )
+        ids = torch.from_numpy(np.stack(prepared))
+        return {INPUT_IDS: ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}

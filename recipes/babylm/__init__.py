@@ -1,0 +1,1 @@
+"""What BabyLM's recipes share: settings, data, the text and the caption stage, results."""

@@ -1,0 +1,187 @@
+"""Text corpora: a row per line, from files in the challenge's form, read without filling the memory."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import pickle
+import subprocess
+import sys
+
+import datasets
+import pytest
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum.data.text import Texts, load_text
+from hf_curriculum.data.text_pages import Releasing, release_pages
+from hf_curriculum.data.text_scenes import scene_lines, write_scene_text
+from hf_curriculum.data.tokenizer import train_wordpiece
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "train_50M"
+    folder.mkdir()
+    (folder / "childes.train").write_text("*MOT:\tdo you see it ?\n\n  \n*CHI:\tyes .\r\n", encoding="utf-8")
+    with gzip.open(folder / "wiki.train.gz", "wt", encoding="utf-8") as file:
+        file.write("\ufeff= Größe =\nein Satz\u2028noch einer\n")
+    (folder / "childes.dev").write_text("last one without an end", encoding="utf-8")
+    (folder / "README.txt").write_text("not a corpus\n")
+    return folder
+
+
+class TestFiles:
+    def test_splits_lines_and_sources(self, corpus):
+        text = load_text(corpus)
+        assert list(text) == ["train", "validation"]
+        assert text["train"]["caption"][:] == [
+            *("*MOT:\tdo you see it ?", "*CHI:\tyes .", "= Größe =", "ein Satz\u2028noch einer")
+        ]
+        assert text["train"]["source"][:] == ["childes", "childes", "wiki", "wiki"]
+        assert text["validation"][0] == {"caption": "last one without an end", "source": "childes"}
+
+    def test_one_split_one_file_or_text_files_alone(self, corpus, tmp_path):
+        assert load_text(corpus, split="validation").num_rows == 1
+        assert isinstance(load_text(corpus / "wiki.train.gz"), Dataset)
+        (tmp_path / "books" / "deep").mkdir(parents=True)
+        (tmp_path / "books" / "b.txt").write_text("two\n")
+        (tmp_path / "books" / "deep" / "a.txt").write_text("three\n")
+        assert load_text(tmp_path / "books")["caption"][:] == ["two", "three"]
+        (tmp_path / "poems").write_text("any name\n")
+        assert load_text(tmp_path / "poems")[0] == {"caption": "any name", "source": "poems"}
+
+    def test_written_once_and_again_when_a_file_changes(self, corpus, tmp_path):
+        first = load_text(corpus / "childes.dev")
+        assert load_text(corpus / "childes.dev").cache_files == first.cache_files
+        (corpus / "childes.dev").write_text("another line\n")
+        assert load_text(corpus / "childes.dev")["caption"][:] == ["another line"]
+        files = [file.suffix for file in (tmp_path / "cache" / "hf_curriculum" / "text").iterdir()]
+        assert files == [".arrow", ".arrow"]  # no draft is left
+
+    def test_blank_lines_are_counted(self, corpus, caplog):
+        with caplog.at_level(logging.INFO):
+            load_text(corpus, split="train")
+        assert "2 blank lines are left out." in caplog.text
+        assert "4 lines of text from childes.train, wiki.train.gz" in caplog.text
+
+    def test_many_rows_come_in_order(self, tmp_path):
+        (tmp_path / "long.train").write_text("".join(f"line {n}\n\n" for n in range(9000)))
+        text = load_text(tmp_path / "long.train")
+        assert text[[0, 4096, 8999]]["caption"] == ["line 0", "line 4096", "line 8999"]
+
+    def test_what_is_no_text(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="There is no file or folder"):
+            load_text(tmp_path / "nothing")
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "a.parquet").touch()
+        with pytest.raises(ValueError, match=r"holds no text: \['a.parquet'\]"):
+            load_text(tmp_path / "empty")
+        (tmp_path / "blank.train").write_text("\n \n")
+        with pytest.raises(ValueError, match="are blank: there is no text"):
+            load_text(tmp_path / "blank.train")
+        (tmp_path / "latin.train").write_bytes("é\n".encode("latin-1"))
+        with pytest.raises(ValueError, match="is not UTF-8"):
+            load_text(tmp_path / "latin.train")
+        assert not list((tmp_path / "cache" / "hf_curriculum" / "text").glob("*.arrow.*"))
+        with pytest.raises(ValueError, match=r"`split='test'` was given, but .* has \['train'\]"):
+            load_text(tmp_path / "blank.train", split="test")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are let go on Linux alone")
+def test_reading_everything_does_not_fill_the_memory(tmp_path):
+    program = f"""
+import datasets, random
+from pathlib import Path
+from hf_curriculum.data.text import load_text
+from hf_curriculum.data.word_count import count_words
+datasets.config.HF_DATASETS_CACHE = Path({str(tmp_path)!r})
+def mapped():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssFile")).split()[1]) / 1024
+text = load_text({str(tmp_path / "big.train")!r})
+before = mapped()
+most = {{}}
+for name, rows in (("ours", text), ("plain", text.with_format(None))):
+    most[name] = 0
+    for start in range(0, len(rows), 1000):
+        rows[start : start + 1000]
+        most[name] = max(most[name], mapped() - before)
+    rows = None
+print(most["ours"], most["plain"])
+"""
+    line = " ".join(["lorem ipsum dolor sit amet"] * 20) + "\n"
+    (tmp_path / "big.train").write_text(line * 60_000)  # 32 MB
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ours, plain = map(float, done.stdout.split())
+    assert ours < 8
+    assert plain > 25
+
+
+class TestReleasing:
+    def test_rows_are_read_again_after_their_pages_went(self, corpus):
+        text = load_text(corpus, split="train")
+        before = text["caption"][:]
+        released = release_pages([file["filename"] for file in text.cache_files])
+        assert released > 0 or sys.platform != "linux"
+        assert text["caption"][:] == before
+        assert release_pages(["/nowhere/else.arrow"]) == 0
+
+    def test_it_changes_nothing_and_counts_rows(self, monkeypatch):
+        calls = []
+        monkeypatch.setattr("hf_curriculum.data.text_pages.release_pages", calls.append)
+        transform = Releasing(["a.arrow"], every=3)
+        for size in (2, 2, 1, 5):
+            batch = {"caption": ["x"] * size}
+            assert transform(batch) is batch
+        assert calls == [("a.arrow",)] * 2
+        transform({"caption": ["x"]})
+        assert pickle.dumps(transform) == pickle.dumps(Releasing(["a.arrow"], every=3))
+        assert pickle.loads(pickle.dumps(transform)).every == 3
+
+    def test_without_a_list_of_mappings_nothing_happens(self, monkeypatch, tmp_path):
+        monkeypatch.setattr("hf_curriculum.data.text_pages._MAPS", tmp_path / "maps")
+        assert release_pages(["a.arrow"]) == 0
+
+
+class TestTexts:
+    def test_read_as_often_as_asked(self, corpus):
+        captions = Dataset.from_dict({"caption": ["a dog"] * 2})
+        texts = Texts(captions, load_text(corpus, split="train"))
+        assert len(texts) == 6
+        assert list(texts) == list(texts) == ["a dog", "a dog", *load_text(corpus, split="train")["caption"]]
+        assert train_wordpiece(texts, 80).get_vocab() == train_wordpiece(list(texts), 80).get_vocab()
+
+    def test_a_missing_column(self):
+        with pytest.raises(ValueError, match="`text` is not in the data"):
+            Texts(Dataset.from_dict({"caption": ["a"]}), column="text")
+
+
+class TestScenes:
+    def test_lines_of_scenes_that_nobody_draws(self, tmp_path):
+        text = load_text(write_scene_text(tmp_path / "text", 23))
+        assert isinstance(text, DatasetDict)
+        assert {name: len(part) for name, part in text.items()} == {"train": 23, "validation": 5}
+        lines = scene_lines()
+        expected = [next(lines) for _ in range(30)]
+        assert text["train"]["caption"][:] == expected[:23]
+        assert text["validation"]["caption"][:] == expected[25:30]
+        stamp = (tmp_path / "text" / "scenes.dev").stat().st_mtime_ns
+        write_scene_text(tmp_path / "text", 23)
+        assert (tmp_path / "text" / "scenes.dev").stat().st_mtime_ns == stamp
+        other = scene_lines(seed=0)
+        assert [next(other) for _ in range(23)] != expected[:23]
+
+    def test_no_lines(self, tmp_path):
+        with pytest.raises(ValueError, match="at least 1 line"):
+            write_scene_text(tmp_path, 0)
+
+
+def test_real_books(test_data):
+    folder = test_data("childrens_books_pd")
+    book = load_text(folder / "Peter-Pan_16.txt")
+    lines = [line.strip() for line in (folder / "Peter-Pan_16.txt").read_text(encoding="utf-8-sig").split("\n")]
+    assert book["caption"][:] == [line for line in lines if line]
