@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# Several test processes, and those that tests start, share the cores: more threads each would only stand in the way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture
 def test_data() -> Callable[[str], Path]:

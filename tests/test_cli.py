@@ -33,7 +33,7 @@ def typed(*words):
 
 def test_score_then_plan(photos, tmp_path):
     output = typed("score", photos, tmp_path / "scored", "--per-image", "max")
-    assert "noun_count" in output
+    assert "noun\\_count" in output  # in a table of Markdown
     assert "saved to" in output
     text = typed("plan", tmp_path / "scored", '{"type": "phases", "num_phases": 2}', "--batch-size", "4")
     assert "phase 1  easiest 50 %" in text
