@@ -164,6 +164,12 @@ class GrowingStage(Stage):
         return hash_below(hash64(np.arange(start, stop), mix64(key, self.number)), bounds)
 
 
+def _increases(rule: Growing, progress: float | np.ndarray, m: ModuleType) -> float | np.ndarray:
+    """How often the share has been increased: no oftener than it takes to reach everything, for powers overflow."""
+    enough = math.ceil(-math.log(rule.initial) / math.log(rule.increase)) + 1
+    return np.minimum(m.floor(progress / rule.every + 1e-9), enough)
+
+
 _SHARES: dict[str, Callable[[Growing, float | np.ndarray, float | np.ndarray, ModuleType], float | np.ndarray]] = {
     "competence": lambda g, x, _, m: (x * (1 - g.initial**g.power) + g.initial**g.power) ** (1 / g.power),
     "polynomial": lambda g, x, _, m: g.initial + (1 - g.initial) * x**g.power,
@@ -171,6 +177,6 @@ _SHARES: dict[str, Callable[[Growing, float | np.ndarray, float | np.ndarray, Mo
     "exponential": lambda g, x, _, m: g.initial + (1 - g.initial) * m.expm1(10 * x) / math.expm1(10),
     "step": lambda g, x, _, m: g.initial + (1 - g.initial) * (x >= 1),
     # A billionth is added before rounding down, so that 0.3 / 0.1 is three whole intervals.
-    "geometric": lambda g, _, progress, m: g.initial * g.increase ** m.floor(progress / g.every + 1e-9),
+    "geometric": lambda g, _, progress, m: g.initial * float(g.increase) ** _increases(g, progress, m),
 }
 """Share by function, of (rule, x/a capped at 1, x, `math` for a number or `numpy` for an array)."""

@@ -38,6 +38,8 @@ def arrange_levels(ranking: Ranking, hard_column: str | None) -> Ranking:
     """
     levels = ranking.scores[ranking.order].copy()
     levels[ranking.num_scored :] = np.inf  # no level, not even minus infinity
+    if hard_column is None and (levels[:-1] <= levels[1:]).all():
+        return ranking
     hard = np.zeros(len(levels)) if hard_column is None else ranking.columns[hard_column][ranking.order]
     return replace(ranking, order=ranking.order[np.lexsort((hard > 0, levels))])
 

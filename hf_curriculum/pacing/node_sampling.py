@@ -180,4 +180,4 @@ class NodeSampling(Curriculum):
         # A row without a name is an image of its own.
         images = np.arange(len(groups), len(groups) + ranking.num_rows, dtype=np.int64)
         images[groups.members] = np.repeat(np.arange(len(groups)), groups.sizes)
-        return images[ranking.order]
+        return images[ranking.order].astype(np.int32)

@@ -114,3 +114,10 @@ def test_it_goes_through_json():
 def test_growing_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         Growing(**arguments)
+
+
+def test_many_increases_do_not_overflow():
+    rule = Growing("geometric", initial=0.01, every=0.001, increase=10)
+    assert rule.share(1.0) == 1.0
+    assert rule.share(0.0) == pytest.approx(0.01)
+    assert rule.grid_shares(np.array([0.0, 0.001, 1.0])).tolist() == [round(0.01 * 2**30), round(0.1 * 2**30), 2**30]
