@@ -138,7 +138,8 @@ def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     drawn = np.empty((len(sizes), count), dtype=np.int64)
     # A few of many: there the beginning of a network's permutation is as good as any, and sorting costs more.
     small = sizes <= max(_FEW, count)
-    for chosen, draw in ((small, _draw_sorted), (~small, _draw_permuted)):
+    few = (sizes >= count) & (sizes <= _FEW)
+    for chosen, draw in ((few, _draw_few), (small & ~few, _draw_sorted), (~small, _draw_permuted)):
         if chosen.any():
             drawn[chosen] = draw(sizes[chosen, None], count, keys[chosen, None])
     return drawn
@@ -164,19 +165,41 @@ def _draw_sorted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     return packed[:, :count].view(np.int64)
 
 
+def _draw_few(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """`draw_each` of `count` … 256 numbers by sorting 24 bits of hash and 8 of number in 32; shapes as there."""
+    places = np.arange(int(sizes.max()), dtype=np.uint32)
+    packed = places * np.uint32(0x9E3779B1) + keys.astype(np.uint32)
+    packed ^= packed >> np.uint32(16)
+    packed *= np.uint32(0x85EBCA6B)
+    packed ^= (keys >> np.uint64(32)).astype(np.uint32)
+    packed ^= packed >> np.uint32(13)
+    packed *= np.uint32(0xC2B2AE35)
+    packed ^= packed >> np.uint32(16)
+    packed &= np.uint32(0xFFFFFF00)
+    packed |= places
+    packed[places >= sizes.astype(np.uint32)] = np.uint32(0xFFFFFFFF)
+    packed.sort(axis=1)
+    return (packed[:, :count] & np.uint32(0xFF)).astype(np.int64)
+
+
 def _draw_permuted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """`draw_each` as the beginnings of permutations; sizes and keys of shape (m, 1)."""
+    positions, many = np.arange(count, dtype=np.uint32), len(sizes) > count
+    if many:  # what is innermost is to be long
+        positions, sizes, keys = positions[:, None], sizes.T, keys.T
     rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
     shape = rows.astype(np.uint32), (-(-sizes // rows)).astype(np.uint32)
-    own = np.stack([_finish(keys + np.uint64(number)) for number in range(_ROUNDS)])
-    out = _feistel(np.arange(count, dtype=np.uint32), *shape, own)
+    own = _finish(keys + np.arange(_ROUNDS, dtype=np.uint64)[:, None, None])
+    out = _feistel(positions, *shape, own)
     walking = np.flatnonzero(out >= sizes.astype(np.uint32))
     while len(walking):
-        row = walking // count
-        again = _feistel(out.ravel()[walking], shape[0][row, 0], shape[1][row, 0], own[:, row, 0])
+        row = walking % sizes.size if many else walking // count
+        again = _feistel(
+            out.ravel()[walking], shape[0].ravel()[row], shape[1].ravel()[row], own.reshape(_ROUNDS, -1)[:, row]
+        )
         out.ravel()[walking] = again
-        walking = walking[again >= sizes[row, 0]]
-    return out.astype(np.int64)
+        walking = walking[again >= sizes.ravel()[row]]
+    return (out.T if many else out).astype(np.int64)
 
 
 def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.ordering.ascending import Ascending
 from hf_curriculum.ordering.ranking import read_scores
 from hf_curriculum.provenance import read_column
 
@@ -18,17 +19,18 @@ class Groups:
     """The rows of each group; a row may be in several groups, or in none.
 
     Args:
-        names: of the groups, sorted.
-        starts: where each group's rows begin in `members`, and the end of the last; int64, shape (len(names) + 1,).
+        names: of the groups, sorted; None where only what belongs together matters. Those groups stand in the order
+            of their first rows.
+        starts: where each group's rows begin in `members`, and the end of the last; int64, shape (len(self) + 1,).
         members: row numbers, ascending within a group, int32, shape (memberships,).
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] | None
     starts: np.ndarray
     members: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.starts) - 1
 
     @property
     def sizes(self) -> np.ndarray:
@@ -39,14 +41,14 @@ class Groups:
         """Row numbers of one group, a view."""
         return self.members[self.starts[group] : self.starts[group + 1]]
 
-    def ranked(self, order: np.ndarray, num_rows: int) -> Groups:
+    def ranked(self, order: np.ndarray | Ascending, num_rows: int) -> Groups:
         """The same groups with ranks in place of row numbers, ascending; rows that have no rank are left out.
 
         Args:
             order: row numbers by rank.
             num_rows: rows of the data set.
         """
-        if len(order) == num_rows and np.array_equal(order, np.arange(num_rows, dtype=order.dtype)):
+        if len(order) == num_rows and (isinstance(order, Ascending) or np.array_equal(order, Ascending(num_rows))):
             return self
         ranks = np.full(num_rows, -1, dtype=np.int32)
         ranks[order] = np.arange(len(order), dtype=np.int32)
@@ -61,10 +63,11 @@ class Groups:
         sizes = self.sizes[wanted]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         places = np.arange(starts[-1]) + np.repeat(self.starts[wanted] - starts[:-1], sizes)
-        return Groups(tuple(self.names[group] for group in wanted.tolist()), starts, self.members[places])
+        names = None if self.names is None else tuple(self.names[group] for group in wanted.tolist())
+        return Groups(names, starts, self.members[places])
 
 
-def read_groups(dataset: Any, column: str) -> Groups:
+def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
     """The groups named in a column of strings or numbers, or of lists of them.
 
     A row's null or empty list puts it in no group; a name that is repeated in a row's list counts once.
@@ -72,6 +75,8 @@ def read_groups(dataset: Any, column: str) -> Groups:
     Args:
         dataset: a `datasets.Dataset`, shuffled or filtered as it may be.
         column: the column.
+        named: whether to keep the names. Where there is a group for every few rows, as with the captions of an image,
+            the names take more memory than all the rest.
 
     Raises:
         ValueError: the column is missing, holds something else, or names no group at all.
@@ -107,22 +112,29 @@ def read_groups(dataset: Any, column: str) -> Groups:
     codes, rows = codes[there].astype(np.int64), rows[there]
     if not len(codes):
         raise ValueError(f"`{column}` names no group in any of the {len(dataset):,} rows: no batch could be drawn.")
-    labels = [str(value) for value in coded.dictionary.to_pylist()]
-    order = sorted(range(len(labels)), key=labels.__getitem__)
-    place = np.empty(len(labels), dtype=np.int64)
-    place[order] = np.arange(len(labels))
+    names = None
+    if named:
+        labels = [str(value) for value in coded.dictionary.to_pylist()]
+        order = sorted(range(len(labels)), key=labels.__getitem__)
+        place = np.empty(len(labels), dtype=np.int64)
+        place[order] = np.arange(len(labels))
+        codes, names = place[codes], tuple(labels[item] for item in order)
     # One integer per membership: sorting them sorts by group, then by row, and makes repetitions neighbours.
-    keys = np.unique(place[codes] << 32 | rows)
-    starts = np.searchsorted(keys, np.arange(len(labels) + 1, dtype=np.int64) << 32)
-    return Groups(tuple(labels[item] for item in order), starts, (keys & 0xFFFFFFFF).astype(np.int32))
+    keys = np.unique(codes << 32 | rows)
+    starts = np.searchsorted(keys, np.arange(len(coded.dictionary) + 1, dtype=np.int64) << 32)
+    return Groups(names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
 
 
-def read_columns(dataset: Any, wanted: Mapping[str, Literal["numbers", "groups"]]) -> dict[str, np.ndarray | Groups]:
+Kind = Literal["numbers", "groups", "ids"]
+"""What a rule reads of a column: one number per row; names of groups; or which rows belong together, by any name."""
+
+
+def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarray | Groups]:
     """The columns that a curriculum needs beside the score.
 
     Args:
         dataset: a `datasets.Dataset`.
-        wanted: column → whether it holds one number per row, or names groups.
+        wanted: column → its kind.
 
     Returns:
         Column → float32 of shape (len(dataset),), null as NaN; or `Groups`.
@@ -136,7 +148,7 @@ def read_columns(dataset: Any, wanted: Mapping[str, Literal["numbers", "groups"]
             f"{', '.join(f'`{name}`' for name in wanted)}. Pass a `datasets.Dataset`."
         )
     return {
-        name: read_groups(dataset, name) if kind == "groups" else _read_numbers(dataset, name)
+        name: _read_numbers(dataset, name) if kind == "numbers" else read_groups(dataset, name, named=kind == "groups")
         for name, kind in wanted.items()
     }
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.ordering.ascending import Ascending
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.scorers import SCORERS
 
@@ -23,16 +24,18 @@ class Ranking:
     """The order of a data set's examples, easiest first, ties in the data set's own order.
 
     Args:
-        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows stand last, or are not there.
+        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows stand last, or are not there. Where
+            there is no order but the rows' own, `Ascending`, which takes no memory.
         scores: one score per row of the data set in its natural unit and sign, float32, shape (num_rows,).
         num_scored: how many of `order` have a score: `order[:num_scored]`.
         easy: which end of the score is easy.
         name: the score's column.
         num_unscored: rows whose score is NaN or infinite.
-        columns: further columns that a rule needs, by name: one number per row, or `Groups`.
+        columns: further columns that a rule needs, by name: one number per row, or `Groups`; in an order that a rule
+            has arranged, what it still needs of them.
     """
 
-    order: np.ndarray
+    order: np.ndarray | Ascending
     scores: np.ndarray | None
     num_scored: int
     easy: Easy
@@ -51,7 +54,7 @@ class Ranking:
     @classmethod
     def unordered(cls, num_rows: int) -> Ranking:
         """The data set's own order, for a curriculum that looks at no score."""
-        return cls(np.arange(num_rows, dtype=np.int32), None, num_rows, "low", None, 0)
+        return cls(Ascending(num_rows), None, num_rows, "low", None, 0)
 
     def score_at(self, rank: int) -> float:
         """The score of the `rank`-th easiest example."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed, Signal
 from hf_curriculum.pacing.levels import Levels, arrange_levels, find_levels, union
 from hf_curriculum.pacing.signals import at_least, is_greater_better, metric_value, refuse_partial_batches, whole_steps
@@ -91,7 +92,7 @@ class AdaptiveGuidance(Curriculum):
         return "metrics"
 
     @property
-    def reads(self) -> Mapping[str, str]:
+    def reads(self) -> Mapping[str, Kind]:
         """Which images are hard."""
         return {self.hard_column: "numbers"}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.pacing.layouts import ImageLayout, Layout, LengthLayout, NodeLayout
 from hf_curriculum.pacing.signals import at_least
 
@@ -21,7 +22,7 @@ class Batches(ABC):
 
     @property
     @abstractmethod
-    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
+    def reads(self) -> Mapping[str, Kind]:
         """The columns of the training data that it needs."""
 
     @abstractmethod
@@ -66,9 +67,9 @@ class ByImage(Batches):
             at_least("ByImage", captions_per_image=(self.captions_per_image, 1))
 
     @property
-    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
+    def reads(self) -> Mapping[str, Kind]:
         """The image of each row."""
-        return {self.image_column: "groups"}
+        return {self.image_column: "ids"}
 
     def layout(self, ranking: Ranking) -> Layout:
         """Images as units."""
@@ -101,7 +102,7 @@ class ByLength(Batches):
         at_least("ByLength", window=(self.window, 2))
 
     @property
-    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
+    def reads(self) -> Mapping[str, Kind]:
         """The length of each row."""
         return {self.column: "numbers"}
 
@@ -130,7 +131,7 @@ class ByNode(Batches):
     column: str = "nodes"
 
     @property
-    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
+    def reads(self) -> Mapping[str, Kind]:
         """The groups of each row."""
         return {self.column: "groups"}
 

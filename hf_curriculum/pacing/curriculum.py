@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.ordering.ranking import Easy, Unscored
 from hf_curriculum.pacing.batches import Batches, batches_from
 from hf_curriculum.pacing.signals import refuse_partial_batches
@@ -101,12 +102,23 @@ class Curriculum(ABC):
         return None
 
     @property
-    def reads(self) -> Mapping[str, Literal["numbers", "groups"]]:
-        """Columns of the training data that the rule needs beside the score: a number, or names of groups, per row."""
+    def reads(self) -> Mapping[str, Kind]:
+        """Columns of the training data that the rule needs beside the score."""
         return {}
+
+    @property
+    def reads_in_all(self) -> Mapping[str, Kind]:
+        """What the rule reads, and what its batches do; names are kept where either needs them."""
+        own = dict(self.reads)
+        for name, kind in (self.batches.reads if self.batches else {}).items():
+            own.setdefault(name, kind)
+        return own
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """The order the stages' ranks stand for: that of the scores, unless the rule has one of its own.
+
+        It is asked for once, and again with every new `losses`. Where it is another order of the same rows, it takes
+        the place of the scores' order in the plan, which then keeps of `columns` what is in it here.
 
         Args:
             ranking: by score.

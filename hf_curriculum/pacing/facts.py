@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fingerprint_of(plan: Plan) -> dict[str, Any]:
     """What has to be the same for a checkpoint to be resumed."""
     scores = plan.ranking.scores
-    columns = {name: digest_of(values) for name, values in sorted(plan.ranking.columns.items())}
+    columns = dict(sorted(plan.digests.items()))
     return {
         "curriculum": plan.curriculum.to_dict(),
         "score_column": plan.ranking.name,
@@ -71,7 +71,7 @@ def digest_of(values: np.ndarray | Groups) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(np.ascontiguousarray(array))
-    if isinstance(values, Groups):
+    if isinstance(values, Groups) and values.names is not None:
         digest.update("\0".join(values.names).encode())
     return digest.hexdigest()
 

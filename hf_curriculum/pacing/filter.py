@@ -10,6 +10,7 @@ import numpy as np
 
 from hf_curriculum.ordering import Ranking
 from hf_curriculum.ordering.filtering import keep_easiest
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed, Signal
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.stages import Stage
@@ -64,7 +65,7 @@ class Filter(Curriculum):
         return self.then.signal
 
     @property
-    def reads(self) -> Mapping[str, str]:
+    def reads(self) -> Mapping[str, Kind]:
         """Those of `then`."""
         return self.then.reads
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hf_curriculum.keyed import HOLE, draw_each, hash64, hash_below, mix64
 from hf_curriculum.ordering import Groups, Ranking, rank_scores
+from hf_curriculum.ordering.ascending import Ascending
 from hf_curriculum.pacing.node_batches import NodeStage
 from hf_curriculum.pacing.stages import Stage
 
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
 class Layout:
     """One draw, one example: what a curriculum draws are the rows.
 
-    Args:
-        ranking: the examples.
-
     Attributes:
-        ranking: the units that the curriculum draws.
         unit: slots that a draw fills.
     """
 
     unit = 1
 
-    def __init__(self, ranking: Ranking) -> None:
-        self.ranking = ranking
+    def units(self, ranking: Ranking) -> Ranking:
+        """What the curriculum draws, in order.
+
+        Args:
+            ranking: the examples.
+        """
+        return ranking
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
         """Losses of rows as losses of units."""
@@ -60,11 +62,13 @@ class ImageLayout(Layout):
         self.groups = _present(ranking.columns[column], ranking)
         # The images in the order of their first rows; the groups themselves are not copied.
         firsts = self.groups.members[self.groups.starts[:-1]]
-        self.images = np.argsort(firsts, kind="stable").astype(np.int32)
+        self.images: np.ndarray | Ascending = Ascending(len(firsts))
+        if not (firsts[:-1] < firsts[1:]).all():
+            self.images = np.argsort(firsts, kind="stable").astype(np.int32)
         self.unit = int(captions or self.groups.sizes.max())
-        super().__init__(self._units(ranking))
 
-    def _units(self, ranking: Ranking) -> Ranking:
+    def units(self, ranking: Ranking) -> Ranking:
+        """The images, by the mean score of their captions."""
         if ranking.scores is None:
             return Ranking.unordered(len(self.groups))
         means = self._means(ranking.scores)
@@ -77,7 +81,7 @@ class ImageLayout(Layout):
         sums = np.add.reduceat(np.where(there, own, 0.0), self.groups.starts[:-1])
         counts = np.add.reduceat(there.astype(np.float64), self.groups.starts[:-1])
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        return means[self.images].astype(np.float32)
+        return means[np.asarray(self.images)].astype(np.float32)
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
         """The mean loss of each image's captions."""
@@ -108,15 +112,19 @@ class LengthLayout(Layout):
     """
 
     def __init__(self, ranking: Ranking, column: str, window: int) -> None:
-        super().__init__(ranking)
-        self.lengths, self.window = ranking.columns[column], window
-        self._last: tuple[Plan, int, np.ndarray] | None = None
-        missing = int((~np.isfinite(self.lengths)).sum())
+        lengths = ranking.columns[column]
+        missing = int((~np.isfinite(lengths)).sum())
         if missing:
             raise ValueError(
                 f"ByLength needs a length of every row, and `{column}` has none for {missing:,} of "
-                f"{len(self.lengths):,}. Drop those rows (`drop_empty_captions`), or give them a length."
+                f"{len(lengths):,}. Drop those rows (`drop_empty_captions`), or give them a length."
             )
+        self.lengths, self.window, self.bits = lengths, window, 32
+        self._last: tuple[Plan, int, np.ndarray] | None = None
+        if lengths.min() >= 0 and lengths.max() < 1 << 16:
+            words = lengths.astype(np.uint16)
+            if np.array_equal(words, lengths):  # counts, as lengths mostly are: half the bits serve
+                self.lengths, self.bits = words, int(words.max()).bit_length()
 
     def rows(self, plan: Plan, start: int, stop: int) -> np.ndarray:
         """Row numbers at slots `start … stop − 1` of a plan, int64."""
@@ -166,15 +174,26 @@ class LengthLayout(Layout):
         """Whole windows of `width` slots, each sorted by length, cut into batches, and those shuffled."""
         size = plan.global_batch_size
         rows = super().rows(plan, begin, end).reshape(-1, width)
-        # Bits that ascend as the numbers do, and the place behind them: sorted, they give the stable order.
-        bits = (self.lengths[rows] + np.float32(0.0)).view(np.int32)
-        bits ^= (bits >> np.int32(31)) & np.int32(0x7FFFFFFF)
-        places = bits.astype(np.int64) << 32 | np.arange(width)
-        places.sort(axis=1)
-        batches = np.take_along_axis(rows, places & 0xFFFFFFFF, axis=1).reshape(-1, size)
+        sorted_places = self._by_length(rows)
         firsts, count = np.arange(begin, end, width), width // size
         shuffled = draw_each(np.full(len(rows), count), count, hash64(firsts, mix64(plan.seed, self.window)))
-        return batches[shuffled + count * np.arange(len(rows))[:, None]].ravel()
+        batches = sorted_places.reshape(-1, size)[shuffled + count * np.arange(len(rows))[:, None]]
+        return rows.ravel()[(batches.reshape(rows.shape) + np.arange(0, rows.size, width)[:, None]).ravel()]
+
+    def _by_length(self, rows: np.ndarray) -> np.ndarray:
+        """The places within each window in stable order of length; same shape as `rows`, int64."""
+        width = rows.shape[1]
+        # Bits that ascend as the lengths do, and the place behind them: sorted, they give the stable order.
+        if self.bits + (width - 1).bit_length() <= 32:
+            behind = np.uint32((width - 1).bit_length())
+            places = self.lengths[rows].astype(np.uint32) << behind | np.arange(width, dtype=np.uint32)
+            places.sort(axis=1)
+            return (places & ((np.uint32(1) << behind) - np.uint32(1))).astype(np.int64)
+        bits = (self.lengths[rows].astype(np.float32) + np.float32(0.0)).view(np.int32)
+        bits ^= (bits >> np.int32(31)) & np.int32(0x7FFFFFFF)
+        wide = bits.astype(np.int64) << 32 | np.arange(width)
+        wide.sort(axis=1)
+        return wide & 0xFFFFFFFF
 
 
 class NodeLayout(Layout):
@@ -186,8 +205,7 @@ class NodeLayout(Layout):
     """
 
     def __init__(self, ranking: Ranking, column: str) -> None:
-        super().__init__(ranking)
-        self.column = column
+        self.groups: Groups = ranking.columns[column]
 
     def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
         """The stages with the same pools, drawn from group by group.
@@ -195,7 +213,7 @@ class NodeLayout(Layout):
         Raises:
             ValueError: a pool is not one stretch of the order, or the curriculum draws in a way of its own.
         """
-        groups = self.ranking.columns[self.column].ranked(order.order, order.num_rows)
+        groups = self.groups.ranked(order.order, order.num_rows)
         return tuple(_one_group_per_batch(stage, groups, batch_size) for stage in stages)
 
 

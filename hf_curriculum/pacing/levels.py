@@ -35,13 +35,21 @@ def arrange_levels(ranking: Ranking, hard_column: str | None) -> Ranking:
     Args:
         ranking: by level, low first.
         hard_column: says of each row whether it is hard (0 or 1), or None.
+
+    Returns:
+        The order. In it, the hard column is the ranks where hard examples begin and those behind their last, in turn:
+        a few numbers in place of one per row.
     """
     levels = ranking.scores[ranking.order].copy()
     levels[ranking.num_scored :] = np.inf  # no level, not even minus infinity
     if hard_column is None and (levels[:-1] <= levels[1:]).all():
         return ranking
-    hard = np.zeros(len(levels)) if hard_column is None else ranking.columns[hard_column][ranking.order]
-    return replace(ranking, order=ranking.order[np.lexsort((hard > 0, levels))])
+    if hard_column is None:
+        return replace(ranking, order=ranking.order[np.argsort(levels, kind="stable")])
+    hard = ranking.columns[hard_column][ranking.order] > 0
+    places = np.lexsort((hard, levels))
+    ends = np.flatnonzero(np.diff(hard[places], prepend=False, append=False))
+    return replace(ranking, order=ranking.order[places], columns={**ranking.columns, hard_column: ends})
 
 
 def find_levels(
@@ -79,8 +87,9 @@ def find_levels(
     whole = span(real)
     first_hard = whole[1]
     if hard_column is not None:
-        hard = ranking.columns[hard_column][ranking.order[whole[0] : whole[1]]] > 0
-        first_hard = whole[1] - int(hard.sum())
+        # They come last, so of all the hard ranks that are real ones only the number matters.
+        ends = np.clip(ranking.columns[hard_column], *whole)
+        first_hard = whole[1] - int((ends[1::2] - ends[::2]).sum())
     return Levels({level: span(level) for level in asked}, whole, (first_hard, whole[1]))
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.ordering import Groups, Ranking
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed, Signal
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.node_batches import NodeStage
@@ -83,9 +84,9 @@ class NodeSampling(Curriculum):
         return "metrics"
 
     @property
-    def reads(self) -> Mapping[str, str]:
+    def reads(self) -> Mapping[str, Kind]:
         """The nodes, and the images if none may come twice."""
-        images = {} if self.image_column is None else {self.image_column: "groups"}
+        images = {} if self.image_column is None else {self.image_column: "ids"}
         return {self.node_column: "groups", **images}
 
     def random_share(self, refreshes: int) -> float:

@@ -13,11 +13,11 @@ from hf_curriculum.keyed import HOLE, mix64
 from hf_curriculum.ordering import Ranking, rank_scores
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.pacing.describe import describe_plan
-from hf_curriculum.pacing.facts import facts_of, fingerprint_of, new_examples_of
+from hf_curriculum.pacing.facts import digest_of, facts_of, fingerprint_of, new_examples_of
 from hf_curriculum.pacing.layouts import Layout
 from hf_curriculum.pacing.stages import Stage
 
-_CHUNK = 1 << 14
+_CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,10 @@ class Plan:
 
     Args:
         curriculum: the rule.
-        ranking: the data set's order by score.
-        order: the order that the stages' ranks stand for; mostly the same.
+        ranking: the data set in order, with its scores.
+        order: the order that the stages' ranks stand for: mostly the same. It is another one where images are drawn,
+            where only a part is, and where losses say the order.
+        digests: short names for the content of the columns that the rule reads, by column.
         stages: the stages, one after the other, that the log settles.
         global_batch_size: examples per optimizer step, over all processes and accumulated batches.
         seed: the run's data seed.
@@ -47,6 +49,7 @@ class Plan:
     curriculum: Curriculum
     ranking: Ranking
     order: Ranking
+    digests: Mapping[str, str]
     stages: tuple[Stage, ...]
     global_batch_size: int
     seed: int
@@ -142,7 +145,10 @@ class Plan:
             raise ValueError(
                 f"{type(self.curriculum).__name__} orders by the losses of the last decision, and they were not given."
             )
-        return _bind(self.curriculum, self.ranking, self.budget, self.seed, tuple(log), losses)
+        order = self.order
+        if self.curriculum.signal == "losses":
+            order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
+        return _settled(self, order, tuple(log), losses)
 
     def ranks(self, start: int, stop: int) -> np.ndarray:
         """Ranks (0 = easiest) of draws `start … stop − 1`; int64, `HOLE` where there is no example.
@@ -283,46 +289,44 @@ def make_plan(
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     budget = Budget(epochs, max_steps, global_batch_size)
-    plan = _bind(curriculum, ranking, budget, seed, (), None)
+    plan = _bind(curriculum, ranking, budget, seed)
     _refuse_conflict(plan, budget)
     return plan
 
 
-def _bind(
-    curriculum: Curriculum,
-    ranking: Ranking,
-    budget: Budget,
-    seed: int,
-    log: tuple[Mapping[str, Any], ...],
-    losses: np.ndarray | None,
-) -> Plan:
-    """The plan of a rule, some examples and some decisions."""
-    layout = Layout(ranking) if curriculum.batches is None else curriculum.batches.layout(ranking)
+def _bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
+    """The plan of a rule and some examples, before any decision."""
+    layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
     if layout.unit > 1 and curriculum.reads:
         raise ValueError(
             f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
             f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
         )
-    unit_budget = _unit_budget(budget, layout)
-    order = curriculum.arrange(layout.ranking, layout.losses(losses))
-    stages = curriculum.stages(order, unit_budget, log)
-    declared = curriculum.declared_steps(order, unit_budget)
-    short = -sum(stage.num_slots for stage in stages) % unit_budget.global_batch_size
+    digests = {name: digest_of(values) for name, values in ranking.columns.items()}
+    units = layout.units(ranking)
+    order = curriculum.arrange(units)
+    if units is ranking and curriculum.signal != "losses" and len(order) == len(ranking):
+        # Nothing asks for the order that it was made from again.
+        ranking = order
+    bare = Plan(curriculum, ranking, order, digests, (), budget.global_batch_size, seed, 0, 0.0, budget, layout)
+    return _settled(bare, order, (), None)
+
+
+def _settled(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
+    """The plan with the stages that some decisions settle."""
+    curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
+    stages = curriculum.stages(order, budget, log)
+    declared = curriculum.declared_steps(order, budget)
+    short = -sum(stage.num_slots for stage in stages) % budget.global_batch_size
     if short:
         last = stages[-1]
         stages = (*stages[:-1], replace(last, num_draws=last.num_draws + short))
-    stages = layout.stages(stages, order, unit_budget.global_batch_size)
-    return Plan(
-        curriculum=curriculum,
-        ranking=ranking,
+    return replace(
+        plan,
         order=order,
-        stages=stages,
-        global_batch_size=budget.global_batch_size,
-        seed=seed,
+        stages=layout.stages(stages, order, budget.global_batch_size),
         num_filled=short * layout.unit,
-        nominal_epochs=curriculum.nominal_epochs(unit_budget, order),
-        budget=budget,
-        layout=layout,
+        nominal_epochs=curriculum.nominal_epochs(budget, order),
         declared_steps=declared,
         log=log,
         losses=losses,

@@ -79,7 +79,9 @@ class SelfPaced(Curriculum):
         if losses is None:
             return ranking
         key = np.where(np.isfinite(losses), losses, np.inf)[ranking.order]
-        return replace(ranking, order=ranking.order[np.argsort(key, kind="stable")])
+        # The rows' own order gives places back as they are, and those of a sort are twice as wide as an order is.
+        order = ranking.order[np.argsort(key, kind="stable")].astype(np.int32, copy=False)
+        return replace(ranking, order=order)
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The budget in passes over all examples."""

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering import Groups, Ranking
+from hf_curriculum.ordering.groups import Kind
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.stages import Stage
 
@@ -70,19 +71,22 @@ class Staged(Curriculum):
         return any(rule.needs_scores for rule in self.parts.values())
 
     @property
-    def reads(self) -> Mapping[str, str]:
+    def reads(self) -> Mapping[str, Kind]:
         """The parts' names, and what their curricula read."""
         others = {name: kind for rule in self.parts.values() for name, kind in rule.reads.items()}
         return {self.column: "groups", **others}
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """Part after part, each as its curriculum arranges it."""
+        """Part after part, each as its curriculum arranges it; the rows of a part are then a stretch of the order."""
         parts = self._parts(ranking)
-        return replace(ranking, order=np.concatenate([part.order for part in parts.values()]))
+        order = np.concatenate([part.order for part in parts.values()])
+        starts = np.cumsum([0, *map(len, parts.values())])
+        columns = {name: values for part in parts.values() for name, values in part.columns.items()}
+        return replace(ranking, order=order, columns={**columns, self.column: Groups(tuple(parts), starts, order)})
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """What the parts' epochs are in epochs of everything."""
-        parts = self._parts(ranking)
+        parts = self._stretches(ranking)
         return sum(self.parts[name].nominal_epochs(budget, part) * len(part) for name, part in parts.items()) / len(
             ranking
         )
@@ -91,7 +95,7 @@ class Staged(Curriculum):
         """The stages of the parts; their slices are moved to where the part stands in the order."""
         stages: list[Stage] = []
         first = 0
-        for name, part in self._parts(ranking).items():
+        for name, part in self._stretches(ranking).items():
             own = list(self.parts[name].stages(part, budget))
             short = -sum(stage.num_slots for stage in own) % budget.global_batch_size
             own[-1] = replace(own[-1], num_draws=own[-1].num_draws + short)
@@ -103,7 +107,7 @@ class Staged(Curriculum):
         return tuple(stages)
 
     def _parts(self, ranking: Ranking) -> dict[str, Ranking]:
-        """The order of each part."""
+        """Each part as its curriculum arranges it."""
         groups = ranking.columns[self.column]
         left = sorted(set(groups.names) - set(self.parts))
         missing = [name for name in self.parts if name not in groups.names]
@@ -115,16 +119,30 @@ class Staged(Curriculum):
             )
         codes = np.full(ranking.num_rows, -1, dtype=np.int32)
         codes[groups.members] = np.repeat(np.arange(len(groups), dtype=np.int32), groups.sizes)
-        of_rank, parts = codes[ranking.order], {}
-        for name, rule in self.parts.items():
-            order = ranking.order[of_rank == groups.names.index(name)]
-            scored = len(order) if ranking.scores is None else int(np.isfinite(ranking.scores[order]).sum())
-            parts[name] = rule.arrange(
-                replace(ranking, order=order, num_scored=scored, num_unscored=len(order) - scored)
+        of_rank = codes[ranking.order]
+        nameless = int((of_rank < 0).sum())
+        if nameless:
+            raise ValueError(
+                f"`{self.column}` names no part for {nameless:,} of {len(ranking):,} rows: they would never be shown. "
+                "Name their part, or filter them out first."
             )
-        return parts
+        return {
+            name: rule.arrange(_part(ranking, ranking.order[of_rank == groups.names.index(name)]))
+            for name, rule in self.parts.items()
+        }
+
+    def _stretches(self, ranking: Ranking) -> dict[str, Ranking]:
+        """Each part of an order that `arrange` made."""
+        groups = ranking.columns[self.column]
+        return {name: _part(ranking, groups.rows(number)) for number, name in enumerate(groups.names)}
 
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, with each part's curriculum as a mapping of its own."""
         values = super().to_dict()
         return {**values, "parts": {name: rule.to_dict() for name, rule in self.parts.items()}}
+
+
+def _part(ranking: Ranking, order: np.ndarray) -> Ranking:
+    """Some of the examples, in this order."""
+    scored = len(order) if ranking.scores is None else int(np.isfinite(ranking.scores[order]).sum())
+    return replace(ranking, order=order, num_scored=scored, num_unscored=len(order) - scored)

@@ -123,13 +123,13 @@ class Stage:
 
     def _within(self, places: np.ndarray) -> np.ndarray:
         """Places in the pool (0 … pool_size − 1) as ranks of the order."""
-        if len(self.slices) == 1:
-            first = self.slices[0][0]
-            return places + first if first else places
-        lengths = np.array([stop - start for start, stop in self.slices])
-        before = np.cumsum(lengths) - lengths
-        part = np.searchsorted(before, places, side="right") - 1
-        return places - before[part] + np.array([start for start, _ in self.slices])[part]
+        (first, end), *others = self.slices
+        ranks, before = places + first if first else places, end - first
+        for start, stop in others:
+            # What lies between this slice and the one before it is passed over.
+            ranks = ranks + (places >= before) * np.int64(start - end)
+            before, end = before + stop - start, stop
+        return ranks
 
     def _rounded(self, draws: int) -> int:
         return -(-draws // self.batch_multiple) * self.batch_multiple

@@ -30,7 +30,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
             f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
             "from it. Load it without streaming=True."
         )
-    columns = read_columns(data, {**rule.reads, **(rule.batches.reads if rule.batches else {})})
+    columns = read_columns(data, rule.reads_in_all)
     if scores is None and column is None:
         if rule.needs_scores:
             raise ValueError(

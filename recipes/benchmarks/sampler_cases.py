@@ -93,28 +93,33 @@ CASES: dict[str, Case] = {
 """By name: the type of the curriculum, and of the batches where they are not of single examples."""
 
 
-def _evenly(names: Iterable[str], size: int, count: int) -> Groups:
-    """`count` groups of random rows, as even as can be."""
+def _evenly(label: str | None, size: int, count: int) -> Groups:
+    """`count` groups of random rows, as even as can be; without a label they stand by their first rows."""
     code = np.random.default_rng(3).permutation(np.arange(size, dtype=np.int32) % count)
-    starts = np.searchsorted(np.sort(code), np.arange(count + 1)).astype(np.int64)
-    return Groups(tuple(names), starts, np.argsort(code, kind="stable").astype(np.int32))
+    if label is None:
+        firsts = np.unique(code, return_index=True)[1]
+        place = np.empty(count, dtype=np.int32)
+        place[np.argsort(firsts)] = np.arange(count, dtype=np.int32)
+        code = place[code]
+    names = None if label is None else tuple(f"{label}{number}" for number in range(count))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=count))])
+    return Groups(names, starts, np.argsort(code, kind="stable").astype(np.int32))
 
 
 def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
     """What the rule reads of each row beside the score."""
-    reads = {**rule.reads, **(rule.batches.reads if rule.batches else {})}
+    reads = rule.reads_in_all
     count = {"nodes": NODES, "source": 2, "image_id": max(size // CAPTIONS, 1)}
     rng = np.random.default_rng(2)
     made: dict[str, np.ndarray | Groups] = {}
     for name, kind in reads.items():
-        if kind == "groups":
-            some = min(count[name], size)
-            label = "part " if name == "source" else f"{name} "
-            made[name] = _evenly((f"{label}{number}" for number in range(some)), size, some)
-        elif name == "hard":
+        if name == "hard":
             made[name] = (rng.random(size, dtype=np.float32) < 0.2).astype(np.float32)
-        else:
+        elif kind == "numbers":
             made[name] = rng.poisson(12, size).astype(np.float32)
+        else:
+            label = "part " if name == "source" else f"{name} "
+            made[name] = _evenly(label if kind == "groups" else None, size, min(count[name], size))
     return made
 
 
@@ -177,7 +182,8 @@ def _held(value: Any, seen: set[int]) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes if value.base is None else _held(value.base, seen)
     if isinstance(value, Groups):
-        names = 0 if id(value.names) in seen else sum(map(len, value.names)) + 57 * len(value.names)
+        named = value.names is not None and id(value.names) not in seen
+        names = sum(map(len, value.names)) + 57 * len(value.names) if named else 0
         seen.add(id(value.names))
         return names + _held(value.starts, seen) + _held(value.members, seen)
     if isinstance(value, Mapping):

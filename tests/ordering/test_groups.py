@@ -124,3 +124,24 @@ def test_what_cannot_be_read():
     strings = data.select_columns(["none"]).cast(Features({"none": Value("string")}))
     with pytest.raises(ValueError, match="`none` names no group in any of the 2 rows"):
         read_groups(strings, "none")
+
+
+def test_without_names_groups_stand_by_their_first_rows():
+    values = ["b", "a", None, "b", "c", "a"]
+    groups = read_groups(Dataset.from_dict({"g": values}), "g", named=False)
+    assert groups.names is None
+    assert [groups.rows(number).tolist() for number in range(len(groups))] == [[0, 3], [1, 5], [4]]
+    kept = groups.keep(np.array([2, 0]))
+    assert kept.names is None
+    assert [kept.rows(number).tolist() for number in range(2)] == [[4], [0, 3]]
+    assert read_columns(Dataset.from_dict({"g": values}), {"g": "ids"})["g"].names is None
+
+
+@settings(deadline=None, max_examples=50)
+@given(values=NAMES.filter(lambda rows: any(rows)))
+def test_without_names_the_same_rows_are_together(values):
+    data = Dataset.from_dict({"nodes": values})
+    named, bare = read_groups(data, "nodes"), read_groups(data, "nodes", named=False)
+    together = [[tuple(groups.rows(number)) for number in range(len(groups))] for groups in (named, bare)]
+    assert sorted(together[0]) == sorted(together[1])
+    assert [rows[0] for rows in together[1]] == sorted(rows[0] for rows in together[1])

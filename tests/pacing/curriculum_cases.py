@@ -139,7 +139,7 @@ def ranking_of(case: Case, size: int, seed: int = 0) -> Ranking:
     """The order that the trainer would make of so many rows."""
     columns = make_columns(size, seed)[1]
     rule = case.rule
-    wanted = {**rule.reads, **(rule.batches.reads if rule.batches else {})}
+    wanted = rule.reads_in_all
     own = {name: columns[name] for name in wanted}
     if not rule.needs_scores:
         return replace(Ranking.unordered(size), columns=own)

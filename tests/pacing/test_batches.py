@@ -22,6 +22,7 @@ from hf_curriculum.pacing import (
     Observed,
     Phases,
     SelfPaced,
+    Staged,
     Weighted,
     curriculum_from,
     make_plan,
@@ -30,7 +31,7 @@ from hf_curriculum.pacing import (
 
 def plan_of(rule, columns, scores=None, batch=6, **kwargs):
     data = Dataset.from_dict(columns)
-    reads = {**rule.reads, **(rule.batches.reads if rule.batches else {})}
+    reads = rule.reads_in_all
     scores = np.arange(len(data)) if scores is None else np.asarray(scores)
     ranking = replace(rank_scores(scores, unscored=rule.unscored), columns=read_columns(data, reads))
     return make_plan(rule, ranking, global_batch_size=batch, **kwargs)
@@ -218,3 +219,30 @@ def test_arguments_out_of_range():
         IID(batches=ByImage(), partial_batches="keep")
     with pytest.raises(ValueError, match="Give them to Filter"):
         Filter(0.5, IID(batches=ByImage()))
+
+
+def test_names_are_kept_where_the_rule_needs_them_and_its_batches_do_not():
+    rule = Staged({"a": IID(epochs=1), "b": IID(epochs=1)}, column="image_id", batches=ByNode("image_id"))
+    assert rule.reads_in_all == {"image_id": "groups"}
+    assert IID(batches=ByImage()).reads_in_all == {"image_id": "ids"}
+    assert NodeSampling(image_column="image_id").reads_in_all == {"nodes": "groups", "image_id": "ids"}
+
+
+def test_names_of_images_do_not_matter():
+    """The same rows by image, whatever the images are called."""
+    rule = IID(epochs=2, batches=ByImage(2))
+    other = {"image_id": [{"a": 9, "b": 0, "c": 5, "d": 2, "e": 7, "f": 1}[name] for name in IMAGES["image_id"]]}
+    plans = [plan_of(rule, columns) for columns in (IMAGES, other)]
+    assert steps_of(plans[0]) == steps_of(plans[1])
+    assert plans[0].fingerprint() == plans[1].fingerprint()
+
+
+@pytest.mark.parametrize("change", [0.5, 1 << 17, -40])
+def test_lengths_of_any_kind_are_sorted_like_counts(change):
+    lengths = np.random.default_rng(0).integers(0, 30, 500)
+    rule = IID(epochs=2, batches=ByLength(window=7))
+    counts = plan_of(rule, {"caption_length": lengths.tolist()})
+    others = plan_of(rule, {"caption_length": (lengths + change).tolist()})
+    assert counts.layout.lengths.dtype == np.uint16
+    assert others.layout.lengths.dtype == np.float32
+    assert steps_of(counts) == steps_of(others)

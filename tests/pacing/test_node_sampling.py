@@ -302,7 +302,7 @@ def test_a_run_shorter_than_one_round_has_no_decision():
 def test_json_and_budgets():
     rule = NodeSampling(node_column="objects", at_floor="clamp", image_column="image_id", epochs=2)
     assert curriculum_from(json.dumps(rule.to_dict())) == rule
-    assert rule.reads == {"objects": "groups", "image_id": "groups"}
+    assert rule.reads == {"objects": "groups", "image_id": "ids"}
     assert start(NodeSampling(), BALLS, max_steps=77).max_steps == 77
     assert start(NodeSampling(), BALLS, epochs=2).max_steps == 200
 

@@ -9,7 +9,17 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum.ordering import rank_scores, read_columns
-from hf_curriculum.pacing import IID, BabySteps, ByImage, GuidanceSchedule, Phases, Staged, curriculum_from, make_plan
+from hf_curriculum.pacing import (
+    IID,
+    BabySteps,
+    ByImage,
+    Filter,
+    GuidanceSchedule,
+    Phases,
+    Staged,
+    curriculum_from,
+    make_plan,
+)
 
 SOURCES = ["text", "captions", "text", "captions", "captions", "text", "captions", "captions", "captions", "captions"]
 SCORES = np.array([np.nan, 3, np.nan, 1, 2, np.nan, 8, 5, 4, 9], np.float32)
@@ -54,6 +64,30 @@ def test_a_part_may_arrange_its_examples_itself():
     assert [stage.rule for stage in plan.stages] == ["all", "guidance 0.1 and real", "guidance 0.5 and real", "real"]
     drawn = [sorted(plan.rows(a, b).tolist()) for a, b in zip(plan.stage_starts, plan.stage_starts[1:], strict=False)]
     assert drawn == [[0], [1, 2, 4, 5], [2, 3, 4], [2, 4]]
+
+
+def test_a_part_that_keeps_its_easiest_half_is_halved_once():
+    rule = Staged({"text": IID(epochs=1), "captions": Filter(0.5, IID(epochs=2))})
+    plan = plan_of(rule, scores=np.arange(10.0), batch=1)
+    assert [stage.pool_size for stage in plan.stages] == [3, 3]
+    assert sorted(plan.rows(3, 9).tolist()) == [1, 1, 3, 3, 4, 4]
+    assert len(plan.ranking) == 10
+
+
+def test_rows_of_no_part_are_an_error():
+    with pytest.raises(ValueError, match=r"names no part for 2 of 10 rows: .* Name their part"):
+        plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1)}), ["text", None, None, *SOURCES[3:]])
+
+
+def test_the_plan_keeps_one_order_and_the_parts_in_it():
+    plan = plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1)}))
+    assert plan.ranking is plan.order
+    parts = plan.order.columns["source"]
+    assert parts.members is plan.order.order
+    assert {name: sorted(parts.rows(number).tolist()) for number, name in enumerate(parts.names)} == {
+        "text": [0, 2, 5],
+        "captions": [1, 3, 4, 6, 7, 8, 9],
+    }
 
 
 def test_round_trip():
