@@ -1,12 +1,15 @@
 """Curriculum learning for image-text data on `datasets`, `transformers` and `accelerate`.
 
-Every public name is loaded when it is first used, so that importing the package costs next to nothing.
+Every public name is loaded when it is first used, so that importing the package costs next to nothing. The models are
+known to the Auto classes of `transformers` from then on, whichever of the two is imported first.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
+
+from hf_curriculum.auto_classes import register_when_loaded
 
 __version__ = "0.1.0"
 
@@ -135,3 +138,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
+
+
+register_when_loaded()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, require_columns
+from hf_curriculum.data.distinct_words import DistinctWords
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -33,10 +33,10 @@ def train_wordpiece(
 ) -> PreTrainedTokenizerFast:
     """Learns a BERT-style WordPiece vocabulary and returns a tokenizer that writes `[CLS] text [SEP]`.
 
-    The text is read twice, in batches, and never held in memory (a source that can be read only once goes through a
-    temporary file): first for its characters, then for the pieces. Fixing the characters' ids in between is what makes
-    the vocabulary the same in every run; trained in one go its ids, and with them ties between pieces, change from run
-    to run. No token is a beginning or an end of text: generation starts from `cls_token` and stops at `sep_token`.
+    The text is read once, in batches, and never held in memory, but its distinct words are, with their counts. The
+    characters get their ids before any piece is learnt, which is what makes the vocabulary the same in every run; left
+    to the trainer its ids, and with them ties between pieces, change from run to run. No token is a beginning or an
+    end of text: generation starts from `cls_token` and stops at `sep_token`.
 
     Args:
         texts: the training text: strings, or a data set with a text column.
@@ -70,29 +70,26 @@ def train_wordpiece(
     if layout not in ("bert", "compact"):
         raise ValueError(f"layout={layout!r} is not known. Special tokens lie as in 'bert' or 'compact': pass one.")
     special = list(_BERT if layout == "bert" else _SPECIAL)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogatepass", newline="\n") as spool:
-        read = _reader(texts, column, spool)
-        characters = _characters(read, lowercase)
-        if not characters:
-            raise ValueError(
-                "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
-                "is not empty and that no earlier reader has used it up."
-            )
-        if len(special) + len(characters) > vocab_size:
-            raise ValueError(
-                f"vocab_size={vocab_size} is too small: {len(special)} special tokens ({layout} layout) and "
-                f"{len(characters)} characters of the text, word-initial and word-internal ones apart, need "
-                f"{len(special) + len(characters)} entries before any piece is learnt. Raise `vocab_size`, use "
-                "`layout='compact'`, or clean the text of rare characters."
-            )
-        vocabulary = _learn(read, special + characters, vocab_size, min_frequency, lowercase, show_progress)
+    words = DistinctWords(_read(texts, column), lowercase)
+    characters = words.characters()
+    if not characters:
+        raise ValueError(
+            "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
+            "is not empty and that no earlier reader has used it up."
+        )
+    if len(special) + len(characters) > vocab_size:
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: {len(special)} special tokens ({layout} layout) and "
+            f"{len(characters)} characters of the text, word-initial and word-internal ones apart, need "
+            f"{len(special) + len(characters)} entries before any piece is learnt. Raise `vocab_size`, use "
+            "`layout='compact'`, or clean the text of rare characters."
+        )
+    vocabulary = _learn(words, special + characters, vocab_size, min_frequency, show_progress)
     return _wrap(vocabulary, lowercase, max_length)
 
 
-def _reader(
-    texts: Iterable[str] | Dataset | IterableDataset, column: str, spool: tempfile._TemporaryFileWrapper
-) -> Callable[[], Iterator[list[str]]]:
-    """A function that reads the text from its start, in batches, as often as it is called."""
+def _read(texts: Iterable[str] | Dataset | IterableDataset, column: str) -> Iterator[list[str]]:
+    """The text in batches."""
     from datasets import Dataset, IterableDataset
 
     if isinstance(texts, str):
@@ -100,19 +97,8 @@ def _reader(
     if isinstance(texts, (Dataset, IterableDataset)):
         if texts.column_names is not None:
             require_columns(texts.column_names, [column], reader="The tokenizer reads it.", remedy="Pass `column=`.")
-        source = texts.select_columns([column])
-        return lambda: (_checked(batch[column]) for batch in source.iter(batch_size=_BATCH))
-    if iter(texts) is not texts:
-        return lambda: _batches(texts)
-    for batch in _batches(texts):
-        # One line per text; WordPiece takes a line break for any other white space.
-        spool.writelines(text.replace("\n", " ") + "\n" for text in batch)
-
-    def again() -> Iterator[list[str]]:
-        spool.seek(0)
-        return _batches(spool)
-
-    return again
+        return (_checked(batch[column]) for batch in texts.select_columns([column]).iter(batch_size=_BATCH))
+    return _batches(texts)
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -136,43 +122,25 @@ def _checked(batch: list[str]) -> list[str]:
     return batch
 
 
-def _untrained(vocabulary: dict[str, int] | None, lowercase: bool) -> Tokenizer:
-    """BERT's normaliser, pre-tokeniser and decoder around a WordPiece vocabulary."""
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return tokenizer
-
-
-def _characters(read: Callable[[], Iterator[list[str]]], lowercase: bool) -> list[str]:
-    """Sorted single-character entries of the text: `a` where one begins a word, `##a` where one continues it."""
-    probe = _untrained({}, lowercase)
-    # Room for nothing: what comes out is what the trainer enters before it learns anything.
-    probe.train_from_iterator(read(), trainers.WordPieceTrainer(vocab_size=0, show_progress=False))
-    return sorted(probe.get_vocab(), key=lambda entry: (entry.startswith("##") and len(entry) > 2, entry))
-
-
 def _learn(
-    read: Callable[[], Iterator[list[str]]],
-    fixed: list[str],
-    vocab_size: int,
-    min_frequency: int,
-    lowercase: bool,
-    show_progress: bool,
+    words: DistinctWords, fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
 ) -> dict[str, int]:
     """The vocabulary: `fixed` entries at ids 0, 1, 2, ..., then pieces in the order they were learnt."""
-    tokenizer = _untrained({}, lowercase)
+    tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")  # words are as they are to be
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=fixed, show_progress=show_progress
     )
-    tokenizer.train_from_iterator(read(), trainer)
+    tokenizer.train_from_iterator(words.repeated(), trainer)
     return tokenizer.get_vocab()
 
 
 def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTrainedTokenizerFast:
     """A `transformers` tokenizer in which the five special tokens alone are special."""
-    tokenizer = _untrained(vocabulary, lowercase)
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",

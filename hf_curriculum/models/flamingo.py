@@ -15,6 +15,8 @@ from hf_curriculum.models.flamingo_inputs import cached_latents, count_images
 from hf_curriculum.models.flamingo_model import CaptionFlamingoModel, CaptionFlamingoPreTrainedModel
 from hf_curriculum.models.git_inputs import pad_left
 from hf_curriculum.models.git_shared import share_images
+from hf_curriculum.models.packed_text import needed_tokens
+from hf_curriculum.models.token_loss import needs_no_logits, token_loss
 
 
 class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin):
@@ -33,7 +35,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         >>> from hf_curriculum.models.flamingo_build import small_flamingo_config
         >>> model = CaptionFlamingoForCausalLM(small_flamingo_config(50, image_token_id=49))
         >>> ids = torch.tensor([[2, 49, 7, 8, 3]])
-        >>> model(ids, pixel_values=torch.rand(1, 3, 64, 64), labels=ids).logits.shape
+        >>> model(ids, pixel_values=torch.rand(1, 3, 64, 64)).logits.shape
         torch.Size([1, 5, 50])
     """
 
@@ -105,7 +107,8 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
             kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
 
         Returns:
-            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary).
+            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary). In training
+            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
 
         Raises:
             ValueError: inputs that exclude each other, lengths that do not fit, pictures and `<image>` tokens that do
@@ -120,6 +123,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
             raise ValueError(
                 "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
             )
+        only_loss = needs_no_logits(self, labels, kwargs)
         outputs = self.flamingo(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -133,11 +137,15 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
             use_cache=use_cache if labels is None else False,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,
+            needed=needed_tokens(labels, attention_mask) if only_loss and past_key_values is None else None,
         )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
-        loss = None
-        if labels is not None:
+        logits, loss = None, None
+        if only_loss:
+            loss = token_loss(self.lm_head, outputs.last_hidden_state, labels, **kwargs)
+        else:
+            logits = self.lm_head(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
+        if labels is not None and not only_loss:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
         result = CausalLMOutputWithPast(
             loss=loss,

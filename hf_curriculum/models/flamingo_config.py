@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, OPTConfig, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from hf_curriculum.models.git_config import vision_config_from
+
+if TYPE_CHECKING:
+    from transformers import OPTConfig
 
 
 class CaptionFlamingoConfig(PretrainedConfig):
@@ -49,8 +53,13 @@ class CaptionFlamingoConfig(PretrainedConfig):
     """
 
     model_type = "curriculum_flamingo"
-    sub_configs = {"vision_config": AutoConfig, "text_config": OPTConfig}  # noqa: RUF012  (as `transformers` reads it)
+    sub_configs = {"vision_config": AutoConfig, "text_config": AutoConfig}  # noqa: RUF012  (as `transformers` reads it)
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> CaptionFlamingoConfig:
+        """A configuration brings the models along, so that an Auto class that asks by it knows them."""
+        import_module("hf_curriculum.models.classes")
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -121,6 +130,8 @@ class CaptionFlamingoConfig(PretrainedConfig):
 
 def _text_config(given: PretrainedConfig | dict[str, Any] | None, **shared: Any) -> OPTConfig:
     """The decoder's configuration as an object of our own, with the special tokens of the whole."""
+    from transformers import OPTConfig  # not above: see `hf_curriculum.auto_classes`
+
     if isinstance(given, PretrainedConfig):
         fields = given.to_dict()
     else:

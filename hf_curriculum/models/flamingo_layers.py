@@ -9,6 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_curriculum.models.flamingo_config import CaptionFlamingoConfig
 from hf_curriculum.models.git_attention import eager_attention
+from hf_curriculum.models.packed_text import PackedText
 
 
 class CaptionFlamingoAttention(nn.Module):
@@ -29,7 +30,12 @@ class CaptionFlamingoAttention(nn.Module):
         return self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
 
     def forward(
-        self, states: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor | None = None
+        self,
+        states: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        packed: PackedText | None = None,
     ) -> torch.Tensor:
         """Mixes values.
 
@@ -38,16 +44,19 @@ class CaptionFlamingoAttention(nn.Module):
             key, value: of `keys_values`.
             visible: bool, shape (batch, 1, queries, keys), True where seen; `None` where everything is. No row may be
                 empty.
+            packed: how the queries of `states` stand in its rows, where these are not one per batch entry.
 
         Returns:
-            Shape (batch, queries, width).
+            The shape of `states`, with as many rows as `key` if it had one for all.
         """
-        query = self._heads(self.q_proj(states)).expand(len(key), -1, -1, -1)
+        query = self.q_proj(states) if packed is None else packed.apart(self.q_proj(states))
+        query = self._heads(query).expand(len(key), -1, -1, -1)
         if self.config._attn_implementation == "eager":
             mixed, _ = eager_attention(self, query, key, value, visible, scaling=self.head_dim**-0.5)
         else:
             mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible).transpose(1, 2)
-        return self.out_proj(mixed.flatten(2))
+        mixed = mixed.flatten(2)
+        return self.out_proj(mixed if packed is None else packed.together(mixed))
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -151,6 +160,7 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         visible: torch.Tensor | None,
         no_image: torch.Tensor,
         past_key_values: EncoderDecoderCache | None = None,
+        packed: PackedText | None = None,
     ) -> torch.Tensor:
         """Shape (batch, text, width) to the same.
 
@@ -160,9 +170,10 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
             visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one picture.
             no_image: bool, (batch, text, 1), True for tokens before any picture: these are told nothing.
             past_key_values: where keys and values of the pictures are kept.
+            packed: how texts share rows, `hidden_states` and `no_image` being (rows, length, ...) then.
         """
         key, value = self._keys_values(images, past_key_values)
-        told = self.attention(self.norm(hidden_states), key, value, visible).masked_fill(no_image, 0)
+        told = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
         hidden_states = hidden_states + self.attention_gate.tanh() * told
         return hidden_states + self.feed_forward_gate.tanh() * self.feed_forward(hidden_states)
 

@@ -22,6 +22,7 @@ from hf_curriculum.models.flamingo_inputs import (
 from hf_curriculum.models.flamingo_layers import CaptionFlamingoGatedLayer, CaptionFlamingoPerceiver
 from hf_curriculum.models.git_layers import build_vision_tower
 from hf_curriculum.models.git_shared import share_images
+from hf_curriculum.models.packed_text import PackedText, pack
 
 
 class CaptionFlamingoPreTrainedModel(PreTrainedModel):
@@ -118,8 +119,12 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | None = None,
+        needed: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
-        """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width)."""
+        """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width).
+
+        Of tokens that are not `needed`, bool (batch, text), it means nothing, and nothing may be computed for them.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Flamingo reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
         if pixel_values is not None and image_features is not None:
@@ -154,8 +159,17 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         if position_ids is None:
             position_ids = self._positions(attention_mask, past_length, length, words.device)
+        packed = None if needed is None or past_key_values is not None or output_hidden_states else pack(needed)
         return self._decode(
-            words, attention_mask, position_ids, images, image_numbers, seen, past_key_values, output_hidden_states
+            words,
+            attention_mask,
+            position_ids,
+            images,
+            image_numbers,
+            seen,
+            past_key_values,
+            output_hidden_states,
+            packed,
         )
 
     def _resample(self, features: torch.Tensor, image_index: torch.Tensor | None, batch: int) -> torch.Tensor:
@@ -200,20 +214,26 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         seen: int,
         past_key_values: Cache | None,
         output_hidden_states: bool,
+        packed: PackedText | None,
     ) -> BaseModelOutputWithPast:
         """OPT's decoder with the gated blocks between its layers; without a picture the blocks are left out."""
         decoder, text_cache = self.decoder, _of_text(past_key_values)
-        mask = create_causal_mask(
-            config=self.config.text_config,
-            inputs_embeds=words,
-            attention_mask=attention_mask,
-            past_key_values=text_cache,
-        )
         visible, no_image = None, None
         if seen:
             latents = self.config.perceiver_latents
             visible = visible_latents(image_numbers, seen // latents, latents)
             no_image = (image_numbers == 0)[..., None]  # (batch, text, 1)
+        if packed is None:
+            mask = create_causal_mask(
+                config=self.config.text_config,
+                inputs_embeds=words,
+                attention_mask=attention_mask,
+                past_key_values=text_cache,
+            )
+        else:
+            words, position_ids = packed.together(words), packed.together(position_ids.expand(words.shape[:2]))
+            no_image = packed.together(no_image) if seen else None
+            mask = packed.added_mask(words.dtype)
         if decoder.project_in is not None:
             words = decoder.project_in(words)
         # With `position_ids` OPT's embedding looks at no mask.
@@ -223,7 +243,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             block, rest = divmod(index, self.config.cross_attention_every)
             if seen and rest == 0:
                 hidden_states = self.gated_layers[block](
-                    hidden_states, images, visible, no_image, past_key_values=past_key_values
+                    hidden_states, images, visible, no_image, past_key_values=past_key_values, packed=packed
                 )
             hidden_states = layer(
                 hidden_states, attention_mask=mask, past_key_values=text_cache, position_ids=position_ids
@@ -233,6 +253,8 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             hidden_states = decoder.final_layer_norm(hidden_states)
         if decoder.project_out is not None:
             hidden_states = decoder.project_out(hidden_states)
+        if packed is not None:
+            hidden_states = packed.apart(hidden_states)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states,
             past_key_values=past_key_values,

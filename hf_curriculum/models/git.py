@@ -20,6 +20,8 @@ from hf_curriculum.models.git_layers import (
     build_vision_tower,
 )
 from hf_curriculum.models.git_shared import SharedImages, share_images
+from hf_curriculum.models.packed_text import needed_tokens, pack
+from hf_curriculum.models.token_loss import needs_no_logits, token_loss
 
 
 class CaptionGitPreTrainedModel(PreTrainedModel):
@@ -95,8 +97,12 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         image_index: torch.Tensor | None = None,
+        needed: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
-        """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width)."""
+        """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width).
+
+        Of tokens that are not `needed`, bool (batch, text), it means nothing, and nothing may be computed for them.
+        """
         check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = (
@@ -121,23 +127,35 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         )
         if position_ids is None:
             position_ids = text_positions(attention_mask, words.shape[1], words.device)
-        hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
         image_length = 0 if image_features is None else image_features.shape[1]
-        text_mask = text_attention_mask(
-            attention_mask,
-            query_length=words.shape[1],
-            key_length=past_length + image_length + words.shape[1],
-            device=words.device,
-            implementation=self.config._attn_implementation,
-        )
+        # Behind an image the text is a small part of the rows; flash kernels have no mask for several texts in a row.
+        packs = needed is not None and image_features is None and not (output_hidden_states or output_attentions)
+        attention = self.config._attn_implementation
+        packed = pack(needed) if packs and attention in ("sdpa", "eager") else None
+        if packed is not None:
+            position_ids = packed.together(position_ids.expand(words.shape[:2]))
+            words = packed.together(words)
+            text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
+        else:
+            text_mask = text_attention_mask(
+                attention_mask,
+                query_length=words.shape[1],
+                key_length=past_length + image_length + words.shape[1],
+                device=words.device,
+                implementation=attention,
+            )
+        hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
         if shared is not None:
             image_length = shared.image_rows
             hidden_states = shared.join(self.visual_projection(image_features), hidden_states)
         elif image_features is not None:
             hidden_states = torch.cat([self.visual_projection(image_features), hidden_states], dim=1)
-        return self._decode(
+        outputs = self._decode(
             hidden_states, image_length, text_mask, past_key_values, shared, output_hidden_states, output_attentions
         )
+        if packed is not None:
+            outputs.last_hidden_state = packed.apart(outputs.last_hidden_state)
+        return outputs
 
     def _decode(
         self,
@@ -187,7 +205,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         >>> from hf_curriculum.models.git_build import small_git_config
         >>> model = CaptionGitForCausalLM(small_git_config(vocab_size=50))
         >>> ids = torch.randint(5, 50, (2, 7))
-        >>> model(ids, pixel_values=torch.rand(2, 3, 64, 64), labels=ids).logits.shape
+        >>> model(ids, pixel_values=torch.rand(2, 3, 64, 64)).logits.shape
         torch.Size([2, 7, 50])
     """
 
@@ -254,7 +272,8 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
 
         Returns:
-            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary).
+            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary). In training
+            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
 
         Raises:
             ValueError: inputs that exclude each other, lengths that do not fit, a cache continued without positions,
@@ -265,6 +284,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             raise ValueError(
                 "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
             )
+        only_loss = needs_no_logits(self, labels, kwargs)
         outputs = self.git(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -278,11 +298,15 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             image_index=image_index,
+            needed=needed_tokens(labels, attention_mask) if only_loss and past_key_values is None else None,
         )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.output(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
-        loss = None
-        if labels is not None:
+        logits, loss = None, None
+        if only_loss:
+            loss = token_loss(self.output, outputs.last_hidden_state, labels, **kwargs)
+        else:
+            logits = self.output(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
+        if labels is not None and not only_loss:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         result = CausalLMOutputWithPast(
             loss=loss,

@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     ViTConfig,
 )
+from transformers.utils import logging
 
 from hf_curriculum.models.git import CaptionGitForCausalLM
 from hf_curriculum.models.git_config import CaptionGitConfig
@@ -231,9 +232,14 @@ def load_vision_weights(model: CaptionGitForCausalLM, name_or_path: str) -> None
 
 def load_tower_weights(tower: PreTrainedModel, name_or_path: str) -> None:
     """As `load_vision_weights`, for a vision tower by itself."""
-    loaded, report = type(tower).from_pretrained(
-        name_or_path, config=tower.config, dtype=tower.dtype, output_loading_info=True
-    )
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # weights that are of no use here, a text tower's say, would fill the screen
+    try:
+        loaded, report = type(tower).from_pretrained(
+            name_or_path, config=tower.config, dtype=tower.dtype, output_loading_info=True
+        )
+    finally:
+        logging.set_verbosity(verbosity)
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise ValueError(

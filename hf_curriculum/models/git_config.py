@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from transformers import AutoConfig, GitVisionConfig, PretrainedConfig, ViTConfig
+from transformers import AutoConfig, PretrainedConfig
 
 
 class CaptionGitConfig(PretrainedConfig):
@@ -47,6 +48,11 @@ class CaptionGitConfig(PretrainedConfig):
     model_type = "curriculum_git"
     sub_configs = {"vision_config": AutoConfig}  # noqa: RUF012  (the name and type `transformers` reads)
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> CaptionGitConfig:
+        """A configuration brings the models along, so that an Auto class that asks by it knows them."""
+        import_module("hf_curriculum.models.classes")
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -102,6 +108,8 @@ class CaptionGitConfig(PretrainedConfig):
 
 def vision_config_from(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The vision tower's configuration as an object."""
+    from transformers import GitVisionConfig, ViTConfig  # not above: see `hf_curriculum.auto_classes`
+
     if given is None:
         return ViTConfig()
     if isinstance(given, dict):

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+_OURS = ("curriculum_git", "curriculum_flamingo")
+
+
 class _Loaded(NamedTuple):
-    """A captioner on its device, what prepares its inputs, and the most tokens it reads."""
+    """A captioner on its device, what prepares its inputs, the most tokens it reads, what stands before captions."""
 
     model: Any
     tokenizer: Any
     pixels: Callable[[Image.Image], torch.Tensor]
     limit: int
+    prefix: str
 
 
 class ModelLoss(Scorer):
@@ -36,13 +40,13 @@ class ModelLoss(Scorer):
     The captioner is trained on the data beforehand, without a curriculum; what it still predicts badly is hard. A
     caption's tokens are those of the model's tokenizer, its special ones included: the first (such as `[CLS]`, or
     BLIP's `[DEC]`) starts the caption and is not scored, the end of the caption is. Encoder-decoders start from their
-    `decoder_start_token_id` and every token is scored. That is the loss the models are trained on, padding masked,
-    without label smoothing.
+    `decoder_start_token_id` and every token is scored. Flamingo's captions begin with `<image>`, which is not scored
+    but counts in `max_length`. That is the loss the models are trained on, padding masked, without label smoothing.
 
     Args:
         model: a folder or a repository of the Hub with a captioner that reads a picture and a caption: this library's
-            GIT, or `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`. Not models that read a picture as
-            placeholder tokens of a prompt.
+            GIT and Flamingo, or `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`. Not other models that read
+            a picture as placeholder tokens of a prompt.
         processor: where the tokenizer and the image processor are, if not with the model.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
         max_length: captions are cut to so many tokens, special ones included, which is counted in `num_cut` and
@@ -61,7 +65,8 @@ class ModelLoss(Scorer):
     Raises:
         FileNotFoundError: there is no such model or processor.
         ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint that lacks
-            weights, a model of another kind, an encoder-decoder without start token.
+            weights, a model of another kind, an encoder-decoder without start token, a Flamingo whose tokenizer lacks
+            its `<image>`.
         TypeError: a caption that is not a string.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 5 (Bootstrap-CL).
@@ -119,8 +124,8 @@ class ModelLoss(Scorer):
             VisionEncoderDecoderModel,
         )
 
-        import hf_curriculum.models  # noqa: F401  (makes our captioners known to the Auto classes)
         from hf_curriculum.data.pixels import PixelTable, is_plain, process_image
+        from hf_curriculum.models.image_text import image_text
 
         where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
         tokenizer = load_pretrained(AutoTokenizer, where, revision)
@@ -133,15 +138,16 @@ class ModelLoss(Scorer):
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
         table = PixelTable(processor) if is_plain(processor) else None
         pixels = table or (lambda image: process_image(processor, image)["pixel_values"])
-        return _Loaded(model, tokenizer, pixels, min(self.max_length, positions))
+        before = image_text(model, tokenizer)
+        return _Loaded(model, tokenizer, pixels, min(self.max_length, positions), before and f"{before} ")
 
     def _check_kind(self, model: Any) -> None:
         kind, config = type(model).__name__, model.config
         placeholder = next((name for name in ("image_token_id", "image_token_index") if hasattr(config, name)), None)
-        if placeholder is not None:
+        if placeholder is not None and config.model_type not in _OURS:
             raise ValueError(
                 f"{self.model!r} is a {kind}, which reads a picture as placeholder tokens (`{placeholder}`) within a "
-                "prompt; what a caption's loss is depends on that prompt. Use a captioner: GIT, BLIP or a "
+                "prompt; what a caption's loss is depends on that prompt. Use a captioner: GIT, Flamingo, BLIP or a "
                 "`VisionEncoderDecoderModel`."
             )
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
@@ -170,6 +176,7 @@ class ModelLoss(Scorer):
         return losses
 
     def _tokens(self, captions: list[str], loaded: _Loaded) -> list[list[int]]:
+        captions = [loaded.prefix + caption for caption in captions]
         whole = loaded.tokenizer(captions, verbose=False)["input_ids"]
         report_cut(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
         return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]
@@ -198,6 +205,9 @@ class ModelLoss(Scorer):
                 ).logits  # (pairs, tokens, vocabulary)
                 return reduced_losses(logits, ids, mask, self.reduction)
             logits = _prefix_logits(model, ids, mask, pixels, which)
+            if model.config.model_type == "curriculum_flamingo":
+                is_picture = ids == model.config.image_token_id
+                mask = mask * ((is_picture.cumsum(1) > 0) & ~is_picture)  # what is given is not scored
         return reduced_losses(logits[:, :-1], ids[:, 1:], mask[:, 1:], self.reduction)
 
 
@@ -216,8 +226,8 @@ def _prefix_logits(
     Shapes:
         returns (pairs, tokens, vocabulary); position t predicts token t + 1.
     """
-    if model.config.model_type == "curriculum_git":
-        picture = {"image_features": model.git.encode_images(pixels)[which]}
+    if model.config.model_type in _OURS:
+        picture = {"image_features": model.base_model.encode_images(pixels)[which]}
     else:
         picture = {"pixel_values": pixels[which]}
     if model.config.model_type == "blip":

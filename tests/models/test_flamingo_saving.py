@@ -142,4 +142,4 @@ def test_a_model_that_was_resized_works():
     model.resize_token_embeddings(64)
     assert model.lm_head.weight is model.flamingo.decoder.embed_tokens.weight
     assert model.config.text_config.vocab_size == 64
-    assert model(**inputs(), labels=inputs()["input_ids"]).logits.shape == (2, 6, 64)
+    assert model.eval()(**inputs(), labels=inputs()["input_ids"]).logits.shape == (2, 6, 64)

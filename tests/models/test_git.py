@@ -174,9 +174,12 @@ def test_what_nobody_reads_is_not_computed():
     model, inputs = tiny_git(), batch()
     rows = []
     for part in [layer.intermediate for layer in model.git.encoder.layer] + [model.output]:
-        part.register_forward_hook(lambda module, args, output: rows.append(args[0].shape[1]))
-    model(**inputs, labels=inputs["input_ids"])
-    assert rows == [5 + 6, 5 + 6, 6, 6]
+        part.register_forward_hook(lambda module, args, output: rows.append(args[0].shape[:-1].numel()))
+    model(**inputs)
+    assert rows == [3 * (5 + 6), 3 * (5 + 6), 3 * 6, 3 * 6]
+    rows.clear()
+    model(**inputs, labels=inputs["input_ids"].masked_fill(torch.arange(6) == 2, -100))
+    assert rows == [3 * (5 + 6), 3 * (5 + 6), 3 * 6, 3 * 4]
 
 
 def test_logits_to_keep():

@@ -154,7 +154,8 @@ def test_every_row_is_computed_once():
     )
     model(**inputs)
     images, texts = 3 * 5, 6 * 6
-    assert rows == [3, images + texts, images + texts, texts, texts]
+    labelled = (inputs["labels"][:, 1:] != -100).sum().item()
+    assert rows == [3, images + texts, images + texts, texts, labelled]
 
 
 def test_hidden_states_and_weights_are_those_of_one_picture_per_caption():

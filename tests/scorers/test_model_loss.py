@@ -17,13 +17,14 @@ from transformers import (
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
 from hf_curriculum.data.pixels import make_image_processor
+from hf_curriculum.models.flamingo_model import CaptionFlamingoModel
 from hf_curriculum.models.git import CaptionGitModel
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.scorers import add_scores
 from hf_curriculum.scorers.model_loss import ModelLoss
 
 TINY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("tiny_models.py"))))
-MODELS = ["git", "stock_git", "blip", "encoder_decoder"]
+MODELS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
 PICTURES = [TINY.png(20, 30, seed) for seed in range(3)]
 ROWS = {
     "image": [PICTURES[0], PICTURES[1], PICTURES[0], PICTURES[2]],
@@ -64,14 +65,15 @@ def test_the_mean_is_per_scored_token(name):
     assert total == pytest.approx(mean * tokens, rel=1e-5)
 
 
-def test_a_picture_is_encoded_once_for_its_captions(monkeypatch):
-    seen, encode = [], CaptionGitModel.encode_images
+@pytest.mark.parametrize(("name", "model"), [("git", CaptionGitModel), ("flamingo", CaptionFlamingoModel)])
+def test_a_picture_is_encoded_once_for_its_captions(monkeypatch, name, model):
+    seen, encode = [], model.encode_images
     monkeypatch.setattr(
-        CaptionGitModel, "encode_images", lambda self, pixels, *rest: seen.append(len(pixels)) or encode(self, pixels)
+        model, "encode_images", lambda self, pixels, *rest: seen.append(len(pixels)) or encode(self, pixels)
     )
-    together = losses(ModelLoss(TINY.git()))
+    together = losses(ModelLoss(folder(name)))
     assert seen == [3]  # four rows, three pictures
-    apart = losses(ModelLoss(TINY.git()), {column: ROWS[column] for column in ("image", "caption")})
+    apart = losses(ModelLoss(folder(name)), {column: ROWS[column] for column in ("image", "caption")})
     assert seen == [3, 4]
     np.testing.assert_allclose(together, apart, rtol=1e-5)
 
@@ -91,6 +93,20 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     assert scorer.num_cut == 1
     with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a int"):
         losses(scorer, {"image": [None], "caption": [3]})
+
+
+def test_the_picture_s_token_counts_among_the_most():
+    rows = {"image": PICTURES[:2], "caption": ["a red ball", "a red dog"]}
+    cut = losses(ModelLoss(folder("flamingo"), max_length=5), rows)  # [CLS] <image> a red [SEP]
+    whole = losses(ModelLoss(folder("flamingo")), {"image": PICTURES[:2], "caption": ["a red"] * 2})
+    np.testing.assert_allclose(cut, whole, rtol=1e-6)
+
+
+def test_a_tokenizer_without_the_picture_s_token(tmp_path):
+    TINY.tokenizer().save_pretrained(tmp_path)
+    make_image_processor(16).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"stands token \d+ for a picture, but the tokenizer"):
+        losses(ModelLoss(folder("flamingo"), str(tmp_path)))
 
 
 def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):

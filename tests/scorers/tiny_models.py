@@ -39,9 +39,12 @@ from transformers import (
 )
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
+from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.pixels import make_image_processor, process_image
 from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM
+from hf_curriculum.models.flamingo_build import add_image_token, small_flamingo_config
 from hf_curriculum.models.git import CaptionGitForCausalLM
 from hf_curriculum.models.git_build import small_git_config
 from hf_curriculum.scorers.vilt_matching import ViltForMatching
@@ -124,6 +127,23 @@ def git():
 
 
 @functools.cache
+def flamingo():
+    """The library's other captioner."""
+    words = train_wordpiece(TEXTS * 2, 120, min_frequency=1)
+    add_image_token(words)
+    fields = {"image_size": 16, "hidden_size": 16, "vision_layers": 1, "text_layers": 2, "num_attention_heads": 2}
+    config = small_flamingo_config(len(words), tokenizer=words, perceiver_latents=4, **fields)
+    model = CaptionFlamingoForCausalLM(config)
+    where = saved("flamingo", model, words, make_image_processor(16))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "gate" in name.rpartition(".")[2] or "norm" in name:
+                weight.fill_(1.0)  # a random picture would hardly be seen behind gates and norms near 0
+    model.save_pretrained(where)
+    return where
+
+
+@functools.cache
 def stock_git():
     vision = {**WIDTH, "image_size": 16, "patch_size": 8}
     config = GitConfig(vision_config=vision, vocab_size=len(tokenizer()), max_position_embeddings=32, **WIDTH)
@@ -188,4 +208,10 @@ def naive_model_loss(name, picture, caption):
             ids[:, 0] = 4
             logits = model(pixel_values=pixels, input_ids=ids).logits[0, :-1].double()
             return -logits.log_softmax(-1).gather(1, ids[0, 1:, None]).sum().item()
+        if name == "flamingo":  # as it is trained: behind `<image>`, which is given
+            words = AutoTokenizer.from_pretrained(flamingo())
+            batch = CaptionCollator(words, make_image_processor(16), prefix="<image> ")(
+                [{"image": picture, "caption": caption}]
+            )
+            return model(**batch).loss.item() * (batch["labels"] != -100)[:, 1:].sum().item()
         return model(pixel_values=pixels, input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)

@@ -94,8 +94,6 @@ def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, An
     )
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
-
     config = load_pretrained(AutoConfig, name, revision)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = load_model(AutoModelForImageTextToText if sees else AutoModelForCausalLM, name, revision)

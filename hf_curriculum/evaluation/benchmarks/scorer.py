@@ -17,6 +17,7 @@ from hf_curriculum.evaluation.benchmarks.items import Item
 from hf_curriculum.evaluation.benchmarks.tokens import ItemEncoder, Row, prefix_token_id
 from hf_curriculum.evaluation.generate import _evaluating
 from hf_curriculum.models import MODELS
+from hf_curriculum.models.image_text import image_text as find_image_text
 from hf_curriculum.scorers.language_model import padded
 
 
@@ -65,7 +66,7 @@ class TextImageScorer:
             raise ValueError(f"batch_size={batch_size} was given. At least one text runs through the model at once.")
         self.model, self.tokenizer, self.image_processor = model, tokenizer, image_processor
         self.batch_size = batch_size
-        self.image_text = _image_text(model, tokenizer) if image_tokens is None else image_tokens
+        self.image_text = find_image_text(model, tokenizer) if image_tokens is None else image_tokens
         image_ids = tokenizer(self.image_text, add_special_tokens=False)["input_ids"] if self.image_text else []
         self.image_ids = list(image_ids)
         self.encoder = ItemEncoder(
@@ -257,20 +258,6 @@ def mean_log_prob(values: np.ndarray) -> float:
 def by_length(rows: Sequence[Sequence[Row]]) -> list[int]:
     """Indices of items, those with the longest row first."""
     return sorted(range(len(rows)), key=lambda item: -max(len(row.ids) for row in rows[item]))
-
-
-def _image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    image_id = getattr(model.config, "image_token_id", None)
-    if image_id is None:
-        return ""
-    token = tokenizer.convert_ids_to_tokens(image_id) if image_id < len(tokenizer) else None
-    if token is None or tokenizer(token, add_special_tokens=False)["input_ids"] != [image_id]:
-        raise ValueError(
-            f"The model stands token {image_id} for a picture, but the tokenizer ({type(tokenizer).__name__}, "
-            f"{len(tokenizer)} entries) reads it as {token!r}. Pictures would go unseen. Use the tokenizer the model "
-            "was trained with, or name the text by `image_tokens=`."
-        )
-    return token * (getattr(model.config, "image_seq_length", None) or 1)
 
 
 def _known(tokenizer: PreTrainedTokenizerBase, token: str) -> int:

@@ -1,0 +1,182 @@
+"""`import hf_curriculum` is all that the Auto classes need, before or after them."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from transformers import GitProcessor
+
+from hf_curriculum import auto_classes
+from hf_curriculum.data.pixels import make_image_processor
+from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git_build import git_from_config, small_git_config
+
+LOAD = """
+folder = sys.argv[1]
+for name in ("Git", "Flamingo"):
+    for auto, expected in (
+        (AutoModelForCausalLM, f"Caption{name}ForCausalLM"),
+        (AutoModelForImageTextToText, f"Caption{name}ForCausalLM"),
+        (AutoModel, f"Caption{name}Model"),
+    ):
+        found = type(auto.from_pretrained(f"{folder}/{name}")).__name__
+        assert found == expected, (found, expected)
+    assert type(AutoProcessor.from_pretrained(f"{folder}/{name}")).__name__ == "GitProcessor"
+    assert len(AutoTokenizer.from_pretrained(f"{folder}/{name}")) > 4
+    assert AutoImageProcessor.from_pretrained(f"{folder}/{name}", backend="pil").size["height"] == 16
+"""
+NAMES = (
+    "AutoImageProcessor, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer"
+)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Both models of the library, with what turns pictures and captions into their input."""
+    folder = tmp_path_factory.mktemp("saved")
+    tokenizer = train_wordpiece(["a red ball", "two blue cubes"], 60)
+    sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 1}
+    git_from_config(small_git_config(60, tokenizer=tokenizer, **sizes)).save_pretrained(folder / "Git")
+    flamingo = small_flamingo_config(60, perceiver_latents=3, **sizes)
+    flamingo_from_config(flamingo).save_pretrained(folder / "Flamingo")
+    for name in ("Git", "Flamingo"):
+        GitProcessor(make_image_processor(16), tokenizer).save_pretrained(folder / name)
+    return folder
+
+
+def run(code, *arguments):
+    """What a new process prints that runs this code."""
+    program = "import sys\nsys.modules['torchvision'] = None\n" + textwrap.dedent(code)
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_no_model_is_loaded_before_it_is_needed():
+    out = run(
+        """
+        import hf_curriculum
+        from hf_curriculum.auto_classes import _Finder
+        print("transformers" in sys.modules, any(isinstance(finder, _Finder) for finder in sys.meta_path))
+        import inspect
+        from transformers import AutoModelForCausalLM, AutoConfig
+        import transformers.models.auto.configuration_auto as module
+        assert "class AutoConfig" in inspect.getsource(module)  # its own loader is back
+        print(type(module.__loader__).__name__, any(isinstance(finder, _Finder) for finder in sys.meta_path))
+        print("curriculum_git" in module.CONFIG_MAPPING, "hf_curriculum.models.git" in sys.modules)
+        AutoConfig.for_model("curriculum_git")
+        print("hf_curriculum.models.git" in sys.modules)
+        """
+    )
+    assert out.splitlines() == ["False True", "SourceFileLoader False", "True False", "True"]
+
+
+ORDERS = (
+    "import hf_curriculum",
+    f"from transformers import {NAMES}; import hf_curriculum",
+    "import transformers, hf_curriculum",
+    # Modules of `transformers` that load the Auto classes while they are half ready themselves:
+    "import hf_curriculum; from transformers import PreTrainedModel, GitForCausalLM",
+    "import hf_curriculum; from transformers import OPTForCausalLM, LlavaConfig",
+    "import hf_curriculum; from transformers import Trainer, pipeline",
+    "import hf_curriculum; from transformers import AutoModelForCausalLM",
+    "from hf_curriculum.models.git_config import CaptionGitConfig",
+    "from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM",
+    "from hf_curriculum import MODELS",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", ORDERS)
+def test_whatever_is_imported_first(saved, imports):
+    run(f"{imports}\nfrom transformers import {NAMES}\n{LOAD}", saved)
+
+
+@pytest.mark.slow
+def test_a_configuration_travels_to_another_process(saved, tmp_path):
+    """What is pickled is found again in a process that has imported nothing."""
+    out = run(
+        """
+        import pickle
+        from pathlib import Path
+        import hf_curriculum
+        from transformers import AutoConfig
+        config = AutoConfig.from_pretrained(sys.argv[1] + "/Flamingo")
+        Path(sys.argv[2]).write_bytes(pickle.dumps(config))
+        """,
+        saved,
+        tmp_path / "config.pkl",
+    )
+    out = run(
+        """
+        import pickle
+        from pathlib import Path
+        from transformers import AutoModelForCausalLM
+        config = pickle.loads(Path(sys.argv[1]).read_bytes())
+        print(type(AutoModelForCausalLM.from_config(config)).__name__)
+        """,
+        tmp_path / "config.pkl",
+    )
+    assert out.strip() == "CaptionFlamingoForCausalLM"
+    script = tmp_path / "spawned.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing, sys
+            import hf_curriculum  # noqa: F401
+            from transformers import AutoModelForCausalLM
+
+            def name(folder):
+                return type(AutoModelForCausalLM.from_pretrained(folder)).__name__
+
+            if __name__ == "__main__":
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    print(pool.map(name, [sys.argv[1] + "/Git"])[0])
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(saved)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.strip() == "CaptionGitForCausalLM", done.stderr[-2000:]
+
+
+def test_other_models_are_as_they_were():
+    from transformers import AutoModelForCausalLM, GitConfig, GitForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    assert set(CONFIG_MAPPING._extra_content) >= {"curriculum_git", "curriculum_flamingo"}
+    assert AutoModelForCausalLM._model_mapping[GitConfig] is GitForCausalLM
+
+
+def test_a_module_that_fails_to_load_is_tried_again(tmp_path, monkeypatch):
+    """The step stays in place until the module was loaded, and other modules are found without it."""
+    calls = []
+    monkeypatch.setattr(auto_classes, "AUTO_CONFIG", "late_module")
+    monkeypatch.setattr(auto_classes, "_register", lambda: calls.append("late_module" in sys.modules))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    auto_classes.register_when_loaded()
+    auto_classes.register_when_loaded()
+    assert [type(finder) for finder in sys.meta_path].count(auto_classes._Finder) == 1
+    with pytest.raises(ModuleNotFoundError, match="late_module"):
+        importlib.import_module("late_module")
+    (tmp_path / "late_module.py").write_text("1 / 0")
+    importlib.invalidate_caches()
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("late_module")
+    assert calls == []
+    (tmp_path / "late_module.py").write_text("value = 'loaded'")
+    importlib.invalidate_caches()
+    assert importlib.import_module("late_module").value == "loaded"
+    assert calls == [True]
+    auto_classes.register_when_loaded()  # it is loaded now
+    assert calls == [True, True]
+    assert not any(isinstance(finder, auto_classes._Finder) for finder in sys.meta_path)
+    sys.modules.pop("late_module")

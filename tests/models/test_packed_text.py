@@ -1,0 +1,144 @@
+"""Texts that share rows have the loss and gradients of texts in rows of their own."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from hf_curriculum.models import flamingo_model
+from hf_curriculum.models import git as git_model
+from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.models.packed_text import needed_tokens, pack
+
+VOCAB, IMAGE = 50, 49
+SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 3}
+
+
+def build(name, **options):
+    torch.manual_seed(0)
+    if name == "git":
+        still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return git_from_config(small_git_config(VOCAB, **SMALL, **still), **options).train()
+    config = small_flamingo_config(VOCAB, **SMALL, perceiver_latents=3)
+    config.text_config.dropout = 0.0
+    model = flamingo_from_config(config, **options).train()
+    for layer in model.flamingo.gated_layers:
+        nn.init.constant_(layer.attention_gate, 0.7)
+        nn.init.constant_(layer.feed_forward_gate, -0.4)
+    return model
+
+
+def texts(lengths=(12, 3, 5, 2, 7, 4), side="right"):
+    """Ids, mask and labels; the third text has a label in the middle alone, the fourth none."""
+    torch.manual_seed(1)
+    ids = torch.randint(5, IMAGE, (len(lengths), max(lengths)))
+    places = torch.arange(max(lengths))[None]
+    ends = torch.tensor(lengths)[:, None]
+    mask = (places < ends if side == "right" else places >= max(lengths) - ends).long()
+    ids.scatter_(1, mask.argmax(1, keepdim=True), IMAGE)
+    labels = ids.masked_fill((mask == 0) | (ids == IMAGE), -100)
+    labels[2] = labels[2].masked_fill(places[0] != mask[2].argmax() + 2, -100)
+    labels[3] = -100
+    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "labels": labels}
+
+
+def gradients(model, **inputs):
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+@pytest.fixture
+def packs(monkeypatch):
+    """What `pack` returned to the models."""
+    made = []
+
+    def watched(needed):
+        made.append(pack(needed))
+        return made[-1]
+
+    for module in (flamingo_model, git_model):
+        monkeypatch.setattr(module, "pack", watched)
+    return made
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("case", ["git", "flamingo", "flamingo of pictures", "flamingo of two pictures"])
+def test_loss_and_gradients_are_those_of_padded_texts(packs, monkeypatch, case, side, implementation):
+    model, inputs = build(case.split()[0], attn_implementation=implementation), texts(side=side)
+    if case.endswith("pictures"):
+        images = (6, 2) if "two" in case else (6,)
+        inputs["pixel_values"] = torch.randn(*images, 3, 16, 16)
+    if "two" in case:
+        inputs["input_ids"][torch.arange(6), inputs["attention_mask"].argmax(1) + 1] = IMAGE
+    loss, found = gradients(model, **inputs)
+    assert packs[0] is not None
+    for module in (flamingo_model, git_model):
+        monkeypatch.setattr(module, "pack", lambda needed: None)
+    expected_loss, expected = gradients(model, **inputs)
+    torch.testing.assert_close(loss, expected_loss)
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-3, msg=name)
+    # And those of each text alone, its padding gone.
+    sums = []
+    for row in range(6):
+        real = inputs["attention_mask"][row].bool()
+        alone = {name: inputs[name][row : row + 1, real] for name in ("input_ids", "labels")}
+        pixels = {name: inputs[name][row : row + 1] for name in ("pixel_values",) if name in inputs}
+        logits = model(alone["input_ids"], **pixels).logits[0, :-1]
+        sums.append(nn.functional.cross_entropy(logits, alone["labels"][0, 1:], reduction="sum"))
+    counted = (inputs["labels"][:, 1:] != -100)[:, :].sum()
+    torch.testing.assert_close(loss, sum(sums) / counted)
+
+
+def test_only_what_a_label_depends_on_is_needed():
+    labels = torch.tensor([[1, 2, 3, -100, -100], [1, -100, 3, 4, 5], [-100] * 5])
+    needed = [[1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [0] * 5]
+    assert needed_tokens(labels, None).int().tolist() == needed
+    mask = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [1] * 5])
+    assert needed_tokens(labels, mask) is not None
+    assert needed_tokens(labels, mask).int().tolist() == [[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0] * 5]
+
+
+def test_padding_with_labels_is_computed(packs):
+    """Training on padding, as the challenge's authors released it, sees every place of it."""
+    inputs = texts()
+    inputs["labels"] = inputs["input_ids"].clone()
+    assert needed_tokens(inputs["labels"], inputs["attention_mask"]) is None
+    model = build("flamingo")
+    loss = model(**inputs).loss
+    assert packs == []
+    torch.testing.assert_close(loss, model.eval()(**inputs).loss)
+
+
+@pytest.mark.parametrize("count", [1, 7, 60, 200])
+def test_every_needed_token_has_one_place_behind_its_text(count):
+    draw = random.Random(count)
+    needed = torch.zeros(count, 40, dtype=torch.bool)
+    for row in range(count):
+        start = draw.randrange(4)
+        needed[row, start : start + draw.randint(0, 20)] = True
+    packed = pack(needed)
+    assert packed.source.numel() < 0.7 * needed.numel()
+    states = torch.arange(1, needed.numel() + 1).view(count, 40)
+    together = packed.together(states)
+    assert sorted(together[packed.owner >= 0].tolist()) == states[needed].tolist()
+    assert torch.equal(packed.apart(together)[needed], states[needed])
+    assert torch.equal((together[packed.owner >= 0] - 1) // 40, packed.owner[packed.owner >= 0])
+    row = packed.visible()[0, 0]
+    for place, owner in enumerate(packed.owner[0].tolist()):
+        seen = row[place].nonzero()[:, 0]
+        assert seen.max() == place
+        assert set(packed.owner[0][seen].tolist()) == {owner}
+        assert len(seen) == (packed.owner[0][: place + 1] == owner).sum()
+        assert together[0][seen].diff().gt(0).all() or owner < 0
+
+
+def test_texts_that_would_save_nothing_stay_as_they_are():
+    assert pack(torch.ones(4, 9, dtype=torch.bool)) is None
+    assert pack(torch.zeros(4, 9, dtype=torch.bool)) is None
