@@ -20,26 +20,31 @@ Settings = TypeVar("Settings")
 def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
     """The fields of a preset.
 
-    A preset may begin from another one of its folder: `base: paper`.
+    A preset may begin from another one, `base: paper`, by its name or a path from the preset's own folder
+    (`base: ../babylm_git/paper`), or from several, `base: [embedded, ../babylm/smoke]`: where two of them have a field
+    the later one's holds, and the preset's own fields hold against all of them.
 
     Args:
-        name_or_file: a file, or the name of one in `folder` without its ending.
+        name_or_file: the name of a file in `folder` without its ending, or else a file.
         folder: where the recipe's presets are.
 
     Raises:
         ValueError: there is no such preset, or it is not a mapping.
     """
-    path = Path(name_or_file)
+    path = folder / f"{name_or_file}.yaml"
     if not path.is_file():
-        path = folder / f"{name_or_file}.yaml"
+        path = Path(name_or_file)
     if not path.is_file():
         names = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ValueError(f"The preset {name_or_file!r} is neither a file nor one of {names} in {folder}.")
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict):
         raise ValueError(f"The preset {path} is not a mapping of fields to values.")
-    base = values.pop("base", None)
-    return {**(read_preset(base, path.parent) if base else {}), **values}
+    bases = values.pop("base", None) or []
+    whole: dict[str, Any] = {}
+    for base in bases if isinstance(bases, list) else [bases]:
+        whole |= read_preset(base, path.parent)
+    return whole | values
 
 
 def parse_settings(
@@ -56,7 +61,7 @@ def parse_settings(
 
     Returns:
         the settings, and the options every recipe has: `preset`, `output_dir`, `seeds`, `grid` (field -> values),
-        `compare`.
+        `compare` or `control`.
 
     Raises:
         SystemExit: the command line cannot be read; argparse has said why.
@@ -75,7 +80,11 @@ def parse_settings(
         metavar="FIELD=A,B",
         help="one run per value of a field of the preset; may be given for several fields",
     )
-    parser.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
+    without = parser.add_mutually_exclusive_group()
+    without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
+    without.add_argument(
+        "--control", action="store_true", help="train the i.i.d. control alone, in place of the curriculum"
+    )
     hints = get_type_hints(kind)
     readers = {item.name: _reader(hints[item.name]) for item in dataclasses.fields(kind)}
     notes = _notes(kind)

@@ -29,6 +29,7 @@ class Settings:
         text_lines: lines of the embedded text.
         text_epochs: passes over the text before the captions; 0 reads it for tokenizer and tagger alone.
         text_batch_size: lines (or blocks) per optimizer step of the text stage, over all processes.
+        text_at_once: lines (or blocks) that a process takes at once; a larger batch is taken in equal parts.
         text_max_length: tokens per line, the rest is cut off.
         text_blocks: cut the text into blocks of so many tokens instead of lines, if given.
         text_weight: train on text beside the captions, in one run, with this weight of its loss; no text stage then.
@@ -40,10 +41,10 @@ class Settings:
         noun_tags: tags that count as nouns, separated by "+"; all four noun tags if none.
         noun_words: count nouns within so many words of a caption; all if none.
         curriculum: which examples are shown when.
-        control: what `--compare` trains beside it.
+        control_curriculum: what `--compare` trains beside it, and `--control` in its place.
         model: "paper" or "small".
         model_options: further arguments of the model's builder.
-        vision_weights: a checkpoint for the vision tower; random if none.
+        vision_weights: a checkpoint for the vision tower, "scenes_clip" for the shipped one; random if none.
         freeze_vision: leave the vision tower as it is.
         lora_rank: rank of LoRA adapters, 0 for full training.
         image_size: pixels along an edge, as the model sees it.
@@ -84,6 +85,7 @@ class Settings:
     text_lines: int
     text_epochs: float
     text_batch_size: int
+    text_at_once: int
     text_max_length: int
     text_blocks: int | None
     text_weight: float | None
@@ -95,7 +97,7 @@ class Settings:
     noun_tags: str | None
     noun_words: int | None
     curriculum: dict
-    control: dict
+    control_curriculum: dict
     model: str
     model_options: dict
     vision_weights: str | None
@@ -135,6 +137,11 @@ class Settings:
     def has_text_stage(self) -> bool:
         """Whether text is trained on before the captions."""
         return self.text is not None and self.text_weight is None and self.text_epochs > 0
+
+    @property
+    def has_curriculum(self) -> bool:
+        """Whether examples come in another order than the control's, or than at random."""
+        return self.curriculum != self.control_curriculum and self.curriculum["type"] != "iid"
 
     @property
     def variant(self) -> str:

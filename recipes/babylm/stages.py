@@ -13,6 +13,7 @@ from accelerate import PartialState
 from safetensors.torch import load_model, save_model
 from transformers import GitProcessor, ProcessorMixin, set_seed
 
+from babylm.card import write_card
 from babylm.data import Prepared, prepare
 from babylm.settings import Settings
 from hf_curriculum import (
@@ -64,16 +65,20 @@ def training_arguments(settings: Settings, folder: Path, seed: int, **changed: A
         settings: of the run.
         folder: of the stage.
         seed: of the run.
-        changed: what is otherwise in this stage; `batch_size` over all processes.
+        changed: what is otherwise in this stage; `batch_size` over all processes, and `at_once`, the most that a
+            process takes at once.
     """
     processes = PartialState().num_processes
-    batch_size = changed.pop("batch_size", settings.batch_size)
+    batch_size, at_once = changed.pop("batch_size", settings.batch_size), changed.pop("at_once", None)
     if batch_size % processes:
         raise ValueError(f"A batch of {batch_size} cannot be shared by {processes} processes.")
+    share = batch_size // processes
+    parts = next(parts for parts in range(-(-share // (at_once or share)), share + 1) if share % parts == 0)
     given = {
         "curriculum": curriculum_from(settings.curriculum),
         "score_column": "noun_count",
-        "per_device_train_batch_size": batch_size // processes,
+        "per_device_train_batch_size": share // parts,
+        "gradient_accumulation_steps": parts,
         "per_device_eval_batch_size": 64,
         "learning_rate": settings.learning_rate,
         "adam_beta1": settings.adam_beta1,
@@ -85,6 +90,7 @@ def training_arguments(settings: Settings, folder: Path, seed: int, **changed: A
         "max_grad_norm": settings.max_grad_norm,
         "fp16": settings.precision == "fp16",
         "bf16": settings.precision == "bf16",
+        "use_cpu": PartialState().device.type == "cpu",  # else bf16 would want a GPU
         "dataloader_num_workers": settings.num_workers,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "eval_strategy": settings.eval_strategy,
@@ -141,6 +147,7 @@ def run_text_stage(
         curriculum=curriculum_from({"type": "iid", "epochs": settings.text_epochs}),
         score_column=None,
         batch_size=settings.text_batch_size,
+        at_once=settings.text_at_once,
         eval_strategy="no" if held_out is None else "epoch",
         eval_on_start=held_out is not None,
         save_total_limit=1,
@@ -222,7 +229,9 @@ def run(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
     log = trainer.state.log_history
     seconds = last(log, "seconds")
     outcome = {
+        "system": system.name,
         "variant": settings.variant,
+        "curriculum": settings.has_curriculum,
         "parameters": parameters,
         "words": prepared.words,
         "plan": trainer.plan.to_dict(),
@@ -235,7 +244,9 @@ def run(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
         "eval_loss": last(log, "eval_loss"),
         **({} if text is None else {"text": text, "text_seconds": text["seconds"]}),
     }
-    return {**outcome, **look_at_captions(trainer, settings, prepared, folder.name)}
+    outcome |= look_at_captions(trainer, settings, prepared, folder.name)
+    write_card(settings, trainer, outcome)
+    return outcome
 
 
 def look_at_captions(trainer: CurriculumTrainer, settings: Settings, prepared: Prepared, name: str) -> dict[str, Any]:

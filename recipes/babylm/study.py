@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from hf_curriculum import one_row_per_image, save_scored
 from hf_curriculum.data.scenes import contact_sheet
 from hf_curriculum.hub import Report
 from hf_curriculum.hub.figures import validation_curves
+from hf_curriculum.hub.markdown import one_line
 from hf_curriculum.hub.run_report import (
     add_captions,
     add_plan,
@@ -28,10 +30,13 @@ from hf_curriculum.hub.run_report import (
     add_scores_section,
     add_training,
 )
-from hf_curriculum.training.settings import parse_settings
+from hf_curriculum.training.settings import parse_settings, read_preset
 from hf_curriculum.training.study import Study
-from hf_curriculum.training.study_arms import grid_arms
+from hf_curriculum.training.study_arms import grid_arms, short
 from hf_curriculum.training.study_table import StudyTable, summarise
+
+CONTROL = "control"
+"""What a run without a curriculum is called."""
 
 
 def start(system: stages.System, description: str | None) -> None:
@@ -39,15 +44,45 @@ def start(system: stages.System, description: str | None) -> None:
     settings, options = parse_settings(Settings, system.presets, default="embedded", description=description or "")
     main_process = PartialState().is_main_process
     logging.basicConfig(level=logging.INFO if main_process else logging.ERROR, format="%(message)s")
-    folder = Path(options.output_dir or Path("outputs") / system.recipe / Path(options.preset).stem)
-    control = {"curriculum": settings.control} if options.compare else None
-    arms, controls = grid_arms(dataclasses.asdict(settings), options.grid, name="curriculum", control=control)
+    folder = Path(options.output_dir or default_folder(system, settings, options))
+    arms, controls = arms_of(settings, options)
     study = Study(partial(stages.run, system), arms, options.seeds, folder)
     study.run()
     first, *others = arms
     write_results(system, study, controls or dict.fromkeys(others, first), folder)
     if any(item.status == "crashed" for item in study.runs):
         raise SystemExit(study.describe())
+
+
+def default_folder(system: stages.System, settings: Settings, options: Namespace) -> Path:
+    """`outputs/RECIPE/PRESET`, and what was asked for beyond the preset: `-text`, `-control`."""
+    own = read_preset(options.preset, system.presets)
+    text = "-text" if settings.text is not None and own["text"] is None else ""
+    control = f"-{CONTROL}" if options.control else ""
+    return Path("outputs") / system.recipe / f"{Path(options.preset).stem}{text}{control}"
+
+
+def arms_of(settings: Settings, options: Namespace) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The runs' settings by name, and the control of each, as `grid_arms` makes them.
+
+    Args:
+        settings: of the preset and the command line.
+        options: `grid`, and `compare` or `control`, of `parse_settings`.
+
+    Raises:
+        ValueError: a control is to be made beside a run that is its own control.
+    """
+    alone = "curriculum" if settings.has_curriculum else CONTROL
+    if alone == CONTROL and options.compare and "curriculum" not in options.grid:
+        raise ValueError(
+            f"--compare was given, but the curriculum is {short(settings.curriculum)}, as a control's: there is "
+            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
+        )
+    replaced = {"curriculum": settings.control_curriculum} if options.compare or options.control else None
+    arms, controls = grid_arms(dataclasses.asdict(settings), options.grid, name=alone, control=replaced)
+    if options.control:
+        return {name: arms[name] for name in controls.values()}, {}
+    return arms, controls
 
 
 def write_results(system: stages.System, study: Study, controls: Mapping[str, str], folder: Path) -> None:
@@ -60,10 +95,13 @@ def write_results(system: stages.System, study: Study, controls: Mapping[str, st
         return
     table = summarise(study.runs, ["eval_loss", "noun_recall"], control=controls)
     table.write(folder)
-    runs = [{"name": item.arm, "seed": item.seed, **item.result} for item in finished]
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in finished
+    ]
     save_scored(data["train"], folder / "scored")
     (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    captions = [f"{entry['image_id']}\t{entry['generated']}" for entry in runs[0]["captions"]]
+    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
     (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
     page = write_report(system, runs, table, data, settings, folder / "report")
     for outcome in runs:
@@ -92,7 +130,7 @@ def write_report(
 ) -> Path:
     """One self-contained page, and its figures as PNG."""
     first = runs[0]
-    title = f"BabyLM: {system.name} with a curriculum"
+    title = f"BabyLM: {system.name} {'with' if any(run['curriculum'] for run in runs) else 'without'} a curriculum"
     report = Report(title, f"{len(data['train']):,} training pairs of {settings.data}, variant {settings.variant}")
     report.add_facts(
         {
@@ -136,7 +174,7 @@ def add_text_stage(report: Report, runs: list[dict[str, Any]]) -> None:
         for run in runs
     ]
     columns = ["run", "seed", "words", "rows", "steps", "hours of text", "hours of captions", "val. loss of text"]
-    note = "Text first, in random order; then captions by the curriculum, from its weights, with a new optimizer."
+    note = "Text first, in random order; then captions by their plan, from its weights, with a new optimizer."
     report.add_table("Text stage", columns, rows, note=note, align="lrrrrrrr")
     curves = {
         f"{run['name']}, seed {run['seed']}": [entry for entry in run["text"]["log"] if "eval_loss" in entry]

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from babylm.settings import Settings
+from babylm.study import default_folder
 
 from hf_curriculum.training.settings import parse_settings
 
@@ -113,6 +114,49 @@ def test_compare_alone_keeps_its_names(start):
     assert controls == {"curriculum": "control"}
     assert [item.folder.name for item in study.runs] == ["curriculum-seed0", "control-seed0"]
     assert made[1]["output_dir"] == str(folder / "control-seed0")
+
+
+def test_the_control_alone(start):
+    made, (_, study, controls, _) = start("--control")
+    assert [item.folder.name for item in study.runs] == ["control-seed0"]
+    assert (made[0]["curriculum"], controls) == ({"type": "iid", "epochs": 3}, {})
+    again, _ = start("--compare")  # the control is there already
+    assert [given["curriculum"]["type"] for given in again] == ["phases"]
+
+
+def test_the_control_alone_over_a_grid(start):
+    made, (_, study, controls, _) = start("--control", "--grid", "batch_size=8,16", "--grid", "curriculum=phases,iid")
+    assert [item.arm for item in study.runs] == ["control, batch_size=8", "control, batch_size=16"]
+    assert controls == {"control, batch_size=16": "control, batch_size=8"}
+    assert {given["curriculum"]["type"] for given in made} == {"iid"}
+
+
+def test_a_run_without_a_curriculum_is_called_control(start):
+    assert [item.arm for item in start("--curriculum", "iid")[1][1].runs] == ["control"]
+    with pytest.raises(ValueError, match=r"--compare was given, but the curriculum is iid, as a control's"):
+        start("--curriculum", "iid", "--compare")
+
+
+def test_the_control_is_made_alone_or_beside(recipe, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        options_of(recipe, "--control", "--compare")
+    assert "argument --compare: not allowed with argument --control" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ((), "smoke"),
+        (("--compare",), "smoke"),
+        (("--control",), "smoke-control"),
+        (("--text", "scenes"), "smoke-text"),
+        (("--text", "scenes", "--control"), "smoke-text-control"),
+        (("--preset", "organisers", "--text", "mine"), "organisers"),  # is with text in any case
+    ],
+)
+def test_default_folders_do_not_collide(recipe, given, folder):
+    settings, options = parse_settings(Settings, recipe.PRESETS, default="smoke", argv=given)
+    assert default_folder(recipe.GIT, settings, options) == Path("outputs/babylm_git") / folder
 
 
 def test_a_crash_is_told_at_the_end(start):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from babylm.settings import Settings
+from babylm.stages import training_arguments
 
 from hf_curriculum import curriculum_from, make_plan
 from hf_curriculum.models.git_build import git_from_config, paper_git_config
@@ -39,7 +40,7 @@ def test_presets_are_complete(recipe, name):
     values = dataclasses.asdict(settings_of(recipe, "--preset", name))
     assert set(read_preset(name, recipe.PRESETS)) == set(values)
     curriculum_from(values["curriculum"])
-    curriculum_from(values["control"])
+    curriculum_from(values["control_curriculum"])
 
 
 def test_the_papers_preset_is_the_papers_run(recipe):
@@ -52,7 +53,7 @@ def test_the_papers_preset_is_the_papers_run(recipe):
     plan = make_plan(curriculum_from(settings.curriculum), scores, global_batch_size=settings.batch_size)
     assert [stage.pool_size for stage in plan.stages] == [841_907, 1_510_443, 2_283_866, 2_891_030]
     assert (plan.num_draws, plan.num_filled, plan.num_steps) == (15_054_496, 4, 470_453)
-    control = make_plan(curriculum_from(settings.control), scores, global_batch_size=settings.batch_size)
+    control = make_plan(curriculum_from(settings.control_curriculum), scores, global_batch_size=settings.batch_size)
     assert control.num_draws - control.num_filled == plan.control_draws == 23_128_240
     assert (settings.learning_rate, settings.max_length, settings.precision) == (1e-5, 50, "fp16")
     assert (settings.adam_beta1, settings.adam_beta2, settings.adam_epsilon) == (0.9, 0.999, 1e-8)
@@ -61,13 +62,13 @@ def test_the_papers_preset_is_the_papers_run(recipe):
 def test_the_baseline_differs_in_its_curriculum_alone(recipe):
     paper, baseline = (dataclasses.asdict(settings_of(recipe, "--preset", name)) for name in ("paper", "baseline"))
     assert {name for name in paper if paper[name] != baseline[name]} == {"curriculum"}
-    assert baseline["curriculum"] == paper["control"]
+    assert baseline["curriculum"] == paper["control_curriculum"]
 
 
 def test_as_released_differs_in_quirks_of_the_code_alone(recipe):
     paper, released = (dataclasses.asdict(settings_of(recipe, "--preset", name)) for name in ("paper", "as_released"))
     assert {name for name in paper if paper[name] != released[name]} == {
-        *("split_by", "split_seed", "tagger", "noun_tags", "noun_words", "curriculum", "control"),
+        *("split_by", "split_seed", "tagger", "noun_tags", "noun_words", "curriculum", "control_curriculum"),
         *("image_mean", "image_std", "train_on_padding"),
     }
     assert released["curriculum"] == {**paper["curriculum"], "partial_batches": "keep"}
@@ -153,3 +154,13 @@ def test_help_describes_every_field(recipe, capsys):
     for field in dataclasses.fields(Settings):
         assert f"--{field.name}" in text
     assert "share held out" in text
+
+
+@pytest.mark.parametrize(
+    ("batch", "at_once", "parts"), [(256, 128, (128, 2)), (90, 40, (30, 3)), (7, 3, (1, 7)), (64, 128, (64, 1))]
+)
+def test_a_large_batch_of_text_is_taken_in_equal_parts(recipe, tmp_path, batch, at_once, parts):
+    settings = dataclasses.replace(settings_of(recipe, "--preset", "smoke"), precision="fp32")
+    made = training_arguments(settings, tmp_path, 0, batch_size=batch, at_once=at_once)
+    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == parts
+    assert training_arguments(settings, tmp_path, 0).gradient_accumulation_steps == 1

@@ -180,8 +180,11 @@ def test_text_beside_captions(monkeypatch, tmp_path):
 def test_a_batch_that_processes_cannot_share(monkeypatch, tmp_path):
     class Three:
         num_processes = 3
+        device = torch.device("cpu")
 
     monkeypatch.setattr(stages, "PartialState", Three)
     with pytest.raises(ValueError, match="A batch of 32 cannot be shared by 3 processes"):
         stages.training_arguments(settings_of(), tmp_path, 0)
-    assert stages.training_arguments(settings_of(), tmp_path, 0, batch_size=12).per_device_train_batch_size == 4
+    arguments = stages.training_arguments(settings_of("--precision", "bf16"), tmp_path, 0, batch_size=12)
+    assert arguments.per_device_train_batch_size == 4
+    assert (arguments.bf16, arguments.fp16, arguments.use_cpu) == (True, False, True)

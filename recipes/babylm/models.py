@@ -1,0 +1,66 @@
+"""What the builders of both models share: sizes from the preset, and a vision tower as its checkpoint has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+import hf_curriculum.models
+from babylm.settings import Settings
+from hf_curriculum import SCENES_CLIP
+
+logger = logging.getLogger(__name__)
+
+
+def model_config(
+    settings: Settings,
+    tokenizer: Any,
+    *,
+    paper: Callable[..., PretrainedConfig],
+    small: Callable[..., PretrainedConfig],
+) -> PretrainedConfig:
+    """The configuration that the preset names, for the tokenizer and, if it is pretrained, the vision tower.
+
+    Args:
+        settings: of the run.
+        tokenizer: of the run.
+        paper: builds the paper's configuration.
+        small: builds a small one.
+
+    Raises:
+        ValueError: the pretrained vision tower is made for another image size.
+    """
+    options = {"tokenizer": tokenizer, **settings.model_options}
+    if (weights := vision_weights(settings)) is not None:
+        options["vision_config"] = _tower_config(weights, settings.image_size)
+    elif settings.freeze_vision:
+        logger.warning(
+            "The vision tower is frozen and its weights are random, so little of a picture will reach the captions. "
+            "Name pretrained ones, `--vision_weights facebook/dino-vitb16` as the paper's."
+        )
+    if settings.model == "paper":
+        return paper(**options)
+    return small(len(tokenizer), image_size=settings.image_size, **options)
+
+
+def vision_weights(settings: Settings) -> str | None:
+    """The folder or repository of the vision tower's weights, if they are not random."""
+    if settings.vision_weights == SCENES_CLIP:
+        return str(Path(hf_curriculum.models.__file__).parent / SCENES_CLIP)
+    return settings.vision_weights
+
+
+def _tower_config(weights: str, image_size: int) -> PretrainedConfig:
+    config = AutoConfig.from_pretrained(weights)
+    config = getattr(config, "vision_config", config)  # of a model of pictures and text, such as CLIP
+    if config.image_size != image_size:
+        raise ValueError(
+            f"image_size={image_size}, but the vision tower of {weights} reads pictures of {config.image_size} pixels "
+            f"along an edge: its positions would not fit. Pass `--image_size {config.image_size}`, and the mean and "
+            "deviation that it was trained with as `--image_mean` and `--image_std`."
+        )
+    return config

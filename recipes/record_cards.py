@@ -1,0 +1,166 @@
+"""The cards in `model_cards/`, made again: recipes run on embedded data, and what they recorded is rendered.
+
+    python recipes/record_cards.py                      # all of them; about twenty minutes on one CPU thread
+    python recipes/record_cards.py babylm_git_c         # one
+    python recipes/record_cards.py --render             # the cards from the facts that are there; nothing is trained
+
+A run that is finished is read back. `NAME.json` holds the facts that the run recorded itself (`training_facts.json` in
+its folder), without what is true of one machine's folders only; `NAME.md` is rendered from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModel
+
+import hf_curriculum
+from hf_curriculum import SCENES_CLIP
+from hf_curriculum.hub.data_card import write_files
+from hf_curriculum.hub.model_card import model_figures, render_model_card
+from hf_curriculum.training.publishing import FACTS_FILE
+
+ROOT = Path(__file__).parent.parent
+RUNS = Path("outputs") / "cards"
+SHIPPED = "scenes_clip"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A system that a recipe trains on embedded data.
+
+    Args:
+        recipe: its file.
+        options: its options.
+    """
+
+    recipe: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What a person types."""
+        return " ".join(("accelerate launch", f"recipes/{self.recipe}", *self.options))
+
+
+SYSTEMS = {
+    "babylm_git_c": Recorded("babylm_git.py"),
+    "babylm_git_tc": Recorded("babylm_git.py", ("--text", "scenes")),
+    "babylm_flamingo_c": Recorded("babylm_flamingo.py"),
+    "babylm_flamingo_tc": Recorded("babylm_flamingo.py", ("--text", "scenes")),
+}
+
+
+def record(name: str, runs: Path) -> dict[str, Any]:
+    """The facts of a system, from its run, which is made if it is not there.
+
+    Args:
+        name: one of `SYSTEMS`.
+        runs: where runs go.
+
+    Raises:
+        FileNotFoundError: the run left no facts.
+        subprocess.CalledProcessError: the recipe failed.
+    """
+    system, folder = SYSTEMS[name], runs / name
+    subprocess.run(
+        [sys.executable, str(ROOT / "recipes" / system.recipe), *system.options, "--output_dir", str(folder)],
+        check=True,
+    )
+    found = sorted(folder.glob(f"*/{FACTS_FILE}"))
+    if len(found) != 1:
+        raise FileNotFoundError(
+            f"{folder} holds {len(found)} runs with a {FACTS_FILE}, and a card tells of one. A run made before its "
+            "recipe wrote facts has none, and one of other settings stands beside it: delete the folder and try again."
+        )
+    facts = json.loads(found[0].read_text(encoding="utf-8"))
+    facts["model"] |= {"name": name, "repo_id": (RUNS / name / found[0].parent.name / "model").as_posix()}
+    command = f"{system.command} --output_dir {(RUNS / name).as_posix()}"
+    return {**facts, "command": command, "language": "en", "license": "apache-2.0"}
+
+
+def shipped() -> dict[str, Any]:
+    """The facts of the CLIP that ships, from the file that its recipe wrote beside it."""
+    folder = Path(hf_curriculum.__file__).parent / "models" / SCENES_CLIP
+    told = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
+    auc, seed = told["held_out_auc"], told["held_out_seed"]
+    return {
+        "format": 1,
+        "model": {
+            "name": SHIPPED, "repo_id": SHIPPED, "class": type(model).__name__, "auto": "AutoModel",
+            "type": model.config.model_type, "processor": None, "parameters": model.num_parameters(),
+            "trainable": model.num_parameters(), "base_model": None, "is_ours": False, "is_adapter": False,
+        },
+        "data": {
+            "name": None, "rows": told["captions"], "evaluation_rows": None,
+            "description": f"captions of {told['scenes']:,} embedded scenes, data seed {told['data_seed']}",
+        },
+        "score": None, "curriculum": None, "plan": None, "describe": "", "decisions": [], "before": [], "history": [],
+        "settings": {
+            "pictures per optimizer step": told["batch_size"], "captions per picture": told["captions_per_image"],
+            "learning_rate": told["learning_rate"], "pixels of a scene": told["image_size"], "seed": told["seed"],
+            "training loss at the end": told["final_loss"],
+        },
+        "results": [
+            {"metric": f"AUC of matched captions beside {kind} ones", "value": auc[key],
+             "source": f"held-out scenes, data seed {seed}"}
+            for key, kind in (("mismatched", "false"), ("shuffled", "other pictures'"))
+        ],
+        "cost": {
+            "examples": told["steps"] * told["batch_size"] * told["captions_per_image"], "steps": told["steps"],
+            "seconds": round(60 * told["minutes"], 1),
+        },
+        "hardware": {"device": "one CPU thread"},
+        "versions": told["versions"],
+        "paper": None,
+        "use": "from hf_curriculum import CLIPSimilarity\n\nscorer = CLIPSimilarity()  # it ships with the package",
+        "command": f"python recipes/{told['recipe']}",
+        "language": "en",
+        "license": "apache-2.0",
+    }  # fmt: skip
+
+
+def write(name: str, facts: Mapping[str, Any], folder: Path) -> None:
+    """Writes the facts, the card and its figures."""
+    text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_files({f"{name}.json": text.encode("utf-8")}, folder)
+    render(name, folder)
+
+
+def render(name: str, folder: Path) -> None:
+    """Writes the card and its figures from the facts that are there."""
+    facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    figures = f"figures/{name}"
+    card = render_model_card(facts, figures=figures).encode("utf-8")
+    write_files({f"{name}.md": card, **model_figures(facts, figures=figures)}, folder)
+
+
+def main() -> None:
+    """Runs what is missing, and writes facts and cards."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = (*SYSTEMS, SHIPPED)
+    parser.add_argument("names", nargs="*", help=f"which cards; all of {', '.join(names)} if none is named")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where runs go, and are found again")
+    parser.add_argument("--output", type=Path, default=ROOT / "model_cards", help="where cards go")
+    parser.add_argument("--render", action="store_true", help="render the facts that are there")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(names):
+        parser.error(f"{', '.join(sorted(unknown))} is no card; {', '.join(names)} are")
+    for name in options.names or names:
+        if not options.render:
+            write(name, shipped() if name == SHIPPED else record(name, options.runs), options.output)
+        elif (options.output / f"{name}.json").is_file():
+            render(name, options.output)
+        print(options.output / f"{name}.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The Flamingo recipe: its presets beside GIT's, what it refuses, and a run from end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import babylm_flamingo
+import babylm_git
+import datasets
+import numpy as np
+import pytest
+import torch
+from babylm import stages
+from babylm.data import prepare
+from babylm.settings import Settings
+
+from hf_curriculum import CaptionCollator, curriculum_from
+from hf_curriculum.models.captioner import load_captioner
+from hf_curriculum.models.flamingo_build import flamingo_from_config, paper_flamingo_config
+from hf_curriculum.scorers.model_loss import ModelLoss
+from hf_curriculum.training.settings import parse_settings, read_preset
+
+ROOT = Path(__file__).parents[2] / "recipes"
+PRESETS = ["smoke", "embedded", "paper", "baseline", "as_released", "organisers"]
+
+
+def settings_of(*options, recipe=babylm_flamingo):
+    return parse_settings(Settings, recipe.PRESETS, default="smoke", argv=options)[0]
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_they_are_complete(self, name):
+        values = dataclasses.asdict(settings_of("--preset", name))
+        assert set(read_preset(name, babylm_flamingo.PRESETS)) == set(values)
+        curriculum_from(values["curriculum"])
+        curriculum_from(values["control_curriculum"])
+        assert values["freeze_vision"]
+        assert not values["lora_rank"]
+
+    def test_the_papers_model_is_the_papers(self):
+        settings = settings_of("--preset", "paper")
+        with torch.device("meta"):
+            model = flamingo_from_config(paper_flamingo_config(**settings.model_options))
+        counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+        assert sum(count for count, _ in counts) == 255_487_500
+        assert sum(count for count, trained in counts if trained) == 169_098_252
+        assert (settings.batch_size, settings.learning_rate, settings.max_length) == (32, 1e-5, 50)
+        assert (settings.precision, settings.weight_decay, settings.text_epochs) == ("fp16", 0.0, 20)
+
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_they_differ_from_gits_in_the_model_alone(self, name):
+        ours, gits = (
+            dataclasses.asdict(settings_of("--preset", name, recipe=recipe))
+            for recipe in (babylm_flamingo, babylm_git)
+        )
+        model = {"model_options", "freeze_vision"}
+        if name in ("smoke", "embedded"):
+            model |= {"vision_weights", "image_size", "image_mean", "image_std", "learning_rate"}
+        assert {field for field in ours if ours[field] != gits[field]} <= model
+
+    @pytest.mark.parametrize("file", ["babylm/flamingo", "babylm_flamingo/embedded"])
+    def test_every_value_says_where_it_is_from(self, file):
+        lines = (ROOT / "presets" / f"{file}.yaml").read_text().splitlines()
+        values = [line for line in lines if re.match(r"\s*\w+: \S", line) and not line.startswith("base:")]
+        assert values
+        assert not [line for line in values if "#" not in line]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        yield prepare(
+            settings_of("--num_examples", "60"), 0, folder, babylm_flamingo.FLAMINGO.extend_tokenizer
+        ).tokenizer
+
+
+class TestModel:
+    def test_the_shipped_tower_is_frozen_and_pretrained(self, tokenizer):
+        model = babylm_flamingo.build_model(settings_of(), tokenizer)
+        again = babylm_flamingo.build_model(settings_of(), tokenizer)
+        pictures = torch.rand(2, 3, 64, 64)
+        assert torch.equal(model.encode_images(pictures), again.encode_images(pictures))
+        assert not any(weight.requires_grad for weight in model.flamingo.vision_tower.parameters())
+        assert model.config.image_token_id == tokenizer.convert_tokens_to_ids("<image>")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--freeze_vision", "false"), "freeze_vision=false was given, but Flamingo's vision tower is frozen"),
+            (("--lora_rank", "4"), "lora_rank=4 was given. Adapters freeze all other weights"),
+            (("--image_size", "32"), "image_size=32, but the vision tower of .* reads pictures of 64 pixels"),
+        ],
+    )
+    def test_what_would_go_unheard_is_refused(self, tokenizer, options, message):
+        with pytest.raises(ValueError, match=message):
+            babylm_flamingo.build_model(settings_of(*options), tokenizer)
+
+    def test_a_random_frozen_tower_is_told(self, tokenizer, caplog):
+        with caplog.at_level(logging.WARNING):
+            babylm_flamingo.build_model(settings_of("--vision_weights", "none"), tokenizer)
+        assert "The vision tower is frozen and its weights are random" in caplog.text
+
+    def test_gits_tower_may_be_the_shipped_one_too(self, tokenizer):
+        options = ("--vision_weights", "scenes_clip", "--image_size", "64", "--model_options", "{hidden_size: 32}")
+        model = babylm_git.build_model(settings_of(*options, recipe=babylm_git), tokenizer)
+        assert model.config.vision_config.model_type == "clip_vision_model"
+
+    def test_captions_have_the_pictures_token_and_text_has_none(self, tokenizer):
+        collator = CaptionCollator(tokenizer, None, **babylm_flamingo.FLAMINGO.collator)
+        image = tokenizer.convert_tokens_to_ids("<image>")
+        assert collator([{"caption": "a red ball"}])["input_ids"][0, 1] == image
+        assert image not in CaptionCollator(tokenizer, None)([{"caption": "a red ball"}])["input_ids"]
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """`start(recipe, *options)` runs the smoke preset in an empty folder; returns the results, and their folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def call(recipe, *options):
+        name = Path(recipe.__file__).stem
+        before = set(tmp_path.glob(f"outputs/{name}/*"))
+        monkeypatch.setattr(sys, "argv", [name, "--preset", "smoke", "--num_examples", "120", *options])
+        recipe.main()
+        (folder,) = set(tmp_path.glob(f"outputs/{name}/*")) - before
+        return json.loads((folder / "results.json").read_text()), folder
+
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [babylm_git, babylm_flamingo])
+def test_the_four_variants(start, recipe):
+    name = {babylm_git: "GIT", babylm_flamingo: "Flamingo"}[recipe]
+    for text in ((), ("--text", "scenes")):
+        for control in ((), ("--control",)):
+            (run,), folder = start(recipe, *text, *control)
+            assert folder.name == f"smoke{'-text' if text else ''}{'-control' if control else ''}"
+            assert (run["system"], run["variant"]) == (name, "T+C" if text else "C")
+            assert (run["curriculum"], run["name"], run["seed"]) == (
+                not control,
+                "control" if control else "curriculum",
+                0,
+            )
+            assert (folder / run["folder"] / "model" / "config.json").is_file()
+            assert run["hours"]["captions"] > 0
+            first = next(entry for entry in run["log"] if "eval_loss" in entry)
+            assert (first["epoch"], first["examples"]) == (0, 0)
+            if text:
+                assert run["hours"]["text"] > 0
+                first = next(entry for entry in run["text"]["log"] if "eval_loss" in entry)
+                assert (first["epoch"], first["examples"]) == (0, 0)
+            page = (folder / "report" / "report.html").read_text()
+            assert f"BabyLM: {name} with{'out' if control else ''} a curriculum" in page
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_captioner_whose_losses_are_the_runs(start):
+    (run,), folder = start(babylm_flamingo)
+    assert run["parameters"] > 1_000_000
+    model, processor = load_captioner(folder / run["folder"] / "model")
+    image = processor.tokenizer.convert_tokens_to_ids("<image>")
+    assert model.config.image_token_id == image
+    written = model.generate(pixel_values=torch.rand(1, 3, 64, 64), max_new_tokens=3)
+    assert written[0, 1] == image
+    assert all("<image>" not in entry["generated"] for entry in run["captions"])
+    given = settings_of("--num_examples", "120")
+    rows = prepare(given, 0, folder, babylm_flamingo.FLAMINGO.extend_tokenizer).data["validation"]
+    losses = ModelLoss(str(folder / run["folder"] / "model"))(rows[:])["model_loss"]
+    tokens = [len(ids) - 1 for ids in processor.tokenizer(rows["caption"][:])["input_ids"]]
+    assert np.sum(losses) / sum(tokens) == pytest.approx(run["eval_loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_text_beside_captions(start):
+    options = ("--text", "scenes", "--text_weight", "0.25", "--text_blocks", "16", "--curriculum", "{type: iid}")
+    (run,), _ = start(babylm_flamingo, *options)
+    assert (run["variant"], run["curriculum"], run["name"]) == ("T&C", False, "control")
+    assert any("text_loss" in entry for entry in run["log"])
+
+
+def test_text_moves_the_decoder_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    settings = settings_of("--text", "scenes", "--num_examples", "60", "--text_epochs", "1")
+    prepared = prepare(settings, 0, tmp_path / "study", babylm_flamingo.FLAMINGO.extend_tokenizer)
+    model = babylm_flamingo.build_model(settings, prepared.tokenizer)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    model, _ = stages.run_text_stage(settings, model, prepared, tmp_path / "run" / "text", seed=0)
+    moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved == {name for name in before if name.startswith("flamingo.decoder.")}
