@@ -14,6 +14,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.hub.ends import of_different_images, rank_for_show
 from hf_curriculum.hub.figures import score_correlations, score_distribution
 from hf_curriculum.hub.gallery import Gallery
+from hf_curriculum.hub.markup import file_stem
 from hf_curriculum.hub.report import Report
 from hf_curriculum.provenance import read_column, read_provenance, score_values
 
@@ -99,11 +100,11 @@ class Inspection:
                 "Rank correlation of each two scores, both from their easy end.",
                 name="correlations",
             )
-        for score in self.scores:
-            self._add_score(report, dataset, score)
+        for number, score in enumerate(self.scores):
+            self._add_score(report, dataset, score, number)
         return report
 
-    def _add_score(self, report: Report, dataset: Dataset, score: ScoreSummary) -> None:
+    def _add_score(self, report: Report, dataset: Dataset, score: ScoreSummary, number: int) -> None:
         if not score.scored:
             report.add_text(score.column, "No row has this score.")
             return
@@ -112,7 +113,7 @@ class Inspection:
             score.column,
             partial(score_distribution, values, name=score.column, easy=score.easy),
             f"Share of rows at least as easy as each score; {score.easy} values are easy.",
-            name=f"scores_{score.column}",
+            name=file_stem(f"scores_{score.column}", number),
         )
         if IMAGE not in dataset.column_names:
             return

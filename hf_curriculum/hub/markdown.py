@@ -90,8 +90,9 @@ def renewed(body: str, section: str) -> str:
 
     Args:
         body: as it is now, without its header.
-        section: Markdown, put between `START` and `END`.
+        section: Markdown, put between `START` and `END`; a mark within it, in a block of code, is made harmless.
     """
+    section = section.replace(START, START[1:]).replace(END, END[1:])
     before, start, rest = body.partition(START)
     if not start:
         before = body.rstrip("\n") + "\n\n"

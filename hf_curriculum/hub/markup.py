@@ -14,8 +14,12 @@ from PIL import Image
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.hub.numbers import number
 
-# Characters that no HTML document may hold, and halves of surrogate pairs, which UTF-8 cannot.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+# Characters that no HTML document may hold, halves of surrogate pairs, which UTF-8 cannot, and marks that turn the
+# direction of what follows; text in a right-to-left script needs none, as each element finds its own direction.
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CODE = re.compile(r"`([^`\n]+)`")
 _STRONG = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*", re.DOTALL)
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -33,6 +37,18 @@ def escape(text: object, limit: int | None = None) -> str:
     if limit is not None and len(plain) > limit:
         plain = plain[:limit] + "…"
     return html.escape(_FORBIDDEN.sub("\ufffd", plain), quote=True)
+
+
+def file_stem(name: str, number: int) -> str:
+    """A file's name without its ending: `name` where that can be one, or else what can of it, behind its number.
+
+    Example:
+        >>> file_stem("scores_noun_count", 0), file_stem("scores_../<b>", 1)
+        ('scores_noun_count', '1_scores_b')
+    """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    return f"{number}_{re.sub('[^A-Za-z0-9]+', '_', name)[:60].strip('_')}"
 
 
 def prose(text: str) -> str:

@@ -18,25 +18,28 @@ from hf_curriculum.hub.markup import cell
 from hf_curriculum.hub.papers import PAPERS
 
 TAGS = ("curriculum-learning", "hf_curriculum")
-_GROWTH, _CURVES = "figures/pool_growth.png", "figures/validation_loss.png"
+_GROWTH, _CURVES = "pool_growth.png", "validation_loss.png"
 
 Facts = Mapping[str, Any]
 """What `gather_facts` gathers; all of it JSON. A card can be rendered again from it at any time:
 
-`model` (name, repo_id, class, auto, type, processor, parameters, base_model, is_ours, is_adapter), `data` (name, rows,
-evaluation_rows), `score` (column, easy, provenance, statistics) or None, `curriculum` and `plan` (`to_dict()`),
-`describe`, `decisions`, `settings`, `history` (the log's evaluations), `results` (metric, value, reference, source),
+`model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
+(name, description, rows, evaluation_rows), `score` (column, easy, provenance, statistics) or None, `curriculum` and
+`plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before` (earlier stages:
+stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source),
 `cost` (examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author
-says: `license`, `language`, `tags`.
+says: `license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python
+that uses the model, where that is not an Auto class.
 """
 
 
-def render_model_card(facts: Facts, previous: str | None = None) -> str:
+def render_model_card(facts: Facts, previous: str | None = None, *, figures: str = "figures") -> str:
     """The text of `README.md`.
 
     Args:
         facts: of the run, see `Facts`.
         previous: the card that is there now: its header and what people wrote around our section stay.
+        figures: the folder of `model_figures`, relative to the card.
 
     Raises:
         ValueError: the header of the card that is there cannot be read.
@@ -47,18 +50,25 @@ def render_model_card(facts: Facts, previous: str | None = None) -> str:
     old, body = split_front_matter(previous or "")
     if not body.strip() or old.get("library_name") == "peft":  # which writes questions to be filled in
         body = f"\n# {plain(facts['model']['name'])}\n"
-    return _front(facts, old) + renewed(body, _section(facts))
+    return _front(facts, old) + renewed(body, _section(facts, figures))
 
 
-def model_figures(facts: Facts) -> dict[str, bytes]:
-    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated."""
+def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]:
+    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated.
+
+    Args:
+        facts: of the run, see `Facts`.
+        figures: their folder, relative to the card.
+    """
     found = {}
     if facts["plan"] and facts["plan"]["stages"]:
-        found[_GROWTH] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
+        found[f"{figures}/{_GROWTH}"] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
     curve = _curve(facts)
     if curve:
         ends = [stage["last_slot"] + 1 for stage in facts["plan"]["stages"][:-1]]
-        found[_CURVES] = to_png(validation_curves({facts["curriculum"]["type"]: curve}, boundaries=ends))
+        found[f"{figures}/{_CURVES}"] = to_png(
+            validation_curves({facts["curriculum"]["type"]: curve}, boundaries=ends)
+        )
     return found
 
 
@@ -76,29 +86,29 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
         told["pipeline_tag"] = "image-to-text"
     told["library_name"] = "peft" if model["is_adapter"] else "transformers"
     before = old.get("tags") or []
-    tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *TAGS, model["type"]]
+    ours = TAGS if facts["curriculum"] else TAGS[1:]
+    tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]
     told["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
     return front_matter({**{name: value for name, value in old.items() if name not in told}, **told})
 
 
-def _section(facts: Facts) -> str:
+def _section(facts: Facts, folder: str) -> str:
     template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
     figures = bool(facts["plan"] and facts["plan"]["stages"])
     text = Template(template).substitute(
         summary=_summary(facts),
-        use=_code(facts["model"]),
-        note=_note(facts["model"]),
-        curriculum=f"`curriculum.json` holds the rule, the plan and the decisions. The rule:\n\n"
-        f"```json\n{json.dumps(facts['curriculum'])}\n```\n\nWhat was shown when:",
-        plan=_fenced(facts["describe"]),
-        growth=f"![Examples that training could draw from]({_GROWTH})\n" if figures else "",
+        use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"]),
+        note=_note(facts),
+        curriculum=_curriculum(facts),
+        growth=f"![Examples that training could draw from]({folder}/{_GROWTH})\n" if figures else "",
         scores=_scores(facts.get("score")),
         settings=_pairs(facts["settings"]),
-        curves=f"![Validation loss by examples seen]({_CURVES})\n" if _curve(facts) else "",
+        before=_before(facts.get("before") or ()),
+        curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
         decisions=_decisions(facts["decisions"]),
         results=_results(facts["results"]),
         cost=_pairs({**_cost(facts["cost"]), **facts["hardware"], **facts["versions"]}),
-        citation=_citation(facts.get("paper")),
+        citation=_citation(facts),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -106,13 +116,36 @@ def _section(facts: Facts) -> str:
 def _summary(facts: Facts) -> str:
     model, data = facts["model"], facts["data"]
     name = f" of {plain(data['name'], 120)}" if data.get("name") else ""
+    name += f" ({plain(data['description'], 300)})" if data.get("description") else ""
     base = f", from {plain(model['base_model'], 120)}" if model.get("base_model") else ""
     score = facts.get("score")
     ranked = f", ordered by {plain(score['column'], 80)} ({score['easy']} = easy)" if score else ""
+    rule = facts["curriculum"]
+    learnt = model.get("trainable", model["parameters"])
+    count = f"{model['parameters']:,} parameters" + ("" if learnt == model["parameters"] else f" ({learnt:,} trained)")
+    shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
     return (
-        f"A {plain(model['class'], 80)} with {model['parameters']:,} parameters{base}, trained on {data['rows']:,} "
-        f"examples{name} with the curriculum {plain(facts['curriculum']['type'])}{ranked}."
+        f"A {plain(model['class'], 80)} with {count}{base}, trained on {data['rows']:,} "
+        f"examples{name} {shown}{ranked}."
     )
+
+
+def _curriculum(facts: Facts) -> str:
+    if facts["curriculum"] is None:
+        return "None: examples were drawn at random."
+    return (
+        "`curriculum.json` holds the rule, the plan and the decisions. The rule:\n\n"
+        f"```json\n{json.dumps(facts['curriculum'])}\n```\n\nWhat was shown when:\n\n"
+        f"```text\n{_fenced(facts['describe'])}\n```"
+    )
+
+
+def _before(stages: Sequence[Mapping[str, Any]]) -> str:
+    if not stages:
+        return ""
+    columns = list(dict.fromkeys(name for stage in stages for name in stage))
+    rows = [[_value(stage.get(name)) for name in columns] for stage in stages]
+    return f"Stages before this one:\n\n{table(columns, rows)}"
 
 
 def _code(model: Mapping[str, Any]) -> str:
@@ -127,13 +160,21 @@ def _code(model: Mapping[str, Any]) -> str:
     names = [auto] + ([model["processor"]] if model["processor"] else [])
     lines = [f"from transformers import {', '.join(names)}", "", f"model = {auto}.from_pretrained({repo})"]
     if model["is_ours"]:
-        lines.insert(0, "import hf_curriculum.models  # makes the model known to the Auto classes")
+        lines.insert(0, "import hf_curriculum  # makes the model known to the Auto classes")
     if model["processor"]:
         lines.append(f"processor = {model['processor']}.from_pretrained({repo})")
     return "\n".join(lines)
 
 
-def _note(model: Mapping[str, Any]) -> str:
+def _note(facts: Facts) -> str:
+    where = _source(facts["model"])
+    if not facts.get("command"):
+        return where
+    made = f"Its weights are not on the Hub. They are made by\n\n```text\n{_fenced(facts['command'])}\n```"
+    return f"{where}\n\n{made}"
+
+
+def _source(model: Mapping[str, Any]) -> str:
     if model["auto"] is None:
         name = plain(model["class"], 80)
         return f"Build the {name} first: it is no model of `transformers`, so only its weights are here."
@@ -185,7 +226,10 @@ def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
     return {"examples trained on": cost["examples"], "optimizer steps": cost["steps"], "seconds": cost["seconds"]}
 
 
-def _citation(paper: str | None) -> str:
+def _citation(facts: Facts) -> str:
+    paper = facts.get("paper")
+    if facts["curriculum"] is None:
+        return "No paper: no curriculum was used."
     if paper is None:
         return "The rule of this curriculum is not that of one paper."
     cited = PAPERS[paper]

@@ -43,7 +43,10 @@ PAPERS: dict[str, Paper] = {
             title=_BABYLM,
             author="Saha, Rohan and Fahim, Abrar and Fyshe, Alona and Murphy, Alex",
             booktitle="The 2nd BabyLM Challenge at the 28th Conference on Computational Natural Language Learning",
+            pages="65--81",
+            publisher="Association for Computational Linguistics",
             year="2024",
+            url="https://aclanthology.org/2024.conll-babylm.6",
         ),
     ),
     "simi_cl": Paper(
@@ -56,6 +59,8 @@ PAPERS: dict[str, Paper] = {
             author="Zhang, Hongkuan and Sugawara, Saku and Aizawa, Akiko and Zhou, Lei and Sasano, Ryohei and "
             "Takeda, Koichi",
             booktitle="Proceedings of the 2022 Conference on Empirical Methods in Natural Language Processing",
+            pages="7599--7606",
+            publisher="Association for Computational Linguistics",
             year="2022",
         ),
     ),
@@ -69,6 +74,7 @@ PAPERS: dict[str, Paper] = {
             author="Srinivasan, Tejas and Ren, Xiang and Thomason, Jesse",
             booktitle="Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition Workshops",
             year="2023",
+            note="arXiv:2207.14525",
         ),
     ),
     "discl": Paper(
@@ -79,8 +85,9 @@ PAPERS: dict[str, Paper] = {
             "liang2024diffusion",
             title=_DISCL,
             author="Liang, Yijun and Bhardwaj, Shweta and Zhou, Tianyi",
-            journal="arXiv preprint",
+            journal="arXiv preprint arXiv:2410.13674",
             year="2024",
+            note="Later in ICCV 2025 as Synthetic-to-Real Data Curriculum via Image-Guided Diffusion",
         ),
     ),
     "wsod": Paper(

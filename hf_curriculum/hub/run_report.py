@@ -14,6 +14,7 @@ from hf_curriculum.hub.ends import of_different_images, rank_for_show
 from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
 from hf_curriculum.hub.figures.growth import pools_of
 from hf_curriculum.hub.gallery import Gallery
+from hf_curriculum.hub.markup import file_stem
 from hf_curriculum.hub.report import Report
 from hf_curriculum.provenance import read_provenance, score_values
 
@@ -46,7 +47,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
         f"Scores: {column}",
         partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
         "Share of pairs at least as easy as each score; dashed lines end the phases' pools.",
-        name=f"scores_{column}",
+        name=file_stem(f"scores_{column}", 0),
     )
     known = read_provenance(dataset).get(column)
     if known is not None:

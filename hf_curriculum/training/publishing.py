@@ -94,6 +94,8 @@ class PublishingTrainer(Trainer):
         *,
         paper: str | None = None,
         results: Sequence[Mapping[str, Any]] = (),
+        description: str | None = None,
+        before: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Writes `README.md`, its figures and `training_facts.json` into `output_dir`.
 
@@ -111,6 +113,8 @@ class PublishingTrainer(Trainer):
             dataset_args: not used: the card shows the scores and the plan instead.
             paper: a key of `hf_curriculum.hub.papers.PAPERS`; that of the curriculum's rule by default.
             results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
+            description: of the data in a few words, where its name says nothing.
+            before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
 
         Raises:
             ValueError: an unknown paper, a card that cannot be read, or an argument that is not used was given.
@@ -136,6 +140,8 @@ class PublishingTrainer(Trainer):
             tags=[tags] if isinstance(tags, str) else tags,
             dataset=_first(dataset_tags) or _first(dataset),
             finetuned_from=finetuned_from,
+            description=description,
+            before=before,
         )
         folder = Path(self.args.output_dir)
         card = folder / "README.md"

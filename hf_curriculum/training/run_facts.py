@@ -42,6 +42,8 @@ def gather_facts(
     name: str | None = None,
     paper: str | None = None,
     results: Sequence[Mapping[str, Any]] = (),
+    description: str | None = None,
+    before: Sequence[Mapping[str, Any]] = (),
     **said: Any,
 ) -> dict[str, Any]:
     """The facts of a run, all of them JSON; see `hf_curriculum.hub.model_card.Facts`.
@@ -51,6 +53,8 @@ def gather_facts(
         name: the model's name; that of its repository by default.
         paper: a key of `PAPERS`; that of the curriculum's rule by default.
         results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
+        description: of the data in a few words, where its name says nothing.
+        before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
         **said: what the author says: `license`, `language`, `tags`, `dataset`, `finetuned_from`.
 
     Raises:
@@ -66,6 +70,7 @@ def gather_facts(
         "model": _model_facts(trainer, name, said.pop("finetuned_from", None)),
         "data": {
             "name": said.pop("dataset", None),
+            **({} if description is None else {"description": description}),
             "rows": plan.ranking.num_rows,
             "evaluation_rows": _rows(trainer.eval_dataset),
         },
@@ -75,6 +80,7 @@ def gather_facts(
         "describe": plan.describe(),
         "decisions": [dict(entry) for entry in plan.log],
         "settings": _settings(trainer),
+        "before": [dict(stage) for stage in before],
         "history": [_finite(entry) for entry in seen],
         "results": [*_evaluated(seen), *map(dict, results)],
         "cost": {
@@ -108,6 +114,7 @@ def _model_facts(trainer: PublishingTrainer, name: str | None, base: str | None)
         "type": getattr(config, "model_type", None),
         "processor": _processor_class(trainer.processing_class),
         "parameters": sum(weights.numel() for weights in model.parameters()),
+        "trainable": sum(weights.numel() for weights in model.parameters() if weights.requires_grad),
         "base_model": base,
         "is_ours": ours,
         "is_adapter": adapted,

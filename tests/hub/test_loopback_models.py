@@ -112,7 +112,7 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
     assert head["pipeline_tag"] == "image-to-text"
     assert {"curriculum-learning", "hf_curriculum", "curriculum_git"} <= set(head["tags"])
     for words in (
-        "import hf_curriculum.models",
+        "import hf_curriculum  # makes the model known",
         'AutoModelForImageTextToText.from_pretrained("me/captioner")',
         "no code is taken from this repository",
         "@inproceedings{saha2024exploring",

@@ -97,7 +97,7 @@ def test_the_card_is_rendered_from_facts_alone(facts):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"auto": "AutoModelForCausalLM", "is_ours": True}, ["import hf_curriculum.models", "trust_remote_code"]),
+        ({"auto": "AutoModelForCausalLM", "is_ours": True}, ["import hf_curriculum  #", "trust_remote_code"]),
         ({"auto": "AutoModel"}, ["model = AutoModel.from_pretrained(", "code is in `transformers`"]),
         ({"auto": "AutoModel", "processor": "AutoTokenizer"}, ["import AutoModel, AutoTokenizer", "processor = Auto"]),
         ({"is_adapter": True}, ["AutoPeftModel"]),

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator
 from PIL import Image, ImageChops, ImageStat
+
+from hf_curriculum.hub.markdown import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +46,8 @@ def new_figure(
         headroom: points kept free between the plot and the line above it.
         height: in inches; by default what suits the width.
     """
+    room = 48 if theme.is_narrow else 96
+    title, subtitle, x_label, y_label = (one_line(text, room) for text in (title, subtitle, x_label, y_label))
     height = height or (3.5 if theme.is_narrow else 4.125)
     figure = Figure(figsize=(theme.width, height), dpi=DPI, facecolor=theme.surface, layout="constrained")
     FigureCanvasAgg(figure)
@@ -75,13 +80,13 @@ def text_size(theme: Theme, points: float) -> float:
 
 
 def shorten(text: str, width: int) -> str:
-    """A name that leaves room for the figure: its first `width` characters.
+    """A name that leaves room for the figure: its first `width` characters, on one line.
 
     Example:
         >>> shorten("curriculum by clip_similarity", 14)
         'curriculum by…'
     """
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+    return one_line(text, width)
 
 
 def number_ticks(axis: Axis, theme: Theme, *, integer: bool = False, room: int = 8) -> None:
@@ -149,6 +154,8 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
 def to_png(figure: Figure) -> bytes:
     """The figure as PNG; with a palette of 256 colours, half the size, where the eye cannot tell the difference."""
     raw, out = BytesIO(), BytesIO()
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a `$` in somebody's name is a `$`, in a legend too
     figure.savefig(raw, format="png", dpi=figure.dpi, facecolor="auto", pil_kwargs={"compress_level": 1})
     pixels = Image.open(raw).convert("RGB")
     reduced = pixels.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

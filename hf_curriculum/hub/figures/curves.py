@@ -145,6 +145,7 @@ def _draw_boundaries(axes: Axes, theme: Theme, boundaries: Sequence[float], scal
             va="top",
             color=theme.muted,
             fontsize=text_size(theme, 8.5),
+            bbox={"facecolor": theme.surface, "edgecolor": "none", "pad": 1},  # no other line runs through it
         )
 
 

@@ -81,7 +81,9 @@ def interval_rows(
     axes.set_xlim(low - margin if limit is None else 0.0, edge)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     number_ticks(axes.xaxis, theme, room=9)
-    axes.set_yticks(range(len(rows)), [shorten(row.name, 22 if theme.is_narrow else 44) for row in rows])
+    axes.set_yticks(
+        range(len(rows)), [shorten(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
+    )
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x", color=theme.line, linewidth=0.8)
     if reference is not None and math.isfinite(reference):
@@ -108,7 +110,7 @@ def _draw_row(axes: Axes, theme: Theme, place: int, row: IntervalRow, edge: floa
     if math.isfinite(row.centre):
         axes.plot([row.centre], [place], "D", color=colour, markersize=6, zorder=4)
     text = number(row.centre) if math.isfinite(row.centre) else "never" if row.values else "–"
-    text += f"  ({row.note})" if row.note and not theme.is_narrow else "*" if row.note else ""
+    text += f"  ({shorten(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
     axes.annotate(
         text,
         (1, place),
