@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from dataclasses import asdict
 from pathlib import Path
@@ -183,6 +184,7 @@ def _cell(value: object) -> str:
     )
     text = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     text = "".join("\\" + char if char in "\\`*_[]|~$#!@:" else char for char in text)
+    text = re.sub(r"\b(www)\.", r"\1\.", text, flags=re.IGNORECASE)  # a link without brackets
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").strip() or "–"
 
 

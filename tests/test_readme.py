@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from datasets import load_dataset
 
 import hf_curriculum
@@ -28,6 +31,7 @@ from hf_curriculum.ordering import rank_scores
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("pages.py"))))
 
 
 def test_the_plan_shown_is_the_plan_made():
@@ -55,7 +59,7 @@ def test_scores_controls_and_shards_as_they_stand(tmp_path, monkeypatch):
     train = make_scenes(40, image_size=96, validation=0.0, test=0.0)["train"]
     given = {name: getattr(hf_curriculum, name) for name in hf_curriculum.__all__}
     given.update(train=train, load_dataset=load_dataset)
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    blocks = [content for language, _, content in PAGES.blocks(README) if language == "python"]
     scores, shards = (next(block for block in blocks if word in block) for word in ("shuffle_scores", "save_bucketed"))
     exec(compile(scores, "README.md", "exec"), given)
     assert given["train"].column_names[-1] == "noun_count_matched"
@@ -79,20 +83,29 @@ def test_the_tree_names_every_part_of_the_package():
         assert f"{part}/" in tree, part
 
 
-def test_options_in_commands_are_options():
-    import ast
+def test_commands_and_their_options_exist():
+    named = list(PAGES.commands(README))
+    assert len([command for command in named if "recipes/babylm_git.py" in command]) >= 5
+    assert len([command for command in named if command.startswith("hf-curriculum")]) >= 5
+    for command in named:
+        PAGES.check_command(command)
 
-    recipe = ast.parse((ROOT / "recipes" / "babylm" / "settings.py").read_text())
-    settings = next(node for node in recipe.body if isinstance(node, ast.ClassDef) and node.name == "Settings")
-    fields = {item.target.id for item in settings.body if isinstance(item, ast.AnnAssign)}
-    known = fields | {"preset", "output_dir", "seeds", "compare", "grid"}
-    commands = [
-        line for line in README.splitlines() if "recipes/babylm_git.py" in line and line.startswith("accelerate")
-    ]
-    assert len(commands) >= 4
-    for command in commands:
-        options = re.findall(r"--(\w+)", command.partition("babylm_git.py")[2])
-        assert set(options) <= known, command
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("hf-curriculum scare photos", "hf-curriculum has no command 'scare'"),
+        ("hf-curriculum score photos out --scorers noun_count", r"\['--scorers'\] are no options"),
+        ("accelerate launch recipes/babylm_gti.py", "is named, and not there"),
+        ("accelerate launch recipes/babylm_git.py --learning-rate 1", r"\['--learning-rate'\] are no options"),
+        ("accelerate launch -m hf_curriculum.cli score a --speed 1", r"\['--speed'\] are no options"),
+        ("torchrun --nproc 2 recipes/babylm_git.py", "--nproc"),
+        ("python recipes/scenes_clip.py --seeds 1", r"\['--seeds'\] are no options"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(command, message):
+    with pytest.raises(AssertionError, match=message):
+        PAGES.check_command(command)
 
 
 def test_the_example_runs_as_it_stands(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hf_curriculum.commands.common import plainly
+from hf_curriculum.commands.common import AsJson, note, plainly
 
 
 @plainly
@@ -25,7 +25,7 @@ def evaluate_command(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Texts that run through the model at once.")] = 64,
     limit: Annotated[int | None, typer.Option(help="Most items of each task: for a quick look only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run benchmarks, write tables as Markdown and JSON, and the challenge's prediction file."""
     from hf_curriculum.evaluation.benchmarks.load import evaluate_pretrained
@@ -41,4 +41,4 @@ def evaluate_command(
         progress=not as_json,
     )
     typer.echo((output / "results.json").read_text(encoding="utf-8") if as_json else result.table)
-    typer.echo(f"tables and predictions in {output}", err=True)
+    note(f"tables and predictions in {output}")

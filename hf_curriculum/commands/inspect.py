@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_curriculum.commands.common import load_split, plainly
+from hf_curriculum.commands.common import AsJson, load_split, note, plainly, say, suggest
+from hf_curriculum.commands.completion import complete_column
 
 if TYPE_CHECKING:
     from hf_curriculum.hub.inspection import Inspection
@@ -17,52 +17,49 @@ if TYPE_CHECKING:
 @plainly
 def inspect_command(
     dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
-    column: Annotated[list[str] | None, typer.Option(help="A score to look at; all of them, if not given.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="A score to look at; all of them, if not given.", autocompletion=complete_column),
+    ] = None,
     split: Annotated[str, typer.Option(help="The split to look at, where there are several.")] = "train",
     examples: Annotated[int, typer.Option(help="Examples to show of each end.")] = 5,
     html: Annotated[Path | None, typer.Option(help="Also write a page with pictures into this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at scores: their ranges, how they agree, the easiest and hardest examples."""
     from hf_curriculum.hub.inspection import inspect_scores
 
     data = load_split(dataset, split)
     found = inspect_scores(data, column or None, examples=examples)
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
-    else:
-        _print(found)
+    say(_text(found), found.to_dict(), as_json)
     if html is not None:
-        typer.echo(f"page: {found.to_report(data, dataset.name).write(html)}", err=True)
+        note(f"page: {found.to_report(data, dataset.name).write(html)}")
+    suggest("plan", dataset, "phases", "--score-column", found.scores[0].column)
 
 
-def _print(found: Inspection) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+def _text(found: Inspection) -> str:
+    from hf_curriculum.commands.tables import lines_of
+    from hf_curriculum.hub.markdown import one_line
 
-    console = Console()
     images = "" if found.num_images is None else f", {found.num_images:,} images"
-    console.print(f"{found.num_rows:,} rows{images}")
-    table = Table("score", "by", "easy")
-    for name in ("scored", "unscored", "min", "25 %", "median", "75 %", "max"):
-        table.add_column(name, justify="right")
-    for score in found.scores:
-        numbers = [f"{value:.4g}" for value in score.quantiles] or ["–"] * 5
-        table.add_row(score.column, score.scorer, score.easy, f"{score.scored:,}", f"{score.unscored:,}", *numbers)
-    console.print(table)
-    if len(found.scores) > 1:
-        names = [score.column for score in found.scores]
-        agreement = Table("rank correlation", *names, title="Agreement, both from their easy end")
-        for name, row in zip(names, found.correlations, strict=True):
-            agreement.add_row(name, *(f"{value:.2f}" for value in row))
-        console.print(agreement)
+    names = [score.column for score in found.scores]
+    head = ["score", "by", "easy", "scored", "unscored", "min", "25 %", "median", "75 %", "max"]
+    rows = [
+        [score.column, score.scorer, score.easy, f"{score.scored:,}", f"{score.unscored:,}"]
+        + ([f"{value:.4g}" for value in score.quantiles] or ["–"] * 5)
+        for score in found.scores
+    ]
+    parts = [f"{found.num_rows:,} rows{images}\n{lines_of(head, rows, left=3)}"]
+    if len(names) > 1:
+        matrix = [
+            [name, *(f"{value:.2f}" for value in row)] for name, row in zip(names, found.correlations, strict=True)
+        ]
+        parts.append(lines_of(["rank correlation, both from their easy end", *names], matrix))
     for score in found.scores:
         for title, ends in (("easiest", score.easiest), ("hardest", score.hardest)):
-            if not ends:
-                continue
-            shown = Table("row", score.column, "caption", title=f"{title} by {score.column}")
-            for end in ends:
-                caption = end["caption"] or ""
-                shown.add_row(str(end["row"]), f"{end['score']:.4g}", escape(caption[:160]))
-            console.print(shown)
+            if ends:
+                lines = [
+                    f"{end['score']:>10.4g}  row {end['row']:<9,}{one_line(end['caption'] or '', 160)}" for end in ends
+                ]
+                parts.append("\n".join([f"{title} by {one_line(score.column)}", *lines]))
+    return "\n\n".join(parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from hf_curriculum.commands.common import plainly
+from hf_curriculum.commands.common import AsJson, fail, load_whole, plainly, say
+from hf_curriculum.commands.completion import complete_column
 
 
 @plainly
@@ -17,23 +18,25 @@ def push_command(
     num_buckets: Annotated[
         int | None, typer.Option(help="Also write so many buckets, easiest first, each a configuration to stream.")
     ] = None,
-    score_column: Annotated[str | None, typer.Option(help="The score that the buckets are cut by.")] = None,
-    cut: Annotated[str, typer.Option(help="Buckets of equal size by `rank`, or by `value`.")] = "rank",
+    score_column: Annotated[
+        str | None, typer.Option(help="The score that the buckets are cut by.", autocompletion=complete_column)
+    ] = None,
+    cut: Annotated[
+        Literal["rank", "value"], typer.Option(help="Buckets of equal size, or equal scores in one bucket.")
+    ] = "rank",
     private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
     license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Show small pictures on the card.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""
     from hf_curriculum.hub.errors import HubError
     from hf_curriculum.hub.push_scored import push_scored
-    from hf_curriculum.score_files import load_scored
 
-    if not dataset.is_dir():
-        raise typer.BadParameter(f"{dataset} is no folder. First: hf-curriculum score SOURCE {dataset}")
+    data = load_whole(dataset)
     options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "license": license}
     try:
-        made = push_scored(load_scored(dataset), repo_id, private=private or None, thumbnails=thumbnails, **options)
+        made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options)
     except HubError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(f"pushed: {made.repo_url}")
+        fail(error)
+    say(f"pushed: {made.repo_url}", {"repository": str(made.repo_url), "commit": made.oid}, as_json)

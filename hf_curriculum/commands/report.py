@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hf_curriculum.commands.common import load_split, plainly
+from hf_curriculum.commands.common import AsJson, load_split, plainly, say, suggest
 
 
 @plainly
@@ -22,6 +22,7 @@ def report_command(
     ] = None,
     split: Annotated[str, typer.Option(help="The split it was trained on, where there are several.")] = "train",
     title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",
+    as_json: AsJson = False,
 ) -> None:
     """Write a page about a run: plan, decisions, validation curves beside its controls."""
     from hf_curriculum.training.report import training_report
@@ -32,4 +33,6 @@ def report_command(
         controls[name if equals else Path(given).name] = folder if equals else given
     data = None if dataset is None else load_split(dataset, split)
     page = training_report(run, controls=controls, dataset=data, title=title).write(output or run / "report")
-    typer.echo(f"page: {page}")
+    say(f"page: {page}", {"page": str(page)}, as_json)
+    if (run / "model").is_dir():
+        suggest("evaluate", run / "model")

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hf_curriculum.commands.common import plainly
+from hf_curriculum.commands.common import AsJson, note, plainly, say, suggest
+from hf_curriculum.commands.completion import complete_scorer
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-_Source = Annotated[str, typer.Argument(help="A folder, a file, or a name on the Hub; see `load_captioned`.")]
+_Source = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of pictures with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
+        "caption), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
+    ),
+]
 _Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
 _Scorers = Annotated[
     list[str],
     typer.Option(
         help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
-        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes behind them.'
+        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes behind them.',
+        autocompletion=complete_scorer,
     ),
 ]
-_PerImage = Annotated[str | None, typer.Option(help="Aggregate over an image's captions: max, min or mean.")]
+_PerImage = Annotated[
+    Literal["max", "min", "mean"] | None,
+    typer.Option(help="Give all captions of an image one score: the largest, smallest or mean of theirs."),
+]
 _FitOn = Annotated[
     str | None, typer.Option(help="The split that scorers learn from which need a corpus: `train`, if not given.")
 ]
@@ -56,7 +66,7 @@ def score_command(
     part_rows: _PartRows = 10_000,
     parts: _Parts = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add score columns to captioned pictures and save them with their provenance.
 
@@ -89,7 +99,7 @@ def score_command(
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
     scored = add_scores_sharded(data, scorers, folder, **options)
     if scored is None:
-        typer.echo(f"process {rank} of {world_size}: its share is done", err=True)
+        note(f"process {rank} of {world_size}: its share is done")
         return
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
@@ -99,12 +109,16 @@ def score_command(
 def _save_and_print(
     scored: Dataset | DatasetDict, names: list[str], output: Path | None, side_file: Path | None, as_json: bool
 ) -> None:
-    from hf_curriculum.score_files import describe_scores, provenance_markdown, save_scored
+    from hf_curriculum.commands.tables import score_table
+    from hf_curriculum.score_files import describe_scores, save_scored
     from hf_curriculum.scorers.side_file import save_scores
 
     if side_file is not None:  # first: if rows cannot be told apart, that is known before pictures are written
         save_scores(scored, side_file, columns=names)
     if output is not None:
         save_scored(scored, output)
-    typer.echo(json.dumps(describe_scores(scored), indent=1) if as_json else provenance_markdown(scored))
-    typer.echo(f"saved to {' and '.join(str(place) for place in (output, side_file) if place)}", err=as_json)
+    told = describe_scores(scored)
+    say(score_table(told["splits"]), told, as_json)
+    note(f"saved to {' and '.join(str(place) for place in (output, side_file) if place)}")
+    if output is not None:
+        suggest("inspect", output, "--html", output.with_name(f"{output.name}-page"))

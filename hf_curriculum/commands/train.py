@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hf_curriculum.commands.common import load_split, plainly
+from hf_curriculum.commands.common import (
+    AsJson,
+    load_split,
+    named_curriculum,
+    plainly,
+    say,
+    score_for,
+    suggest,
+)
+from hf_curriculum.commands.completion import complete_column, complete_curriculum
 
 
 @plainly
 def train_command(
     dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
     output: Annotated[Path, typer.Argument(help="Folder for checkpoints and the trained model.")],
-    curriculum: Annotated[str, typer.Option(help="Name, file, JSON or YAML of a curriculum.")] = "phases",
-    score_column: Annotated[str, typer.Option(help="The column of scores.")] = "noun_count",
+    curriculum: Annotated[
+        str, typer.Option(help="Name, file, JSON or YAML of a curriculum.", autocompletion=complete_curriculum)
+    ] = "phases",
+    score_column: Annotated[
+        str | None,
+        typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -34,25 +49,28 @@ def train_command(
     split: Annotated[str, typer.Option(help="The split to train on, where there are several.")] = "train",
     seed: Annotated[int, typer.Option(help="Of weights, order and the held-out part.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on from the last whole checkpoint in OUTPUT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a captioner in the order of a curriculum; `report` then shows what came out."""
+    rule = named_curriculum(curriculum, "--curriculum")
+    whole = load_split(dataset, split)
+    column = score_for(rule, whole, score_column)
+
+    import torch
     from transformers import set_seed
 
     from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.data.splits import hold_out
     from hf_curriculum.models.captioner import load_captioner, new_captioner
-    from hf_curriculum.pacing import curriculum_from
     from hf_curriculum.training import CurriculumTrainer, CurriculumTrainingArguments
 
     set_seed(seed)
-    parts = hold_out(load_split(dataset, split), validation, seed=seed)
+    parts = hold_out(whole, validation, seed=seed)
     made, processor = new_captioner(parts["train"], image_size) if model == "small" else load_captioner(model)
-    rule = curriculum_from(curriculum)
     args = CurriculumTrainingArguments(
         str(output),
         curriculum=rule,
-        score_column=score_column if rule.needs_scores else None,
+        score_column=column,
         num_train_epochs=epochs or -1,
         per_device_train_batch_size=batch_size,
         learning_rate=learning_rate,
@@ -63,6 +81,7 @@ def train_command(
         save_total_limit=2,
         logging_steps=10,
         remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),  # it warns where there is nothing to pin for
         report_to=[],
         seed=seed,
     )
@@ -76,8 +95,9 @@ def train_command(
     )
     if not as_json:
         typer.echo(trainer.plan.describe())
-    trainer.train(resume_from_checkpoint=resume or None)
-    trainer.save_model(str(output / "model"))
+    with redirect_stdout(sys.stderr):  # `Trainer` prints its log there
+        trainer.train(resume_from_checkpoint=resume or None)
+        trainer.save_model(str(output / "model"))
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     facts = {
         "steps": trainer.state.global_step,
@@ -86,9 +106,6 @@ def train_command(
         "loss": losses[-1],
         "model": str(output / "model"),
     }
-    typer.echo(
-        json.dumps(facts, indent=1)
-        if as_json
-        else f"validation loss {losses[0]:.3f} → {losses[-1]:.3f} after {facts['examples']:,} examples; "
-        f"model in {facts['model']}\nnext: hf-curriculum report {output}"
-    )
+    result = f"validation loss {losses[0]:.3f} → {losses[-1]:.3f} after {facts['examples']:,} examples"
+    say(f"{result}; model in {facts['model']}", facts, as_json)
+    suggest("report", output, "--dataset", dataset)

@@ -22,6 +22,14 @@ class PacingCallback(TrainerCallback):
     - When a stage ends it logs the stage, the pool's size and the quantiles of the scores that were drawn.
     - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved.
 
+    `logs`, and so whatever `report_to` names, then hold beside what `Trainer` logs:
+
+    - always: `examples` and `seconds` of training so far;
+    - when a stage has ended: `curriculum/phase` (from 1), `curriculum/pool_size`, and quantiles of the scores drawn,
+      `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`;
+    - when a round begins: `curriculum/round` (from 2), `curriculum/next_pool_size`, and every number that the decision
+      was taken on, as the log of decisions names it: `curriculum/decision_value`, `curriculum/decision_best`, …
+
     Args:
         trainer: the trainer whose plan is followed.
     """

@@ -76,6 +76,24 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, np.number))}
 
 
+def round_facts(plan: Plan, step: int) -> dict[str, float]:
+    """What is logged when a decision begins a round: its number from 1, its pool, and what decided."""
+    stage = plan.stage_at(step)
+    return {"round": stage.number + 1, "next_pool_size": stage.pool_size, **decision_numbers(plan.log[-1])}
+
+
+def decision_numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+    """What a decision was taken on, for trackers, which draw numbers: `decision_value`, `decision_best`, …
+
+    Args:
+        entry: of the log of decisions; a mapping in it, such as one value per level, is taken apart.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in entry.items():
+        flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return {f"decision_{name}": value for name, value in numbers_of(flat).items() if name not in ("round", "step")}
+
+
 def measure_losses(trainer: CurriculumTrainer) -> np.ndarray:
     """The current loss of every row of the training data, without augmentation and without dropout.
 

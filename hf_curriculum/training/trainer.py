@@ -43,6 +43,7 @@ from hf_curriculum.training.rounds import (
     decided_everywhere,
     measure_losses,
     numbers_of,
+    round_facts,
     untouched_generators,
 )
 from hf_curriculum.training.sampler import CurriculumSampler, refuse_empty_shares
@@ -299,8 +300,7 @@ class CurriculumTrainer(PublishingTrainer):
             self._audit.plan = plan
         logger.info(f"Step {step}: {dict(plan.log[-1])}")
         if plan.known_steps > step:
-            stage = plan.stage_at(step)
-            self.log_curriculum({"round": stage.number + 1, "next_pool_size": stage.pool_size})
+            self.log_curriculum(round_facts(plan, step))
         elif step < self.state.max_steps:
             self.end_early()
 
