@@ -157,7 +157,8 @@ class Curriculum(ABC):
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """How many epochs a person would call this: what an i.i.d. control of the same name runs for."""
 
-    def _multiple(self, budget: Budget) -> int | None:
+    def batch_multiple(self, budget: Budget) -> int | None:
+        """What a `Stage` of this rule takes as its `batch_multiple`, so that `partial_batches` holds in it."""
         return budget.global_batch_size if self.partial_batches == "keep" else None
 
     def to_dict(self) -> dict[str, Any]:

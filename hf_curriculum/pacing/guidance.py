@@ -106,14 +106,15 @@ class GuidanceSchedule(Curriculum):
         asked = self.levels if self.schedule is None else tuple(dict.fromkeys(self.schedule))
         levels = find_levels(ranking, asked, self.real, None, "GuidanceSchedule")
         stages: list[Stage] = []
+        multiple = self.batch_multiple(budget)
         for level, epochs in itertools.groupby(self.epoch_levels(list(levels.synthetic))):
             pool = union(levels.synthetic[level], levels.real)
             size = sum(stop - start for start, stop in pool)
             rule = "real" if level == self.real else f"guidance {level:g} and real"
             draws = len(list(epochs)) * size
-            stages.append(Stage(len(stages), f"level {level:g}", rule, pool, draws, self._multiple(budget)))
+            stages.append(Stage(len(stages), f"level {level:g}", rule, pool, draws, multiple))
         rest = self.epochs - self.curriculum_epochs
         if rest:
             draws = rest * (levels.real[1] - levels.real[0])
-            stages.append(Stage(len(stages), "real images", "real", (levels.real,), draws, self._multiple(budget)))
+            stages.append(Stage(len(stages), "real images", "real", (levels.real,), draws, multiple))
         return tuple(stages)

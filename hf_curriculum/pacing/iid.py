@@ -50,4 +50,4 @@ class IID(Curriculum):
         """One stage."""
         size = len(ranking)
         draws = num_draws(self, budget, size)
-        return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self._multiple(budget)),)
+        return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self.batch_multiple(budget)),)

@@ -98,7 +98,8 @@ class Phases(Curriculum):
             else:
                 draws = max(int(self._epochs()[number] * size + 0.5), 1)
             rule = self._rule(buckets, number, ranking)
-            stages.append(Stage(number, f"phase {number + 1}", rule, ((first, stop),), draws, self._multiple(budget)))
+            pool, multiple = ((first, stop),), self.batch_multiple(budget)
+            stages.append(Stage(number, f"phase {number + 1}", rule, pool, draws, multiple))
         return tuple(stages)
 
     def _rule(self, buckets: Buckets, number: int, ranking: Ranking) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.hub.figures import DARK, LIGHT, IntervalRow, interval_rows, to_png
+from hf_curriculum.hub.markdown import one_line
 from hf_curriculum.hub.numbers import number
 from hf_curriculum.training.study import StudyRun
 from hf_curriculum.training.study_arms import plain
@@ -135,7 +136,8 @@ class StudyTable:
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
         lines = [self.header(), ["---"] * len(self.header()), *self.body()]
-        table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)
+        shown = [[one_line(cell).replace("|", "\\|") for cell in cells] for cells in lines]
+        table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
         return f"{table}\n\n{self.note}\n"
 
     def to_csv(self) -> str:

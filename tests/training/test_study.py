@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -284,6 +285,13 @@ class TestTable:
         assert facts["summary"][1]["values"] == {"0": 9.0, "1": 9.0, "2": 9.0, "3": 8.0}
         assert [run["status"] for run in facts["runs"]].count("diverged") == 1
         assert summarise(runs, ["eval_loss"], control="control").to_dict() == table.to_dict()
+
+    def test_no_name_breaks_the_markdown_table(self, runs):
+        table = summarise(runs, ["eval_loss"], control="control")
+        rows = tuple(replace(row, arm=f"{row.arm}\n| a | b \u202e") for row in table.rows)
+        lines = replace(table, rows=rows).to_markdown().splitlines()
+        assert len(lines) == len(table.to_markdown().splitlines())
+        assert lines[2].startswith(r"| control \| a \| b | eval_loss | 3 |")
 
     def test_the_plot_is_there_and_shows_the_runs(self, runs, tmp_path):
         table = summarise(runs, ["eval_loss", "examples"], control="control")
