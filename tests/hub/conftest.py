@@ -27,6 +27,9 @@ def _load(name: str) -> Any:
     return sys.modules[name]
 
 
+_load("hostile")  # for the tests of pages and cards, which import it
+
+
 @dataclass
 class Outcome:
     """What came of some code: what it printed, or the error that ended it."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from datasets import Dataset
+from hostile import HOSTILE, NEVER, Page
 from markdown_it import MarkdownIt
 from PIL import Image
 
@@ -40,11 +39,6 @@ from hf_curriculum.ordering import rank_scores
 from hf_curriculum.training.report import add_decisions
 from hf_curriculum.training.study import StudyRun
 from hf_curriculum.training.study_table import summarise
-
-spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-sys.modules["hostile"] = hostile = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hostile)
-HOSTILE, NEVER, Page = hostile.HOSTILE, hostile.NEVER, hostile.Page
 
 each = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 storable = pytest.mark.parametrize(

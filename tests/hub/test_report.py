@@ -1,9 +1,9 @@
 import re
 from functools import partial
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hostile import Page
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -11,7 +11,6 @@ from hf_curriculum.hub import Gallery, Report
 from hf_curriculum.hub.figures import DARK, LIGHT, pool_growth
 from hf_curriculum.hub.markup import cell, prose, reads_as_number
 
-VOID = {"meta", "link", "img", "source", "br"}
 HOSTILE = [
     "<script>alert('x')</script><img src=https://evil.example/a.png onerror=alert(1)>",
     "---\nname: [1, 2]\n---",
@@ -23,33 +22,6 @@ HOSTILE = [
     '" onload="alert(1)',
     "$title ${style} </style></main>",
 ]
-
-
-class Page(HTMLParser):
-    """The elements of a page; fails on a tag that is not closed where it should be."""
-
-    def __init__(self, html):
-        super().__init__(convert_charrefs=True)
-        self.open, self.tags, self.attributes, self.text = [], [], [], []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.text.append(data)
-
-    def values(self, tag, name):
-        return [value for found, attribute, value in self.attributes if (found, attribute) == (tag, name)]
 
 
 def picture(width=64, height=48):
