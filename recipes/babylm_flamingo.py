@@ -5,6 +5,7 @@
     accelerate launch recipes/babylm_flamingo.py --text scenes               # text first, then captions (T+C)
     accelerate launch recipes/babylm_flamingo.py --text scenes --control     # the last of the paper's four Flamingos
     accelerate launch recipes/babylm_flamingo.py --compare --seeds 0,1,2     # curriculum and control, three seeds
+    accelerate launch recipes/babylm_flamingo.py --vision_features FEATURES  # each picture through the tower once
     accelerate launch recipes/babylm_flamingo.py --data FOLDER               # photographs; the tower has seen scenes
     accelerate launch recipes/babylm_flamingo.py --preset paper --data NAME --text FOLDER --vision_weights NAME
 
@@ -66,6 +67,7 @@ FLAMINGO = System(
     build_model,
     extend_tokenizer=add_image_token,
     collator={"prefix": f"{IMAGE_TOKEN} "},
+    stores_features=True,
 )
 
 

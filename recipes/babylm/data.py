@@ -35,7 +35,8 @@ from hf_curriculum.data.word_count import check_word_limit
 _NOT_DATA = {
     *("text_epochs", "text_batch_size", "text_at_once", "text_max_length", "text_blocks", "text_weight", "text_eval"),
     "curriculum",
-    *("control_curriculum", "model", "model_options", "vision_weights", "freeze_vision", "lora_rank", "max_length"),
+    *("control_curriculum", "model", "model_options", "vision_weights", "freeze_vision", "lora_rank"),
+    *("vision_features", "max_length"),
     *("train_on_padding", "batch_size", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"),
     *("lr_scheduler_type", "warmup_steps", "max_grad_norm", "precision", "num_workers", "eval_strategy", "eval_steps"),
     *("eval_images", "max_new_tokens", "num_beams"),

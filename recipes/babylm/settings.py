@@ -46,6 +46,8 @@ class Settings:
         model_options: further arguments of the model's builder.
         vision_weights: a checkpoint for the vision tower, "scenes_clip" for the shipped one; random if none.
         freeze_vision: leave the vision tower as it is.
+        vision_features: a folder in which what the frozen tower makes of each picture is stored once, before training,
+            and read in every epoch; computed in every step if none.
         lora_rank: rank of LoRA adapters, 0 for full training.
         image_size: pixels along an edge, as the model sees it.
         image_mean: per channel; ImageNet's if none.
@@ -102,6 +104,7 @@ class Settings:
     model_options: dict
     vision_weights: str | None
     freeze_vision: bool
+    vision_features: str | None
     lora_rank: int
     image_size: int
     image_mean: list | None
@@ -131,6 +134,11 @@ class Settings:
             raise ValueError(
                 f"text_weight={self.text_weight} was given without text: there would be no second loss. Name a "
                 "corpus, `--text PATH` (or `--text scenes`), or `--text_weight none`."
+            )
+        if self.vision_features is not None and not self.freeze_vision:
+            raise ValueError(
+                f"vision_features={self.vision_features!r} was given, but the vision tower learns: what it makes of a "
+                "picture is another thing after every step. Pass `--freeze_vision true`, or leave vision_features out."
             )
 
     @property

@@ -20,6 +20,8 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    VisionFeatures,
+    cache_vision_features,
     curriculum_from,
     generate_captions,
     one_row_per_image,
@@ -47,6 +49,7 @@ class System:
         extend_tokenizer: adds the model's own tokens, if it has any.
         collator: further arguments of `CaptionCollator` for captioned pictures.
         processor: image processor and tokenizer → what is saved with the model.
+        stores_features: whether the model reads stored features of its vision tower.
     """
 
     name: str
@@ -56,6 +59,7 @@ class System:
     extend_tokenizer: Callable[[Any], Any] | None = None
     collator: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     processor: Callable[[Any, Any], ProcessorMixin] = GitProcessor
+    stores_features: bool = False
 
 
 def training_arguments(settings: Settings, folder: Path, seed: int, **changed: Any) -> CurriculumTrainingArguments:
@@ -183,11 +187,13 @@ def build_trainer(
     system: System, settings: Settings, model: torch.nn.Module, prepared: Prepared, folder: Path, seed: int
 ) -> CurriculumTrainer:
     """The trainer of the captions, with text beside them if the settings say so."""
+    features = stored_features(system, settings, model, prepared)
     collator = CaptionCollator(
         prepared.tokenizer,
-        prepared.image_processor,
+        prepared.image_processor if features is None else None,
         max_length=settings.max_length,
         ignore_padding=not settings.train_on_padding,
+        vision_features=features,
         **system.collator,
     )
     kind, options = CurriculumTrainer, {}
@@ -205,6 +211,26 @@ def build_trainer(
         callbacks=[StopWhenDiverged()],
         **options,
     )
+
+
+def stored_features(
+    system: System, settings: Settings, model: torch.nn.Module, prepared: Prepared
+) -> VisionFeatures | None:
+    """What the frozen vision tower makes of all pictures, if the settings ask for it, computed where it is not there.
+
+    Raises:
+        ValueError: the model does not read features, or the folder's are another tower's or of other pictures.
+    """
+    if settings.vision_features is None:
+        return None
+    if not system.stores_features:
+        raise ValueError(
+            f"vision_features={settings.vision_features!r} was given, but {system.name} reads pictures alone. Leave "
+            "it out, or train `babylm_flamingo.py`."
+        )
+    with PartialState().main_process_first():
+        model = model.to(PartialState().device)
+        return cache_vision_features(model, prepared.data, settings.vision_features, prepared.image_processor)
 
 
 def run(system: System, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,3 +197,23 @@ def test_text_moves_the_decoder_alone(tmp_path, monkeypatch):
     model, _ = stages.run_text_stage(settings, model, prepared, tmp_path / "run" / "text", seed=0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == {name for name in before if name.startswith("flamingo.decoder.")}
+
+
+@pytest.mark.slow
+def test_stored_features_are_computed_once_and_train_the_same(start, tmp_path):
+    (plain,), _ = start(babylm_flamingo, "--output_dir", "outputs/babylm_flamingo/plain")
+    told = ("--vision_features", str(tmp_path / "features"))
+    (stored,), _ = start(babylm_flamingo, *told, "--output_dir", "outputs/babylm_flamingo/stored")
+    assert stored["eval_loss"] == pytest.approx(plain["eval_loss"], rel=0.01)
+    written = (tmp_path / "features" / "features.npy").stat().st_mtime_ns
+    (again,), _ = start(babylm_flamingo, *told, "--control")
+    assert again["steps"] > 0
+    assert (tmp_path / "features" / "features.npy").stat().st_mtime_ns == written
+
+
+def test_features_of_a_tower_that_learns_or_that_nobody_reads_are_refused():
+    with pytest.raises(ValueError, match="vision_features='f' was given, but the vision tower learns"):
+        dataclasses.replace(settings_of(), vision_features="f", freeze_vision=False)
+    settings = dataclasses.replace(settings_of(recipe=babylm_git), vision_features="f", freeze_vision=True)
+    with pytest.raises(ValueError, match="vision_features='f' was given, but GIT reads pictures alone"):
+        stages.stored_features(babylm_git.GIT, settings, torch.nn.Linear(1, 1), None)
