@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
@@ -42,7 +43,8 @@ CONTROL = "control"
 def start(system: stages.System, description: str | None) -> None:
     """A recipe's command: settings from the command line, all runs, results and report."""
     settings, options = parse_settings(Settings, system.presets, default="embedded", description=description or "")
-    main_process = PartialState().is_main_process
+    # Without an accelerator several processes are several only if this says so, whatever has launched them.
+    main_process = PartialState(cpu=not torch.accelerator.is_available()).is_main_process
     logging.basicConfig(level=logging.INFO if main_process else logging.ERROR, format="%(message)s")
     folder = Path(options.output_dir or default_folder(system, settings, options))
     arms, controls = arms_of(settings, options)

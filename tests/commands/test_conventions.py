@@ -146,13 +146,22 @@ def test_an_interrupted_command_ends_with_130(scored, tmp_path):
     command = [sys.executable, "-m", "hf_curriculum.cli", "train", str(scored), str(tmp_path / "run")]
     command += ["--curriculum", "{type: iid}", "--epochs", "3000", "--batch-size", "4", "--image-size", "32"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # As in a terminal: what a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "run").glob("checkpoint-*")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    try:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "run").glob("checkpoint-*")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, err[-2000:]
     assert "Traceback" not in err
     assert "3,000" in out or "epochs" in out  # the plan had been printed

@@ -330,7 +330,8 @@ def test_two_launched_processes_from_the_command_line(tmp_path, launcher):
     result = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "process 1 of 2: its share is done" in result.stderr
-    assert result.stdout.count("saved to") == 1
+    assert result.stderr.count("saved to") == 1
+    assert result.stdout.count("WordRarity") == 1
     length, rarity = CaptionLength(), WordRarity().fit(data)
     both = Combine({"caption_length": 1, "word_rarity": 1}).fit(add_scores(data, [length, rarity]))
     check_same(load_from_disk(str(tmp_path / "scored")), add_scores(data, [length, rarity, both]))
