@@ -122,7 +122,8 @@ def read_studies(
     """
     runs: list[TrainedRun] = []
     lost: list[LostRun] = []
-    together = " + ".join(dict.fromkeys(map(block_name, folders)))
+    blocks = list(dict.fromkeys(map(block_name, folders)))
+    together = " + ".join(blocks) if len(blocks) <= 2 else f"{len(blocks)} studies"
     for folder in dict.fromkeys(folders):
         own = _finished(folder, block_name(folder) if apart else together)
         runs += own

@@ -38,6 +38,8 @@ def test_blocks(study):
     ]
     assert [run.study for run in read_studies(folders, apart=True)[0]] == ["small", "small", "big"]
     assert {run.study for run in read_studies(folders)[0]} == {"small + big"}
+    folders.append(study("other", (C, 1, {})))
+    assert {run.study for run in read_studies(folders)[0]} == {"3 studies"}
 
 
 def test_runs_that_came_to_nothing_are_told(study):
