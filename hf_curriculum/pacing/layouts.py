@@ -119,7 +119,7 @@ class LengthLayout(Layout):
                 f"ByLength needs a length of every row, and `{column}` has none for {missing:,} of "
                 f"{len(lengths):,}. Drop those rows (`drop_empty_captions`), or give them a length."
             )
-        self.lengths, self.window, self.bits = lengths, window, 32
+        self.lengths, self.window, self.bits = lengths, window, 64  # no count, so far
         self._last: tuple[Plan, int, np.ndarray] | None = None
         if lengths.min() >= 0 and lengths.max() < 1 << 16:
             words = lengths.astype(np.uint16)

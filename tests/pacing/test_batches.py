@@ -246,3 +246,9 @@ def test_lengths_of_any_kind_are_sorted_like_counts(change):
     assert counts.layout.lengths.dtype == np.uint16
     assert others.layout.lengths.dtype == np.float32
     assert steps_of(counts) == steps_of(others)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_last_window_of_one_row_takes_lengths_of_any_kind():
+    plan = plan_of(IID(epochs=1, batches=ByLength(window=2)), {"caption_length": [-1.5, 0.5, 2.5, 7.0, -9.0]}, batch=1)
+    assert sorted(row for step in steps_of(plan) for row in step) == [0, 1, 2, 3, 4]
