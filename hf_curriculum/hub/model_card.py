@@ -103,9 +103,9 @@ def _section(facts: Facts, folder: str) -> str:
         growth=f"![Examples that training could draw from]({folder}/{_GROWTH})\n" if figures else "",
         scores=_scores(facts.get("score")),
         settings=_pairs(facts["settings"]),
-        before=_before(facts.get("before") or ()),
+        before=_entries("Stages before this one", facts.get("before") or ()),
         curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
-        decisions=_decisions(facts["decisions"]),
+        decisions=_entries("Decisions between rounds", facts["decisions"]),
         results=_results(facts["results"]),
         cost=_pairs({**_cost(facts["cost"]), **facts["hardware"], **facts["versions"]}),
         citation=_citation(facts),
@@ -138,14 +138,6 @@ def _curriculum(facts: Facts) -> str:
         f"```json\n{json.dumps(facts['curriculum'])}\n```\n\nWhat was shown when:\n\n"
         f"```text\n{_fenced(facts['describe'])}\n```"
     )
-
-
-def _before(stages: Sequence[Mapping[str, Any]]) -> str:
-    if not stages:
-        return ""
-    columns = list(dict.fromkeys(name for stage in stages for name in stage))
-    rows = [[_value(stage.get(name)) for name in columns] for stage in stages]
-    return f"Stages before this one:\n\n{table(columns, rows)}"
 
 
 def _code(model: Mapping[str, Any]) -> str:
@@ -202,12 +194,13 @@ def _scores(score: Mapping[str, Any] | None) -> str:
     return f"The score:\n\n{_pairs(shown)}\n{counts}"
 
 
-def _decisions(decisions: Sequence[Mapping[str, Any]]) -> str:
-    if not decisions:
+def _entries(heading: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """A table with a row for each mapping and a column for each name in any of them; nothing without a mapping."""
+    if not entries:
         return ""
-    columns = list(dict.fromkeys(name for entry in decisions for name in entry))
-    rows = [[_value(entry.get(name)) for name in columns] for entry in decisions]
-    return f"Decisions between rounds:\n\n{table(columns, rows)}"
+    columns = list(dict.fromkeys(name for entry in entries for name in entry))
+    rows = [[_value(entry.get(name)) for name in columns] for entry in entries]
+    return f"{heading}:\n\n{table(columns, rows)}"
 
 
 def _results(results: Sequence[Mapping[str, Any]]) -> str:
