@@ -31,6 +31,7 @@ from hf_curriculum.hub.run_report import (
     add_scores_section,
     add_training,
 )
+from hf_curriculum.training.processes import close_process_group
 from hf_curriculum.training.settings import parse_settings, read_preset
 from hf_curriculum.training.study import Study
 from hf_curriculum.training.study_arms import grid_arms, short
@@ -52,6 +53,7 @@ def start(system: stages.System, description: str | None) -> None:
     study.run()
     first, *others = arms
     write_results(system, study, controls or dict.fromkeys(others, first), folder)
+    close_process_group()
     if any(item.status == "crashed" for item in study.runs):
         raise SystemExit(study.describe())
 

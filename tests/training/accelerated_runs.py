@@ -15,6 +15,7 @@ from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, set_seed
 
 from hf_curriculum import BabySteps, CurriculumTrainer, CurriculumTrainingArguments
+from hf_curriculum.training.processes import close_process_group
 
 NUM_ROWS = 64
 SETTINGS = {
@@ -80,3 +81,4 @@ def train(mode: str, folder: Path) -> None:
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         train(name, Path(sys.argv[1]) / name)
+    close_process_group()

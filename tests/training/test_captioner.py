@@ -165,7 +165,7 @@ def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_see_the_same_plan(tmp_path):
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29511")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
     _, two = recipe(tmp_path / "two", "--preset", "smoke", launcher=launcher)
     _, one = recipe(tmp_path / "one", "--preset", "smoke")
     assert two[0]["plan"] == one[0]["plan"]

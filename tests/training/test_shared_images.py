@@ -25,6 +25,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.evaluation import caption_compute_metrics
 from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.training.processes import close_process_group
 
 SIZES = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 2, "num_attention_heads": 2}
 
@@ -146,7 +147,7 @@ def test_two_processes_train_as_one(tmp_path, apart):
     assert facts["shared"] == pytest.approx(facts["apart"], rel=1e-5)
 
 
-if __name__ == "__main__":
+def train_as_one_of_several() -> None:
     run = build(sys.argv[1], share=True, per_device_train_batch_size=5, per_device_eval_batch_size=4)
     run.train()
     facts = {"losses": losses_of(run), "encoded": list(run.counted), "shared": run.evaluate()["eval_loss"]}
@@ -154,3 +155,8 @@ if __name__ == "__main__":
     facts["apart"] = run.evaluate()["eval_loss"]
     if run.args.process_index == 0:
         Path(sys.argv[1], "facts.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    train_as_one_of_several()
+    close_process_group()
