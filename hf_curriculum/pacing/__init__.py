@@ -23,6 +23,7 @@ from hf_curriculum.pacing.self_paced import SelfPaced
 from hf_curriculum.pacing.staged import Staged
 from hf_curriculum.pacing.stages import Stage
 from hf_curriculum.pacing.weighted import Weighted
+from hf_curriculum.yaml_text import read_yaml
 
 CURRICULA: dict[str, type[Curriculum]] = {
     rule.type: rule
@@ -76,11 +77,11 @@ def _parse(text: str | Path) -> Mapping[str, Any]:
             raise ValueError(f"The curriculum file {given!r} does not exist.")
         given = path.read_text(encoding="utf-8")
     try:
-        # JSON first: its numbers like 1e-5 are words in YAML 1.1.
+        # JSON first: its tabs are no YAML.
         parsed = json.loads(given)
     except json.JSONDecodeError:
         try:
-            parsed = yaml.safe_load(given)
+            parsed = read_yaml(given)
         except yaml.YAMLError as error:
             raise ValueError(
                 f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor JSON or YAML: "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.yaml_text import read_yaml
 
 
 def scorer_from(value: str | Path | Mapping[str, Any] | Scorer) -> Scorer:
@@ -59,10 +60,10 @@ def _parsed(text: str, names: list[str]) -> dict[str, Any]:
             raise ValueError(f"The scorer file {text!r} does not exist.")
         text = Path(text).read_text(encoding="utf-8")
     try:
-        parsed = json.loads(text)  # first: its numbers like 1e-5 are words in YAML 1.1
+        parsed = json.loads(text)  # first: its tabs are no YAML
     except json.JSONDecodeError:
         try:
-            parsed = yaml.safe_load(text)
+            parsed = read_yaml(text)
         except yaml.YAMLError as error:
             raise ValueError(f"The scorer {text!r} is no name, no file, and neither JSON nor YAML: {error}") from error
     if isinstance(parsed, str):

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from hf_curriculum.pacing import CURRICULA
+from hf_curriculum.yaml_text import read_yaml
 
 Settings = TypeVar("Settings")
 
@@ -37,7 +36,7 @@ def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
     if not path.is_file():
         names = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ValueError(f"The preset {name_or_file!r} is neither a file nor one of {names} in {folder}.")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = read_yaml(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict):
         raise ValueError(f"The preset {path} is not a mapping of fields to values.")
     bases = values.pop("base", None) or []
@@ -151,7 +150,7 @@ def _reader(hint: Any) -> Any:
                 raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
             return text.lower() == "true"
         if kind is dict:
-            parsed = {"type": text} if text in CURRICULA else yaml.safe_load(text)
+            parsed = {"type": text} if text in CURRICULA else read_yaml(text)
             if not isinstance(parsed, dict):
                 raise argparse.ArgumentTypeError(f"{text!r} is not a mapping, such as {json.dumps({'type': 'iid'})!r}")
             return parsed

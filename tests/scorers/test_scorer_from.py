@@ -26,8 +26,16 @@ def test_every_form(tmp_path):
     assert scorer_from(scorer) is scorer
 
 
-def test_nested_arguments():
-    scorer = scorer_from('{"type": "combined", "weights": {"a": 1e-5, "b": 2}, "easy_of": {"a": "low"}}')
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type": "combined", "weights": {"a": 1e-5, "b": 2}, "easy_of": {"a": "low"}}',
+        "{type: combined, weights: {a: 1e-5, b: 2}, easy_of: {a: low}}",
+    ],
+    ids=["JSON", "YAML"],
+)
+def test_nested_arguments(text):
+    scorer = scorer_from(text)
     assert (scorer.weights, scorer.easy_of) == ({"a": 1e-5, "b": 2.0}, {"a": "low"})
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_curriculum.pacing import Weighted, curriculum_from
 from hf_curriculum.training.settings import parse_settings, read_preset
+from hf_curriculum.yaml_text import read_yaml
 
 
 @dataclass
@@ -70,3 +72,11 @@ def test_the_options_every_recipe_has(presets):
     assert (options.preset, options.seeds, options.grid, options.compare, options.control) == (
         *("small", [0], {}, False, True),
     )
+
+
+def test_numbers_with_an_exponent_are_numbers(presets):
+    (presets / "a/tiny.yaml").write_text("rate: 1e-5\nsize: 1\n")
+    settings, _ = parse_settings(Given, presets / "a", default="tiny", argv=[])
+    assert settings.rate == 1e-5
+    assert curriculum_from("{type: weighted, temperature: 2.5E2}") == Weighted(temperature=250.0)
+    assert read_yaml("[1e3, -.5e-1, 1.e+2, 1e, e5, 0x1e3, '1e3']") == [1000.0, -0.05, 100.0, "1e", "e5", 0x1E3, "1e3"]
