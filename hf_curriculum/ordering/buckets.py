@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_curriculum.ordering.ranking import Ranking
+from hf_curriculum.ordering.ranking import Ranking, require_spread
 
 Cut = Literal["rank", "value"]
 
@@ -54,7 +54,7 @@ def cut_buckets(
         thresholds: the inner cuts by value, easiest first, in place of quantiles (BabyLM: 2, 3, 5).
 
     Raises:
-        ValueError: an option is unknown, there are fewer examples than buckets by rank, the scores are all equal, or
+        ValueError: an option is unknown, there are fewer examples than buckets by rank, no scores or equal ones, or
             `thresholds` does not fit.
 
     Source: rank: Zhang et al. 2022 (Simi-CL) §3.2, Nebbia & Kovashka 2024 §3.4; value: Saha et al. 2024 (BabyLM) §3.3.
@@ -71,9 +71,12 @@ def cut_buckets(
         raise ValueError(f"cut={cut!r} was given; buckets can be cut by 'rank' or by 'value'.")
     if num_buckets == 1 and thresholds is None:
         return Buckets((len(ranking),), (), cut)
-    _require_spread(ranking, num_buckets)
+    require_spread(ranking, f"{num_buckets} buckets")
     if thresholds is not None:
-        return _cut_at(ranking, _checked(thresholds, num_buckets, cut, ranking), "value")
+        given = _checked(thresholds, num_buckets, cut, ranking)
+        # 0.3 as float32 is more than 0.3 as Python has it, and a score of 0.3 belongs below a cut at 0.3.
+        ends = _cut_at(ranking, [float(ranking.scores.dtype.type(value)) for value in given], "value").ends
+        return Buckets(ends, tuple(given), "value")
     if cut == "value":
         return _cut_at(ranking, [_quantile(ranking, k, num_buckets) for k in range(1, num_buckets)], cut)
     size = len(ranking)
@@ -84,18 +87,6 @@ def cut_buckets(
         )
     ends = tuple(size * k // num_buckets for k in range(1, num_buckets + 1))
     return Buckets(ends, tuple(ranking.score_at(end - 1) for end in ends[:-1]), cut)
-
-
-def _require_spread(ranking: Ranking, num_buckets: int) -> None:
-    label = f"`{ranking.name}`" if ranking.name else "score"
-    if ranking.num_scored == 0 or ranking.scores is None:
-        raise ValueError(f"{num_buckets} buckets need a score, and the order was made without one.")
-    easiest, hardest = ranking.score_at(0), ranking.score_at(ranking.num_scored - 1)
-    if easiest == hardest:
-        raise ValueError(
-            f"All {ranking.num_scored:,} scored rows have the same {label}, {easiest:g}: it orders nothing, and "
-            f"{num_buckets} buckets would follow the order of the file. Use another score, one bucket, or `IID()`."
-        )
 
 
 def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: Ranking) -> list[float]:

@@ -163,6 +163,28 @@ def rank_scores(
     return Ranking(order, scores, num_scored, easy, name, num_unscored)
 
 
+def require_spread(ranking: Ranking, what: str) -> None:
+    """Refuses an order without scores, or by scores that are all equal: it is that of the file under another name.
+
+    Args:
+        ranking: the order.
+        what: what is to follow it, for the message.
+
+    Raises:
+        ValueError: there is no score, or all are equal.
+    """
+    if ranking.scores is None or not ranking.num_scored:
+        found = f"None of the {len(ranking):,} rows has a score"
+    elif ranking.score_at(0) == ranking.score_at(ranking.num_scored - 1):
+        label = f"`{ranking.name}`" if ranking.name else "score"
+        found = f"All {ranking.num_scored:,} scored rows have the same {label}, {ranking.score_at(0):g}"
+    else:
+        return
+    raise ValueError(
+        f"{found}: it orders nothing, and {what} would follow the order of the file. Use another score, or `IID()`."
+    )
+
+
 def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:
     """Row numbers by ascending (score, row), unscored last, as int32.
 

@@ -116,7 +116,8 @@ class ByNode(Batches):
     """Draws each batch from one group of the pool, such as one node of an ontology, without replacement within it.
 
     A group is as likely as it has examples in the pool. Groups of fewer examples than a batch repeat some. Draws of
-    different batches are independent, so there are no passes in which every example comes once.
+    different batches are independent, so there are no passes in which every example comes once. Every stage ends with
+    a whole batch.
 
     Args:
         column: names the groups of each row: a string or number, or a list of them.

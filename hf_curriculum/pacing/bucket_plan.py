@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class BucketScores:
     Args:
         index: the buckets; row numbers count through them, easiest first.
     """
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.float64)
 
     index: BucketIndex
 

@@ -9,10 +9,11 @@ from typing import Literal
 from hf_curriculum.ordering import rank_scores
 from hf_curriculum.pacing.adaptive_guidance import AdaptiveGuidance
 from hf_curriculum.pacing.curriculum import Curriculum
+from hf_curriculum.pacing.filter import Filter
 from hf_curriculum.pacing.guidance import GuidanceSchedule
 from hf_curriculum.pacing.iid import IID
 from hf_curriculum.pacing.phases import Phases
-from hf_curriculum.pacing.plan import Plan, make_plan
+from hf_curriculum.pacing.plan import Plan, bind
 from hf_curriculum.pacing.weighted import Weighted
 
 
@@ -47,10 +48,10 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
             "Compare it with 'iid'."
         )
     easy = "high" if plan.ranking.easy == "low" else "low"
-    flipped, ranking = replace(rule, easy=easy), plan.ranking
+    flipped, ranking = replace(_turned(rule), easy=easy), plan.ranking
     turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
     turned = replace(turned, columns=ranking.columns)
-    steps = make_plan(flipped, turned, global_batch_size=plan.global_batch_size, epochs=plan.budget.epochs).max_steps
+    steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
     if steps == plan.max_steps:
         return flipped
     if not isinstance(rule, Phases):
@@ -62,3 +63,11 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
     lengths = tuple(behind - first for first, behind in itertools.pairwise(ends))
     return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
+
+
+def _turned(rule: Curriculum) -> Curriculum:
+    """The rule with its cuts by value in the order in which they come from the other end."""
+    if isinstance(rule, Filter):
+        return replace(rule, then=_turned(rule.then))
+    cuts = getattr(rule, "thresholds", None)
+    return rule if cuts is None else replace(rule, thresholds=cuts[::-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -30,11 +31,19 @@ class Budget:
         epochs: passes over the data set (`num_train_epochs`), None where nobody said.
         steps: optimizer steps (`max_steps`), None where nobody said.
         global_batch_size: examples per optimizer step, over all processes and accumulated batches.
+
+    Raises:
+        ValueError: there would be no step, or no end.
     """
 
     epochs: float | None
     steps: int | None
     global_batch_size: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("max_steps", self.steps)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} would train on nothing, or for ever; it is a number more than 0.")
 
 
 @dataclass(frozen=True)

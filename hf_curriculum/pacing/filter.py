@@ -45,11 +45,12 @@ class Filter(Curriculum):
     then: Curriculum = field(default_factory=IID)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 < self.keep <= 1:
             raise ValueError(f"Filter(keep={self.keep}) is not possible; keep is more than 0 and at most 1.")
         if not isinstance(self.then, Curriculum):
             raise ValueError(f"Filter(then={self.then!r}) is not possible; then is a curriculum, such as Phases(4).")
+        object.__setattr__(self, "partial_batches", self.then.partial_batches)
+        super().__post_init__()
         if self.then.easy is not None or self.then.unscored != "last":
             raise ValueError(
                 "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
@@ -57,7 +58,6 @@ class Filter(Curriculum):
             )
         if self.then.batches is not None:
             raise ValueError("Filter(then=...) holds a curriculum with `batches` of its own. Give them to Filter.")
-        object.__setattr__(self, "partial_batches", self.then.partial_batches)
 
     @property
     def signal(self) -> Signal | None:

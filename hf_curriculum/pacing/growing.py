@@ -13,6 +13,7 @@ import numpy as np
 
 from hf_curriculum.keyed import hash64, hash_below, mix64
 from hf_curriculum.ordering import Ranking
+from hf_curriculum.ordering.ranking import require_spread
 from hf_curriculum.pacing.curriculum import Budget, Curriculum, Log
 from hf_curriculum.pacing.length import check_length, epochs_of, num_draws
 from hf_curriculum.pacing.stages import Stage
@@ -53,7 +54,7 @@ class Growing(Curriculum):
         partial_batches: see `Curriculum`; there are no passes here, and every batch is full.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or (in a plan) all scores are equal.
 
     Example:
         >>> [round(Growing(initial=0.01).share(x), 2) for x in (0, 0.25, 1)]
@@ -113,6 +114,8 @@ class Growing(Curriculum):
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage whose pool grows."""
         size = len(ranking)
+        if size > 1 and self.initial < 1:
+            require_spread(ranking, "the easiest share")
         draws, batch = num_draws(self, budget, size), budget.global_batch_size
         rule = f"easiest {100 * self.share(0):.3g} % to {100 * self.share(1):.3g} %"
         return (GrowingStage(0, "growing", rule, ((0, size),), draws, growth=self, batch_size=batch),)
@@ -161,7 +164,7 @@ class GrowingStage(Stage):
         pools = self.pool_at(np.arange(start // size, -(-stop // size)))
         first = start // size * size
         bounds = np.repeat(pools, size)[start - first : stop - first]
-        return hash_below(hash64(np.arange(start, stop), mix64(key, self.number)), bounds)
+        return self._within(hash_below(hash64(np.arange(start, stop), mix64(key, self.number)), bounds))
 
 
 def _increases(rule: Growing, progress: float | np.ndarray, m: ModuleType) -> float | np.ndarray:

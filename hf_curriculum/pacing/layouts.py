@@ -22,9 +22,11 @@ class Layout:
 
     Attributes:
         unit: slots that a draw fills.
+        whole_stages: whether every stage ends with a whole batch, because no batch may be drawn from two.
     """
 
     unit = 1
+    whole_stages = False
 
     def units(self, ranking: Ranking) -> Ranking:
         """What the curriculum draws, in order.
@@ -203,6 +205,8 @@ class NodeLayout(Layout):
         ranking: the examples.
         column: of the groups.
     """
+
+    whole_stages = True
 
     def __init__(self, ranking: Ranking, column: str) -> None:
         self.groups: Groups = ranking.columns[column]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from hf_curriculum.pacing.curriculum import Budget
@@ -30,8 +31,10 @@ def check_length(rule: HasLength) -> None:
         )
     for field in ("epochs", "examples"):
         value = getattr(rule, field)
-        if value is not None and value <= 0:
-            raise ValueError(f"{name}({field}={value}) would train on nothing; {field} is more than 0.")
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(
+                f"{name}({field}={value}) would train on nothing, or for ever; {field} is a number more than 0."
+            )
 
 
 def num_draws(rule: HasLength, budget: Budget, num_examples: int) -> int:

@@ -16,6 +16,8 @@ from hf_curriculum.pacing.node_batches import NodeStage
 from hf_curriculum.pacing.signals import at_least, metric_value, refuse_partial_batches, whole_steps
 from hf_curriculum.pacing.stages import Stage
 
+_SLACK = 1e-12
+
 
 @dataclass(frozen=True)
 class NodeSampling(Curriculum):
@@ -96,9 +98,10 @@ class NodeSampling(Curriculum):
 
     def may_refresh(self, refreshes: int) -> bool:
         """Whether another refresh is possible after so many."""
+        # A power may miss the floor by its last bits: 0.7² is less than 0.49 as Python has it.
         if self.at_floor == "clamp":
-            return self.decay**refreshes > self.floor
-        return self.decay ** (refreshes + 1) >= self.floor
+            return self.decay**refreshes > self.floor * (1 + _SLACK)
+        return self.decay ** (refreshes + 1) >= self.floor * (1 - _SLACK)
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The budget in passes over all examples."""

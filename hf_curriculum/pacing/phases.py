@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -69,8 +70,8 @@ class Phases(Curriculum):
                 continue
             if len(values) != self.num_phases:
                 raise ValueError(f"{name}={values} has {len(values)} numbers for {self.num_phases} phases.")
-            if min(values) <= 0:
-                raise ValueError(f"{name}={values} has a phase of no length; each needs more than 0.")
+            if not all(0 < value < math.inf for value in values):
+                raise ValueError(f"{name}={values} has a phase of no length; each needs a number more than 0.")
         if self.steps_per_phase is not None and self.epochs_per_phase != 1:
             raise ValueError("Both epochs_per_phase and steps_per_phase were given; a phase has one length. Drop one.")
 

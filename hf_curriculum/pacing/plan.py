@@ -289,13 +289,13 @@ def make_plan(
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     budget = Budget(epochs, max_steps, global_batch_size)
-    plan = _bind(curriculum, ranking, budget, seed)
+    plan = bind(curriculum, ranking, budget, seed)
     _refuse_conflict(plan, budget)
     return plan
 
 
-def _bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
-    """The plan of a rule and some examples, before any decision."""
+def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
+    """The plan of a rule and some examples, before any decision; `make_plan` also looks whether the budget agrees."""
     layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
     if layout.unit > 1 and curriculum.reads:
         raise ValueError(
@@ -317,20 +317,27 @@ def _settled(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
     curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
     stages = curriculum.stages(order, budget, log)
     declared = curriculum.declared_steps(order, budget)
-    short = -sum(stage.num_slots for stage in stages) % budget.global_batch_size
+    batch = budget.global_batch_size
+    if layout.whole_stages:
+        stages = (*(_filled(stage, -stage.num_slots % batch) for stage in stages[:-1]), *stages[-1:])
+    short = -sum(stage.num_slots for stage in stages) % batch
     if short:
-        last = stages[-1]
-        stages = (*stages[:-1], replace(last, num_draws=last.num_draws + short))
+        stages = (*stages[:-1], _filled(stages[-1], short))
     return replace(
         plan,
         order=order,
-        stages=layout.stages(stages, order, budget.global_batch_size),
+        stages=layout.stages(stages, order, batch),
         num_filled=short * layout.unit,
         nominal_epochs=curriculum.nominal_epochs(budget, order),
         declared_steps=declared,
         log=log,
         losses=losses,
     )
+
+
+def _filled(stage: Stage, short: int) -> Stage:
+    """The stage with so many draws more."""
+    return replace(stage, num_draws=stage.num_draws + short) if short else stage
 
 
 def _unit_budget(budget: Budget, layout: Layout) -> Budget:

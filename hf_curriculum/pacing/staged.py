@@ -28,7 +28,7 @@ class Staged(Curriculum):
         column: names the part of each row.
         easy: see `Curriculum`; one for all parts.
         unscored: see `Curriculum`; a part whose curriculum looks at no score may well have none.
-        partial_batches: taken from the parts.
+        partial_batches: taken from the parts: `"keep"` if one of them keeps its own.
 
     Raises:
         ValueError: there are no parts, one cannot be used here, or (in a plan) rows are missing or left over.
@@ -47,8 +47,10 @@ class Staged(Curriculum):
     def __post_init__(self) -> None:
         from hf_curriculum.pacing import curriculum_from
 
-        super().__post_init__()
         object.__setattr__(self, "parts", {name: curriculum_from(rule) for name, rule in dict(self.parts).items()})
+        kept = any(rule.partial_batches == "keep" for rule in self.parts.values())
+        object.__setattr__(self, "partial_batches", "keep" if kept else "stream")
+        super().__post_init__()
         if not self.parts:
             raise ValueError("Staged(parts={}) shows nothing; give at least one part and its curriculum.")
         for name, rule in self.parts.items():
@@ -139,6 +141,7 @@ class Staged(Curriculum):
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, with each part's curriculum as a mapping of its own."""
         values = super().to_dict()
+        values.pop("partial_batches", None)
         return {**values, "parts": {name: rule.to_dict() for name, rule in self.parts.items()}}
 
 

@@ -172,7 +172,7 @@ class WeightedStage(Stage):
             chosen = hash64(slots[waiting], mix64(key, self.number, attempt))
             drawn[waiting], kept = self._try(chosen)
             waiting, attempt = waiting[np.flatnonzero(~kept)], attempt + 1
-        return drawn
+        return self._within(drawn)
 
     def _try(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One try for each of these 64 random bits: a rank, and whether it is kept."""

@@ -91,10 +91,10 @@ def refuse_empty_shares(plan: Plan, micro_batch: int) -> None:
     Raises:
         ValueError: the last batch of a pass is too small to be shared out.
     """
-    if plan.curriculum.partial_batches != "keep":
-        return
     passes = plan.global_batch_size // micro_batch
     for stage in plan.stages:
+        if stage.batch_multiple is None:
+            continue
         whole, part = divmod(stage.num_draws, stage.pool_size)
         for size in ([stage.pool_size] if whole else []) + ([part] if part else []):
             left = size % plan.global_batch_size

@@ -227,6 +227,9 @@ def test_webdataset_refuses_what_it_cannot_hold(tmp_path):
         save_bucketed(data, tmp_path / "out", 1, score_column="difficulty", format="webdataset")
 
     data = scored()
+    for column, values in (("image", ["a.jpg"] * len(data)), ("caption", [["a", "b"]] * len(data))):
+        with pytest.raises(ValueError, match=rf"`{column}` is .*string.*cannot hold"):
+            save(data.select_columns("difficulty").add_column(column, values))
     with pytest.raises(ValueError, match=r"`raw` is .*binary.*cannot hold"):
         save(data.add_column("raw", [b"x"] * len(data)))
     nested = Features({**data.features, "more": {"when": List(Value("timestamp[s]"))}})

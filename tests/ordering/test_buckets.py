@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_curriculum.ordering import cut_buckets, rank_scores
+from hf_curriculum.ordering import Ranking, cut_buckets, rank_scores
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,14 @@ def test_given_thresholds():
         cut_buckets(scores, 3, "rank", thresholds=[2, 3])
 
 
+@pytest.mark.parametrize(("easy", "sizes"), [("low", (3, 2)), ("high", (3, 2))])
+def test_a_threshold_that_float32_rounds_is_inclusive(easy, sizes):
+    # As float32, 0.3 is a little more and 0.7 a little less than what Python calls so.
+    scores, mark = ([0.1, 0.2, 0.3, 0.4, 0.5], 0.3) if easy == "low" else ([0.5, 0.6, 0.7, 0.8, 0.9], 0.7)
+    buckets = cut_buckets(rank_scores(np.array(scores), easy), 2, "value", thresholds=[mark])
+    assert (buckets.sizes, buckets.thresholds) == (sizes, (mark,))
+
+
 def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="0 buckets were asked for"):
         cut_buckets(rank_scores(np.arange(3)), 0)
@@ -81,6 +89,8 @@ def test_bad_requests_are_refused():
         cut_buckets(rank_scores(np.arange(3)), 4)
     with pytest.raises(ValueError, match=r"All 5 scored rows have the same `n`, 3: it orders nothing"):
         cut_buckets(rank_scores(np.full(5, 3), name="n"), 2, "value")
+    with pytest.raises(ValueError, match="None of the 3 rows has a score: it orders nothing, and 2 buckets"):
+        cut_buckets(Ranking.unordered(3), 2)
     with pytest.raises(ValueError, match="All 1 scored rows"):
         cut_buckets(rank_scores(np.array([1.0])), 2)
 

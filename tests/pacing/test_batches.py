@@ -24,6 +24,7 @@ from hf_curriculum.pacing import (
     SelfPaced,
     Staged,
     Weighted,
+    control_of,
     curriculum_from,
     make_plan,
 )
@@ -158,6 +159,17 @@ def test_a_batch_comes_from_one_group_of_the_pool(rule):
         drawn[inside[0]] += 1
     assert drawn["dog"]
     assert drawn["cat"]
+
+
+def test_no_batch_is_drawn_from_groups_of_two_stages():
+    columns = {"nodes": [["a", "b", "c"][row % 3] for row in range(18)]}
+    rule = Phases(2, (1, 3), batches=ByNode())
+    plan = plan_of(rule, columns, batch=4)
+    # 9 draws make three batches, 54 make thirteen and a half.
+    assert [stage.num_draws for stage in plan.stages] == [12, 56]
+    assert (plan.num_steps, plan.num_filled) == (17, 2)
+    assert [len({row % 3 for row in rows}) for rows in steps_of(plan)] == [1] * 17
+    assert plan_of(control_of(plan, "iid"), columns, batch=4).num_steps == 17
 
 
 def test_a_group_is_as_likely_as_it_has_examples_in_the_pool():

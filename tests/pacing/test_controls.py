@@ -79,3 +79,20 @@ def test_lengths_that_differ_and_kinds_that_are_none():
         control_of(plan_of(rule), "hard_first")
     with pytest.raises(ValueError, match="The control 'other' was asked for"):
         control_of(plan_of(replace(rule, keep=1.0)), "other")
+
+
+@pytest.mark.parametrize("rule", [Growing(), BabySteps(3), Filter(0.5, Growing())])
+def test_hard_first_follows_max_steps_too(rule):
+    plan = plan_of(rule, max_steps=77)
+    flipped = control_of(plan, "hard_first")
+    assert flipped == replace(rule, easy="high")
+    assert plan_of(flipped, max_steps=77).max_steps == 77
+
+
+def test_given_cuts_are_turned_round():
+    rule = Phases(3, 2, "value", thresholds=(2, 4))
+    flipped = control_of(plan_of(rule), "hard_first")
+    assert flipped.thresholds == (4, 2)
+    assert plan_of(flipped).max_steps == plan_of(rule).max_steps
+    same = Filter(1.0, BabySteps(2, cut="value", thresholds=(3,), epochs=5))
+    assert control_of(plan_of(same), "hard_first") == replace(same, easy="high")

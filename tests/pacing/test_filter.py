@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from hf_curriculum.ordering import keep_easiest, mark_easiest, rank_scores
 from hf_curriculum.ordering.ranking import Ranking
-from hf_curriculum.pacing import IID, Filter, Growing, Phases, curriculum_from, make_plan
+from hf_curriculum.pacing import IID, ByLength, Filter, Growing, Phases, curriculum_from, make_plan
 
 SIZE = 416_642
 """Pairs of Conceptual Captions in the WSOD paper."""
@@ -78,3 +78,5 @@ def test_bad_filters_are_refused():
         Filter(0.5, Phases(2, easy="low"))
     with pytest.raises(ValueError, match="then is a curriculum"):
         Filter(0.5, "phases")
+    with pytest.raises(ValueError, match=r"ByLength\(partial_batches='keep'\) is not possible"):
+        Filter(0.5, IID(epochs=1, partial_batches="keep"), batches=ByLength())

@@ -108,6 +108,8 @@ def test_it_goes_through_json():
         ({"every": 0}, "every is more than 0 and at most 1"),
         ({"epochs": 1, "examples": 3}, "a run has one length"),
         ({"epochs": -1}, "would train on nothing"),
+        ({"epochs": float("nan")}, "would train on nothing"),
+        ({"epochs": float("inf")}, "or for ever"),
         ({"partial_batches": "keep"}, "it has no passes that could end"),
     ],
 )
@@ -121,3 +123,10 @@ def test_many_increases_do_not_overflow():
     assert rule.share(1.0) == 1.0
     assert rule.share(0.0) == pytest.approx(0.01)
     assert rule.grid_shares(np.array([0.0, 0.001, 1.0])).tolist() == [round(0.01 * 2**30), round(0.1 * 2**30), 2**30]
+
+
+def test_equal_scores_are_no_order():
+    with pytest.raises(ValueError, match="All 9 scored rows have the same score, 2: it orders nothing"):
+        make_plan(Growing(epochs=1), np.full(9, 2.0), global_batch_size=2)
+    assert make_plan(Growing(initial=1, epochs=1), np.full(9, 2.0), global_batch_size=2).num_steps == 5
+    assert make_plan(Growing(epochs=1), np.ones(1), global_batch_size=2).num_steps == 1

@@ -324,3 +324,10 @@ def test_json_and_budgets():
 def test_node_sampling_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         NodeSampling(**arguments)
+
+
+def test_the_last_bits_of_a_power_decide_nothing():
+    assert 0.7**2 < 0.49
+    assert [NodeSampling(decay=0.7, floor=0.49).may_refresh(k) for k in range(3)] == [True, True, False]
+    assert 0.9**3 > 0.729
+    assert [NodeSampling(floor=0.729, at_floor="clamp").may_refresh(k) for k in (2, 3)] == [True, False]

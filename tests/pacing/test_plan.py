@@ -165,6 +165,15 @@ def test_lengths_that_contradict_the_curriculum_are_refused():
         make_plan(IID(epochs=2), scores, global_batch_size=4, epochs=3)
 
 
+@pytest.mark.parametrize(
+    "length", [{"epochs": 0}, {"epochs": -1}, {"epochs": float("inf")}, {"epochs": float("nan")}, {"max_steps": 0}]
+)
+def test_no_length_and_endless_ones_are_refused(length):
+    (name, value), *_ = length.items()
+    with pytest.raises(ValueError, match=f"{name}={value} would train on nothing, or for ever"):
+        make_plan(IID(), np.arange(8), global_batch_size=4, **length)
+
+
 def test_the_control_takes_its_length_from_whoever_says():
     scores = np.zeros(8)
     assert make_plan(IID(), scores, global_batch_size=4).num_steps == 6  # 3 epochs

@@ -13,13 +13,17 @@ from hf_curriculum.pacing import (
     IID,
     BabySteps,
     ByImage,
+    ByLength,
     Filter,
+    Growing,
     GuidanceSchedule,
     Phases,
     Staged,
+    Weighted,
     curriculum_from,
     make_plan,
 )
+from hf_curriculum.training.sampler import refuse_empty_shares
 
 SOURCES = ["text", "captions", "text", "captions", "captions", "text", "captions", "captions", "captions", "captions"]
 SCORES = np.array([np.nan, 3, np.nan, 1, 2, np.nan, 8, 5, 4, 9], np.float32)
@@ -116,3 +120,29 @@ def test_rows_left_over_or_missing():
         plan_of(Staged({"text": IID(epochs=1)}))
     with pytest.raises(ValueError, match=r"there are no rows of \['books'\]"):
         plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1), "books": IID(epochs=1)}))
+
+
+@pytest.mark.parametrize("rule", [Growing(epochs=4), Weighted(epochs=4), Filter(0.5, Growing(epochs=4))])
+def test_a_part_that_draws_in_a_way_of_its_own_draws_its_own_rows(rule):
+    plan = plan_of(Staged({"text": IID(epochs=1), "captions": rule}))
+    first = plan.stage_starts[1]
+    assert set(plan.rows(0, first).tolist()) == {0, 2, 5}
+    assert set(plan.rows(first, plan.num_slots).tolist()) <= {1, 3, 4, 6, 7, 8, 9}
+    alone = make_plan(rule, SCORES[[1, 3, 4, 6, 7, 8, 9]], global_batch_size=4)
+    assert len(plan.rows(first, plan.num_slots)) == alone.num_slots
+
+
+def test_a_part_may_keep_its_last_batches():
+    rule = Staged({"text": IID(epochs=1, partial_batches="keep"), "captions": IID(epochs=1)})
+    plan = plan_of(rule)
+    assert rule.partial_batches == "keep"
+    assert curriculum_from(rule.to_dict()) == rule
+    assert sorted(plan.step_rows(0).tolist()) == [0, 2, 5]
+    refuse_empty_shares(plan, 2)
+    with pytest.raises(ValueError, match=r"ByLength\(partial_batches='keep'\) is not possible"):
+        replace(rule, batches=ByLength())
+
+
+def test_a_part_without_scores_cannot_grow():
+    with pytest.raises(ValueError, match="None of the 3 rows has a score: it orders nothing, and the easiest share"):
+        plan_of(Staged({"text": Growing(epochs=1), "captions": IID(epochs=1)}))

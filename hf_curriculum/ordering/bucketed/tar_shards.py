@@ -22,15 +22,19 @@ _PLAIN = ("bool", "int", "uint", "float", "string", "large_string")
 
 
 def check_features(features: Features) -> None:
-    """Refuses columns that neither a picture, a text nor a JSON file can hold.
+    """Refuses columns that the picture, the text and the JSON file of an example cannot hold.
 
     Raises:
         ValueError: there is such a column.
     """
     for name, feature in features.items():
-        if name == IMAGE and isinstance(feature, Image):
-            continue
-        if not _fits_json(feature):
+        if name == IMAGE:
+            fits = isinstance(feature, Image)
+        elif name == CAPTION:
+            fits = isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+        else:
+            fits = _fits_json(feature)
+        if not fits:
             raise ValueError(
                 f"`{name}` is {feature}, which a WebDataset shard cannot hold: each example is a picture (`{IMAGE}`), "
                 f"a text (`{CAPTION}`) and JSON. Remove the column, or write format='parquet'."
