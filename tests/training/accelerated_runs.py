@@ -11,42 +11,65 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForSequenceClassification, set_seed
 
 from hf_curriculum import BabySteps, CurriculumTrainer, CurriculumTrainingArguments
+from hf_curriculum.models.git_build import git_from_config, small_git_config
 from hf_curriculum.training.processes import close_process_group
 
 NUM_ROWS = 64
+FAST = {"learning_rate": 1e-2}
+SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 SETTINGS = {
     "plain": {},
     "bf16": {"bf16": True},
     "compile": {"torch_compile": True},
     "lora": {},
-    "fsdp": {"fsdp": "full_shard auto_wrap", "fsdp_config": {"transformer_layer_cls_to_wrap": ["BertLayer"]}},
+    "git": FAST,
+    "ddp": {},
+    "fsdp": SHARDED,
+    "git_fsdp": SHARDED | FAST | {"fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["CaptionGitLayer"]}},
 }
 
 
-def make_data() -> Dataset:
+def make_data(mode: str) -> Dataset:
     words = np.random.default_rng(0).integers(5, 90, (NUM_ROWS, 8))
     return Dataset.from_dict(
         {
             "input_ids": words.tolist(),
             "attention_mask": np.ones_like(words).tolist(),
-            "labels": (words.sum(1) > 380).astype(int).tolist(),
+            "labels": words.tolist() if "git" in mode else (words.sum(1) > 380).astype(int).tolist(),
             "difficulty": (np.arange(NUM_ROWS) % 9).astype(np.float32),
         }
     )
 
 
-def train(mode: str, folder: Path) -> None:
-    set_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForSequenceClassification(BertConfig(vocab_size=100, **size))
+def make_model(mode: str) -> torch.nn.Module:
+    size = {"vocab_size": 100, "hidden_size": 16, "num_attention_heads": 2}
+    if "git" in mode:
+        still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return git_from_config(small_git_config(text_layers=2, vision_layers=1, image_size=32, **size, **still))
+    model = BertForSequenceClassification(BertConfig(num_hidden_layers=2, intermediate_size=32, **size))
     if mode == "lora":
         from peft import LoraConfig, get_peft_model
 
         model = get_peft_model(model, LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
+    return model
+
+
+def allow_sharding_on_cpu() -> None:
+    """`accelerate` shards on accelerators alone, though FSDP 2 runs on CPU with gloo as well: calls them one."""
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_XPU
+
+
+def train(mode: str, folder: Path) -> None:
+    set_seed(0)
+    model = make_model(mode)
     world = int(os.environ.get("WORLD_SIZE", 1))
     args = CurriculumTrainingArguments(
         str(folder),
@@ -64,7 +87,9 @@ def train(mode: str, folder: Path) -> None:
         ddp_backend="gloo" if world > 1 else None,
         **SETTINGS[mode],
     )
-    data = make_data()
+    if args.fsdp:
+        allow_sharding_on_cpu()
+    data = make_data(mode)
     trainer = CurriculumTrainer(model=model, args=args, train_dataset=data, eval_dataset=data.select(range(16)))
     trainer.train()
     if args.process_index == 0:
@@ -73,6 +98,8 @@ def train(mode: str, folder: Path) -> None:
             "planned": [trainer.plan.step_rows(step).tolist() for step in range(trainer.plan.num_steps)],
             "log": list(trainer.plan.log),
             "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+            "wrapped": type(trainer.model_wrapped).__name__,
+            "sharded": all(isinstance(weight, DTensor) for weight in trainer.model.parameters()),
             "trainable": sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
         }
         (folder / "facts.json").write_text(json.dumps(facts))

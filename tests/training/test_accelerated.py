@@ -1,4 +1,4 @@
-"""What `Trainer` users rely on goes on working: bf16, `torch.compile`, adapters, and FSDP on two processes."""
+"""What `Trainer` users rely on goes on working: bf16, `torch.compile`, adapters; DDP and FSDP on two processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("accelerated_runs.py")
 STEPS = 24
+ALONE = ["plain", "bf16", "compile", "lora", "git"]
+TOGETHER = ["ddp", "fsdp", "git_fsdp"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("accelerated")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    alone = [sys.executable, str(PROGRAM), str(folder), "plain", "bf16", "compile", "lora"]
+    alone = [sys.executable, str(PROGRAM), str(folder), *ALONE]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for command in (alone, [*torchrun, str(PROGRAM), str(folder), "fsdp"]):
+    for command in (alone, [*torchrun, str(PROGRAM), str(folder), *TOGETHER]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
     return folder
@@ -33,7 +35,7 @@ def facts_of(runs, mode):
     return json.loads((runs / mode / "facts.json").read_text())
 
 
-@pytest.mark.parametrize("mode", ["plain", "bf16", "compile", "lora", "fsdp"])
+@pytest.mark.parametrize("mode", [*ALONE, *TOGETHER])
 def test_a_curriculum_runs_with_it_and_shows_what_it_planned(runs, mode):
     facts = facts_of(runs, mode)
     assert facts["steps"] == STEPS
@@ -42,7 +44,7 @@ def test_a_curriculum_runs_with_it_and_shows_what_it_planned(runs, mode):
     assert facts["log"][-1]["bucket"] == 2
     shares = [
         [json.loads(line) for line in (runs / mode / f"draws-rank{rank}.jsonl").read_text().splitlines()]
-        for rank in range(2 if mode == "fsdp" else 1)
+        for rank in range(2 if mode in TOGETHER else 1)
     ]
     for step, planned in enumerate(facts["planned"]):
         assert sorted(row for share in shares for row in share[step][1]) == sorted(planned)
@@ -54,3 +56,14 @@ def test_each_does_what_its_name_says(runs):
     assert facts_of(runs, "bf16")["losses"] != plain["losses"]
     assert np.allclose(facts_of(runs, "bf16")["losses"], plain["losses"], atol=0.05)
     assert np.allclose(facts_of(runs, "compile")["losses"][:3], plain["losses"][:3], atol=0.05)
+    assert facts_of(runs, "ddp")["wrapped"] == "DistributedDataParallel"
+    for mode in ("fsdp", "git_fsdp"):
+        assert facts_of(runs, mode)["wrapped"].startswith("FSDP")
+        assert facts_of(runs, mode)["sharded"]
+
+
+def test_shards_learn_what_one_process_learns(runs):
+    alone, sharded = facts_of(runs, "git"), facts_of(runs, "git_fsdp")
+    assert sharded["planned"] == alone["planned"]
+    assert np.mean(alone["losses"][-8:]) < np.mean(alone["losses"][:8]) - 0.1
+    assert np.allclose(sharded["losses"], alone["losses"], atol=1e-3)
