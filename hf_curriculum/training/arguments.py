@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,12 @@ class CurriculumTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)
+        if self.num_train_epochs != -1 and not self.num_train_epochs > 0:
+            raise ValueError(
+                f"num_train_epochs={self.num_train_epochs} trains on nothing; give more than 0, or -1 for as long as "
+                "the curriculum says. To evaluate alone, leave it out and do not call train()."
+            )
+        _refuse_processes_apart(self)
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} leaves no time to train; it is more than 0, or None.")
         if self.ignore_data_skip:
@@ -99,3 +106,13 @@ class CurriculumTrainingArguments(TrainingArguments):
         if isinstance(self.curriculum, Curriculum):
             values["curriculum"] = self.curriculum.to_dict()
         return values
+
+
+def _refuse_processes_apart(args: TrainingArguments) -> None:
+    """Without an accelerator `Trainer` takes launched processes for one each, unless `use_cpu` says otherwise."""
+    launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+    if launched > 1 and args.world_size == 1:
+        raise ValueError(
+            f"{launched} processes were launched (WORLD_SIZE), and here there is one: each would train on everything, "
+            "alone, and write into the same folder. Without a GPU pass use_cpu=True, or launch one process."
+        )

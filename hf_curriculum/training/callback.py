@@ -20,7 +20,8 @@ class PacingCallback(TrainerCallback):
     - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
       whole run as one epoch.
     - When a stage ends it logs the stage, the pool's size and the quantiles of the scores that were drawn.
-    - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved.
+    - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved. With
+      `load_best_model_at_end` the model that was evaluated for it is saved too: it may be the best one.
 
     `logs`, and so whatever `report_to` names, then hold beside what `Trainer` logs:
 
@@ -60,6 +61,8 @@ class PacingCallback(TrainerCallback):
         if trainer.decision_is_due():
             if plan.curriculum.signal == "metrics":
                 control.should_evaluate = True
+                # Its metrics may be the best, and `Trainer` can come back to a best model only if it was saved.
+                control.should_save |= args.load_best_model_at_end and args.save_strategy != SaveStrategy.NO
             else:
                 trainer.reach_decision()
         elif step == plan.known_steps < state.max_steps or trainer.time_is_up():

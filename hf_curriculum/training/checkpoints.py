@@ -36,7 +36,10 @@ def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
     """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
-    if plan.losses is not None:
+    if plan.losses is None:
+        # An earlier run may have written this folder, and its losses would be taken for this one's.
+        target.with_name(LOSSES_FILE).unlink(missing_ok=True)
+    else:
         np.save(target.with_name(LOSSES_FILE), plan.losses)
     facts = {
         "version": 1,
@@ -123,6 +126,20 @@ def require_complete(folder: str | Path) -> None:
         raise ValueError(
             f"The checkpoint {folder} is not whole: its {TRAINER_STATE_NAME}, which is written last, is missing or "
             "cut off. Pass resume_from_checkpoint=True to use the last complete one."
+        )
+
+
+def refuse_weights_alone(folder: str | Path) -> None:
+    """Refuses a checkpoint of `save_only_model=True`, from which `Trainer` goes on without a word.
+
+    Raises:
+        ValueError: the checkpoint holds no random state, and so no optimizer and no schedule either.
+    """
+    if not any(Path(folder).glob("rng_state*.pth")):
+        raise ValueError(
+            f"{folder} holds the model alone, without optimizer, learning-rate schedule and random state: it was "
+            "saved with save_only_model=True. The run would go on with a schedule that begins anew. Save with "
+            "save_only_model=False what is to be resumed, or start a new run from these weights."
         )
 
 

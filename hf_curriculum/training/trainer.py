@@ -28,6 +28,7 @@ from hf_curriculum.training.checkpoints import (
     read_curriculum,
     read_losses,
     refuse_other_plan,
+    refuse_weights_alone,
     write_curriculum,
 )
 from hf_curriculum.training.checks import refuse_images_shared_in_vain, refuse_missing_evaluation
@@ -323,7 +324,7 @@ class CurriculumTrainer(PublishingTrainer):
         """`Trainer.train`; `resume_from_checkpoint=True` takes the last whole checkpoint, "me/model" one of the Hub.
 
         Raises:
-            ValueError: there is no whole checkpoint, or it belongs to another plan.
+            ValueError: there is no whole checkpoint, it holds weights alone, or it belongs to another plan.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -333,6 +334,7 @@ class CurriculumTrainer(PublishingTrainer):
         self._plan = self.plan.with_log(())
         if resume_from_checkpoint:
             saved = read_curriculum(resume_from_checkpoint)
+            refuse_weights_alone(resume_from_checkpoint)
             refuse_other_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
             self._seconds_before = saved["seconds"]
             self._plan = self.plan.with_log(saved["log"], read_losses(resume_from_checkpoint))

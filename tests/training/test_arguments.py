@@ -37,7 +37,20 @@ def test_contradictions_are_refused(tmp_path):
     out = str(tmp_path)
     with pytest.raises(ValueError, match="leave ignore_data_skip=False"):
         CurriculumTrainingArguments(out, ignore_data_skip=True)
+    for epochs in (0, -2, float("nan")):
+        with pytest.raises(ValueError, match=f"num_train_epochs={epochs} trains on nothing"):
+            CurriculumTrainingArguments(out, num_train_epochs=epochs)
     with pytest.raises(ValueError, match="split_batches=True deals examples"):
         CurriculumTrainingArguments(out, accelerator_config={"split_batches": True})
     with pytest.raises(ValueError, match="dispatch_batches=True deals examples"):
         CurriculumTrainingArguments(out, accelerator_config={"dispatch_batches": True})
+
+
+def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatch):
+    args = CurriculumTrainingArguments(str(tmp_path))
+    assert args.world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    args.__post_init__()  # without LOCAL_RANK no launcher has set it
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(ValueError, match=r"2 processes were launched \(WORLD_SIZE\), and here there is one: "):
+        args.__post_init__()

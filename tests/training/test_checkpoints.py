@@ -78,6 +78,9 @@ def test_losses_that_a_plan_orders_by_are_kept_beside_it(tmp_path):
     write_curriculum(tmp_path, plan.decided(Observed(0, {}, losses)), 0.0)
     assert np.array_equal(read_losses(tmp_path), losses, equal_nan=True)
     assert read_curriculum(tmp_path)["log"][0]["pool"] == 2
+    # A later run writes the same folder before its own first decision.
+    write_curriculum(tmp_path, plan, 0.0)
+    assert read_losses(tmp_path) is None
 
 
 def small_vit(seed):

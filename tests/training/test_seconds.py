@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, Phases
+from hf_curriculum.training.clock import TrainingClock
 
 RULE = Phases(3, 10, easy="low")
 
@@ -54,6 +55,22 @@ def test_evaluation_does_not_count(make_trainer, data, now):
     trainer = timed(now, make_trainer(RULE, max_seconds=0.55, **evaluated))
     trainer.train()
     assert trainer.state.global_step == 6
+    # Nor in what an evaluation logs about itself, which is written while it still goes on.
+    logged = [entry["seconds"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert logged == pytest.approx([0.2, 0.4, 0.6])
+
+
+def test_an_evaluation_inside_another_pass_counts_once(now):
+    clock = TrainingClock(5.0)
+    now.now += 1
+    with clock.standing_still():
+        now.now += 10
+        with clock.standing_still():
+            now.now += 10
+        now.now += 10
+        assert clock.seconds == pytest.approx(6)
+    now.now += 1
+    assert clock.seconds == pytest.approx(7)
 
 
 def test_no_time_at_all_is_refused(tmp_path):
