@@ -51,9 +51,9 @@ class CaptionCollator:
         of first rows, and `image_index` (B,) int64, the image of each row.
 
     Raises:
-        ValueError: the tokenizer cannot pad or does not know the prefix, a caption is empty, the processor's pictures
-            differ in size, features are given together with what works on pictures, or images are to be shared
-            where there are none or they have no ids.
+        ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption, a
+            caption is empty, the processor's pictures differ in size, features are given together with what works on
+            pictures, or images are to be shared where there are none or they have no ids.
         UnreadableImageError: a picture cannot be decoded (a ValueError too).
 
     Example:
@@ -95,6 +95,13 @@ class CaptionCollator:
             raise ValueError(
                 "`share_images=True` was given with neither an `image_processor` nor `vision_features`: in batches of "
                 "text alone there is nothing to share. Pass one of them, or leave `share_images` out."
+            )
+        least = max(2, len(tokenizer(prefix)["input_ids"]) + 1)
+        if max_length < least:
+            raise ValueError(
+                f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
+                f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
+                f"to learn. Pass {least} or more."
             )
         self.share_images = share_images
         self.tokenizer, self.image_processor = tokenizer, image_processor
@@ -155,11 +162,13 @@ class CaptionCollator:
         )
         batch = {name: tokens[name] for name in ("input_ids", "attention_mask")}
         batch["labels"] = batch["input_ids"].clone()
+        # Places are counted from the first token, wherever the padding is.
+        places = batch["attention_mask"].cumsum(-1) - 1
         if self.ignore_padding:
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
+            # Behind padding on the left the first token would be learnt, and from padding; elsewhere it never is.
+            batch["labels"][:, 1:][places[:, 1:] == 0] = IGNORED
         if self._given:
-            # Places are counted from the first token, wherever the padding is.
-            places = batch["attention_mask"].cumsum(-1) - 1
             batch["labels"][(places >= self._given.start) & (places < self._given.stop)] = IGNORED
         if self.share_images:
             # Behind the text: `Trainer` takes the length of a batch from what comes first.
@@ -228,14 +237,16 @@ def _checked_id(image_id: Any) -> Any:
 
 def _prefix_places(tokenizer: Any, prefix: str) -> range:
     """Where the prefix's tokens stand in a caption's, special tokens before them counted."""
-    tokens = tokenizer(prefix, add_special_tokens=False)["input_ids"]
+    # Many tokenizers make a space part of the word behind it: one at the prefix's end belongs to the caption.
+    text = prefix.rstrip()
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not tokens or tokenizer.unk_token_id in tokens:
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) makes {tokenizer.convert_ids_to_tokens(tokens)} of `prefix="
             f"{prefix!r}`, so the prefix would say nothing. Add its words first, `<image>` with "
             "`add_image_token(tokenizer)`."
         )
-    whole = tokenizer(prefix)["input_ids"]
+    whole = tokenizer(text)["input_ids"]
     start = next(place for place in range(len(whole)) if whole[place : place + len(tokens)] == tokens)
     return range(start, start + len(tokens))
 

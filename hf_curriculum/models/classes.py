@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM
 from hf_curriculum.models.flamingo_config import CaptionFlamingoConfig
@@ -20,3 +21,7 @@ AutoModelForImageTextToText.register(CaptionGitConfig, CaptionGitForCausalLM, ex
 AutoModel.register(CaptionFlamingoConfig, CaptionFlamingoModel, exist_ok=True)
 AutoModelForCausalLM.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
 AutoModelForImageTextToText.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+
+# `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are those of the next token.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionGitConfig.model_type] = CaptionGitForCausalLM.__name__
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionFlamingoConfig.model_type] = CaptionFlamingoForCausalLM.__name__

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationMixin
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_curriculum.models.flamingo_config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo_inputs import cached_latents, count_images
 from hf_curriculum.models.flamingo_model import CaptionFlamingoModel, CaptionFlamingoPreTrainedModel
-from hf_curriculum.models.git_inputs import pad_left
+from hf_curriculum.models.git_inputs import check_room, chosen, pad_left, prompt_mask
 from hf_curriculum.models.git_shared import share_images
 from hf_curriculum.models.packed_text import needed_tokens
 from hf_curriculum.models.token_loss import needs_no_logits, token_loss
@@ -164,6 +165,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in `GenerationMixin`; pictures go in with the first tokens and stay out once they are cached."""
+        check_room(input_ids, kwargs.get("attention_mask"), self.config.text_config.max_position_embeddings)
         inputs = super().prepare_inputs_for_generation(
             input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
         )
@@ -178,6 +180,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
     def generate(
         self,
         inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
         *args: Any,
         pixel_values: torch.Tensor | None = None,
         image_index: torch.Tensor | None = None,
@@ -191,7 +194,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
 
         Args:
             inputs: prompts with their `<image>` tokens, or `input_ids=`, shape (batch, text).
-            args: of `GenerationMixin.generate`.
+            generation_config: of `GenerationMixin.generate`, as are `args`.
             pixel_values: as in `forward`; `image_features` may be given instead.
             image_index: the picture of each prompt, as in `forward`.
             interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
@@ -213,14 +216,20 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         if prompts is None and kwargs.get("image_features") is not None:
             prompts = self._bare_prompts(kwargs["image_features"], kwargs.get("inputs_embeds"))
             kwargs["attention_mask"] = torch.ones_like(prompts)
-        mask, pad = kwargs.get("attention_mask"), self.generation_config.pad_token_id
-        if prompts is not None and mask is None and pad is not None:
-            mask = (prompts != pad).long()  # what `GenerationMixin` would conclude
+        mask = kwargs.get("attention_mask")
+        if prompts is not None and mask is None:
+            mask = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
         if prompts is not None and mask is not None:
             prompts, kwargs["attention_mask"] = pad_left(prompts, mask)
-        silent = kwargs.get("suppress_tokens") or self.generation_config.suppress_tokens or []
-        kwargs["suppress_tokens"] = sorted({*silent, self.config.image_token_id})
-        return super().generate(prompts, *args, **kwargs)
+        silent = chosen("suppress_tokens", kwargs, generation_config, self.generation_config) or []
+        silent = sorted({*silent, self.config.image_token_id})
+        if generation_config is None:
+            kwargs["suppress_tokens"] = silent
+        else:
+            kwargs.pop("suppress_tokens", None)
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.suppress_tokens = silent
+        return super().generate(prompts, generation_config, *args, **kwargs)
 
     def _bare_prompts(self, image_features: torch.Tensor, embedded: torch.Tensor | None) -> torch.Tensor:
         """`[CLS] <image>` for each picture, or `<image>` where texts have no first token."""

@@ -6,13 +6,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from hf_curriculum.models.git_attention import text_attention_mask
 from hf_curriculum.models.git_config import CaptionGitConfig
-from hf_curriculum.models.git_inputs import check_alternatives, check_inputs, pad_left, text_positions
+from hf_curriculum.models.git_inputs import (
+    check_alternatives,
+    check_inputs,
+    check_room,
+    pad_left,
+    prompt_mask,
+    text_positions,
+)
 from hf_curriculum.models.git_layers import (
     CaptionGitEmbeddings,
     CaptionGitEncoder,
@@ -326,6 +333,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in `GenerationMixin`; the image goes in with the first tokens and stays out once it is cached."""
+        check_room(input_ids, kwargs.get("attention_mask"), self.config.max_position_embeddings)
         inputs = super().prepare_inputs_for_generation(
             input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
         )
@@ -337,6 +345,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
     def generate(
         self,
         inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
         *args: Any,
         pixel_values: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = False,
@@ -350,7 +359,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
 
         Args:
             inputs: prompts, or `input_ids=`, shape (batch, text).
-            args: of `GenerationMixin.generate`.
+            generation_config: of `GenerationMixin.generate`, as are `args`.
             pixel_values: one picture per prompt, shape (batch, channels, height, width).
             interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
             image_index: the picture of each prompt, as in `forward`: each picture is encoded once.
@@ -366,9 +375,9 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             share_images(image_index, features, len(image_index), continues=False)
             kwargs["image_features"] = features[image_index]
         prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
-        mask, pad = kwargs.get("attention_mask"), self.generation_config.pad_token_id
-        if prompts is not None and mask is None and pad is not None:
-            mask = (prompts != pad).long()  # what `GenerationMixin` would conclude
+        mask = kwargs.get("attention_mask")
+        if prompts is not None and mask is None:
+            mask = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
         if prompts is not None and mask is not None:
             prompts, kwargs["attention_mask"] = pad_left(prompts, mask)
-        return super().generate(prompts, *args, **kwargs)
+        return super().generate(prompts, generation_config, *args, **kwargs)

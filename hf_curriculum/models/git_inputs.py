@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers.cache_utils import Cache
 
@@ -11,6 +13,49 @@ def text_positions(attention_mask: torch.Tensor | None, length: int, device: tor
     if attention_mask is None:
         return torch.arange(length, device=device)[None]
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+
+
+def chosen(name: str, *sources: Any) -> Any:
+    """A setting of generation: that of the first of `sources`, dicts or configurations, that says anything."""
+    values = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
+    return next((value for value in values if value is not None), None)
+
+
+def prompt_mask(prompts: torch.Tensor, *sources: Any) -> torch.Tensor | None:
+    """What `GenerationMixin` takes for padding where nobody says: padding tokens, unless they end texts as well.
+
+    Args:
+        prompts: shape (batch, text).
+        sources: where `pad_token_id` and `eos_token_id` are looked for, as in `chosen`.
+
+    Returns:
+        1 for tokens, 0 for padding, (batch, text); `None` where padding cannot be told.
+    """
+    pad, end = chosen("pad_token_id", *sources), chosen("eos_token_id", *sources)
+    told = pad is not None and pad not in (end if isinstance(end, list) else [end])
+    return (prompts != pad).long() if told else None
+
+
+def check_room(input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_positions: int) -> None:
+    """Raises where a text that is being generated has outgrown the positions.
+
+    Args:
+        input_ids: prompt and continuation so far, shape (batch, text).
+        attention_mask: of all of it, shape (batch, text); padding takes no position.
+        max_positions: rows of the position embedding.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    longest = input_ids.shape[1] if attention_mask is None else attention_mask.shape[1]
+    if longest > max_positions and attention_mask is not None:
+        longest = int((attention_mask != 0).sum(1).max())  # reads values, so it waits for the device
+    if longest > max_positions:
+        raise ValueError(
+            f"A text has grown to {longest} tokens in generation, but the model has {max_positions} positions. Ask "
+            "for fewer tokens (`max_new_tokens`, or `generation_max_length` of the training arguments), shorten the "
+            "prompt, or build the model with a larger `max_position_embeddings`."
+        )
 
 
 def pad_left(prompts: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 IGNORED = -100
 """The label of tokens that are not predicted."""
@@ -25,7 +26,19 @@ def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Coll
     """
     # A compiled step is one graph with fixed shapes, so the number of labels cannot decide on its sizes.
     plain = labels is None or torch.compiler.is_compiling() or not set(options) <= {"num_items_in_batch"}
-    return model.training and not plain
+    return model.training and not plain and not _is_sharded(model.get_output_embeddings())
+
+
+def _is_sharded(output: nn.Module) -> bool:
+    """Whether something around the layer (FSDP, ZeRO-3) fetches its weights as it runs, and takes them away again."""
+    return any(layer._forward_pre_hooks or isinstance(layer, FullyShardedDataParallel) for layer in output.modules())
+
+
+def _weights(output: nn.Module) -> list[torch.Tensor]:
+    """What is trained of the layer; FSDP puts plain tensors in place of parameters, or beside them."""
+    beside = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
+    found = {id(weight): weight for weight in (*output.parameters(), *beside) if weight.requires_grad}
+    return list(found.values())
 
 
 def token_loss(
@@ -56,9 +69,8 @@ def token_loss(
     labels = labels.to(states.device)[:, 1:]
     labelled = labels != IGNORED
     states, labels = states[:, :-1][labelled], labels[labelled]  # (tokens, width) and (tokens,)
-    weights = [weight for weight in output.parameters() if weight.requires_grad]
     divisor = max(len(labels), 1) if num_items_in_batch is None else num_items_in_batch
-    loss = _TokenLoss.apply(states, labels, output, divisor, *weights)
+    loss = _TokenLoss.apply(states, labels, output, divisor, *_weights(output))
     return loss if len(labels) or num_items_in_batch is not None else loss + torch.nan
 
 

@@ -29,9 +29,18 @@ def generate_predictions(trainer: Trainer, inputs: Mapping[str, Any], prompt: Ma
 
     Returns:
         int64, shape (B, T): T differs between batches, the trainer pads with −100.
+
+    Raises:
+        ValueError: the batch is text alone, without prompts.
     """
     given = {name: value for name, value in inputs.items() if name not in _ANSWER}
     given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
+    if not given:
+        raise ValueError(
+            f"The batch has {sorted(inputs)} alone, which is the answer: with predict_with_generate the model would "
+            "be given nothing, and write one text for the whole batch. Give pictures, or prompts as "
+            "`prompt_input_ids` and `prompt_attention_mask`, or leave predict_with_generate out."
+        )
     limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
     wanted = {name: value for name, value in limits.items() if value is not None}
     with torch.no_grad(), _whole_parameters(trainer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_curriculum.data.text_beside import BESIDE
 from hf_curriculum.training.trainer import CurriculumTrainer
@@ -59,9 +60,12 @@ class TextBesideTrainer(CurriculumTrainer):
                 "`data_collator`, or CurriculumTrainer."
             )
         loss = super().compute_loss(model, own, num_items_in_batch=num_items_in_batch)
-        text_loss = model(**text).loss
+        # DDP looks for weights without a gradient in each of its passes, and counts those of two passes twice. Within
+        # one pass and the model itself, each weight's gradients are added up before DDP sees them.
+        itself = model.module if isinstance(model, DistributedDataParallel) else model
+        text_loss = super().compute_loss(itself, text)
         self._text_losses.append(text_loss.detach())
-        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+        if self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and num_items_in_batch is not None):
             # `Trainer` takes the captions' loss for that of all accumulated batches, so it does not divide.
             text_loss = text_loss / self.current_gradient_accumulation_steps
         return loss + self.text_weight * text_loss
@@ -69,6 +73,7 @@ class TextBesideTrainer(CurriculumTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As `CurriculumTrainer.log`, with the text's own mean loss since the last time."""
         if "loss" in logs and self._text_losses:
-            logs = {**logs, "text_loss": torch.stack(self._text_losses).mean().item()}
+            own = torch.stack(self._text_losses).mean()
+            logs = {**logs, "text_loss": self.accelerator.reduce(own, reduction="mean").item()}
             self._text_losses = []
         super().log(logs, *args, **kwargs)

@@ -61,11 +61,35 @@ class TestBatch:
 
     def test_left_padding(self):
         batch = CaptionCollator(tokenizer(padding_side="left"), None)(examples("a dog", "dog"))
-        assert batch["labels"].tolist() == [[2, 4, 5, 3], [-100, 2, 5, 3]]
+        assert batch["labels"].tolist() == [[2, 4, 5, 3], [-100, -100, 5, 3]]
+
+    @pytest.mark.parametrize("captions", [("a dog runs", "dog"), ("dog", "dog"), ("dog",)])
+    def test_what_is_learnt_does_not_depend_on_the_side_of_the_padding(self, captions):
+        def learnt(side):
+            labels = CaptionCollator(tokenizer(padding_side=side), None)(examples(*captions))["labels"][:, 1:]
+            return [row[row != -100].tolist() for row in labels]
+
+        assert learnt("left") == learnt("right")
 
     def test_captions_are_cut_with_their_end_token_kept(self):
         batch = CaptionCollator(tokenizer(), None, max_length=3)(examples("a dog runs"))
         assert batch["input_ids"].tolist() == [[2, 4, 3]]
+
+    @pytest.mark.parametrize(("prefix", "given", "least"), [("", 0, 3), ("", 2, 3), ("a ", 3, 4)])
+    def test_a_length_that_leaves_nothing_of_a_caption(self, prefix, given, least):
+        with pytest.raises(ValueError, match=rf"`max_length={given}` was given.*Pass {least} or more"):
+            CaptionCollator(tokenizer(), None, max_length=given, prefix=prefix)
+        labels = CaptionCollator(tokenizer(), None, max_length=least, prefix=prefix)(examples("dog runs"))["labels"]
+        assert labels[0, -2:].tolist() == [5, 3]
+
+    def test_words_that_hold_the_space_before_them_are_learnt_behind_a_prefix(self):
+        pieces = [*pre_tokenizers.ByteLevel.alphabet(), "<pad>", "do", "dog", "Ġdog"]
+        merges = [("d", "o"), ("do", "g"), ("Ġ", "dog")]
+        model = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        of_bytes = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>")
+        labels = CaptionCollator(of_bytes, None, prefix="a: ")(examples("dog"))["labels"]
+        assert labels.tolist() == [[-100, -100, pieces.index("Ġdog")]]
 
     def test_captions_in_any_script(self, collator):
         assert collator(examples("犬", "🐕", "كلب"))["input_ids"][:, 1].tolist() == [7, 8, 9]

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch import nn
+from transformers import GenerationConfig
 
 from hf_curriculum.models.git import CaptionGitForCausalLM
 from hf_curriculum.models.git_build import small_git_config
@@ -121,3 +123,29 @@ def test_text_alone_starts_from_cls(model):
 def test_no_gradient_is_recorded(model, pictures):
     out = model.generate(pixel_values=pictures, max_new_tokens=2, output_logits=True, return_dict_in_generate=True)
     assert not out.logits[0].requires_grad
+
+
+def test_an_end_that_pads_as_well_is_no_padding_in_prompts(model, pictures):
+    model.generation_config.pad_token_id = SEP
+    prompts = torch.tensor([[SEP, 7, 8], [SEP, 9, 10], [SEP, 11, 12]])
+    told = model.generate(prompts, attention_mask=torch.ones_like(prompts), pixel_values=pictures, max_new_tokens=3)
+    assert torch.equal(model.generate(prompts, pixel_values=pictures, max_new_tokens=3), told)
+
+
+def test_padding_of_a_configuration_that_is_given(model, pictures):
+    ids, mask = padded("right")
+    given = GenerationConfig(max_new_tokens=3, pad_token_id=50, eos_token_id=SEP)
+    told = model.generate(ids.masked_fill(mask == 0, 50), given, attention_mask=mask, pixel_values=pictures)
+    assert torch.equal(model.generate(ids.masked_fill(mask == 0, 50), given, pixel_values=pictures), told)
+
+
+def test_texts_that_outgrow_the_positions(model, pictures):
+    model.config.max_position_embeddings = 8
+    ids, mask = padded("right")
+    prompt = {"input_ids": nn.functional.pad(ids, (0, 4)), "attention_mask": nn.functional.pad(mask, (0, 4))}
+    assert model.generate(**prompt, pixel_values=pictures, min_new_tokens=5, max_new_tokens=5).shape == (3, 13)
+    with pytest.raises(ValueError, match=r"grown to 9 tokens in generation, but the model has 8 positions"):
+        model.generate(**prompt, pixel_values=pictures, min_new_tokens=6, max_new_tokens=6)
+    for use_cache in (True, False):
+        with pytest.raises(ValueError, match=r"grown to 9 tokens in generation"):
+            model.generate(pixel_values=pictures, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache)

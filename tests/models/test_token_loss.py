@@ -127,3 +127,24 @@ def test_a_loss_scale_reaches_half_precision_before_small_numbers_are_lost(parts
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == torch.float16
         torch.testing.assert_close(ours.float(), theirs, rtol=0.01, atol=0.002)
+
+
+@pytest.mark.parametrize("still_named", [True, False])
+def test_weights_that_are_kept_flat_elsewhere_are_trained(parts, still_named):
+    """As FSDP leaves a layer: its weight is a plain tensor, a view of one flat parameter, named as ever or not."""
+    output, states, labels = nn.Linear(6, VOCAB, bias=False), torch.randn(4, 7, 6), some_labels()
+    flat = nn.Parameter(output.weight.detach().flatten())
+    (wanted,) = torch.autograd.grad(plain(output, states, labels), output.weight)
+    del output.weight
+    vars(output)["weight"] = flat.view(VOCAB, 6)
+    if still_named:
+        output._parameters["weight"] = vars(output)["weight"]
+    (found,) = torch.autograd.grad(token_loss(output, states, labels), flat)
+    torch.testing.assert_close(found, wanted.flatten())
+
+
+def test_an_output_layer_whose_weights_are_fetched_as_it_runs():
+    model = git_from_config(small_git_config(VOCAB, **SMALL)).train()
+    ids = torch.randint(5, VOCAB, (2, 6))
+    model.output.register_forward_pre_hook(lambda layer, args: None)
+    assert model(ids, labels=ids).logits.shape == (2, 6, VOCAB)

@@ -7,6 +7,8 @@ import random
 import pytest
 import torch
 from datasets import Dataset
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, make_image_processor
 from hf_curriculum.data.scenes import make_scenes
@@ -102,6 +104,45 @@ def test_accumulated_batches_weigh_as_one(make):
     one, two = ([entry["loss"] for entry in run.state.log_history if "loss" in entry] for run in (whole, parted))
     # The texts' means are of two halves, whose lengths differ a little.
     assert two == pytest.approx(one, rel=0.02)
+
+
+@pytest.fixture
+def group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_gradients_are_the_same_under_ddp(make, parts, group, looks):
+    trainer = make()
+    random.seed(0)
+    batch = parts[2]([parts[0]["train"][row] for row in range(4)])
+    model = trainer.model.train()
+
+    def gradients(wrapped):
+        model.zero_grad()
+        trainer.compute_loss(wrapped, batch).backward()
+        return [weight.grad.clone() for weight in model.parameters()]
+
+    alone = gradients(model)
+    wrapped = DistributedDataParallel(model, find_unused_parameters=looks)
+    torch.testing.assert_close(gradients(wrapped), alone)
+    torch.testing.assert_close(gradients(wrapped), alone)
+
+
+def test_labels_of_both_are_smoothed(make, parts):
+    trainer, smooth = make(), make("smooth", label_smoothing_factor=0.5)
+    random.seed(0)
+    batch = parts[2]([parts[0]["train"][row] for row in range(4)])
+    trainer.compute_loss(trainer.model.train(), batch)
+    smooth.compute_loss(trainer.model, batch)
+    text = {name.removeprefix("text_"): batch[name] for name in batch if name.startswith("text_")}
+    labels = text.pop("labels")
+    logits = trainer.model(**text).logits[:, :-1].flatten(0, 1)
+    expected = nn.functional.cross_entropy(logits, labels[:, 1:].flatten(), label_smoothing=0.5)
+    torch.testing.assert_close(smooth._text_losses[0], expected.detach())
+    assert (smooth._text_losses[0] - trainer._text_losses[0]).abs() > 1e-4
 
 
 def test_resumed_bit_for_bit(make):
