@@ -122,8 +122,8 @@ def caption_compute_metrics(
         raise ValueError("`metrics` is empty and there are no `gold_nouns`: nothing would be computed. Pass either.")
 
     def decode(ids: np.ndarray) -> list[str]:
-        ids = np.asarray(ids)
-        return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
+        kept = [row[row >= 0].tolist() for row in np.asarray(ids)]
+        return tokenizer.batch_decode(kept, skip_special_tokens=True)
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         generated = decode(prediction.predictions)

@@ -28,7 +28,7 @@ EXPECTED = {
 
 
 class Tokenizer:
-    pad_token_id = 0
+    pad_token_id = None  # as GPT-2's
     words = ("[PAD]", "[CLS]", "[SEP]", "a", "dog", "cat", "runs")
 
     def batch_decode(self, ids, skip_special_tokens):

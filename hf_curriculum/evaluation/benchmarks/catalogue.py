@@ -66,5 +66,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 SUITES: dict[str, tuple[str, ...]] = {"babylm": tuple(BENCHMARKS)}
 """Suites by name: the benchmarks of each, in the order they run."""
 
+SOURCED = ("blimp", "ewok", "winoground", "vqa")
+"""Benchmarks whose items or pictures may come from a data set that somebody names."""
+
 TEXT = ("blimp", "blimp_supplement", "ewok", "glue")
 VISION = ("winoground", "vqa", "devbench")

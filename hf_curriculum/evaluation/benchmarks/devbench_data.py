@@ -63,7 +63,7 @@ def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[
 
     Raises:
         ValueError: neither `text1` nor `trial`; a text that two trials have; a trial beyond the manifest; not `width`
-            shares; a share that is no number.
+            shares; a share that is no number from 0 to 1.
 
     Source: DevBench (Tan et al. 2024); its issues on gram-trog's trials.
     """
@@ -98,7 +98,8 @@ def _places(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callabl
         )
 
     def by_number(row: dict[str, Any]) -> int:
-        at = int(row["trial"]) - 1
+        number = row["trial"] or ""
+        at = int(number) - 1 if number.isdecimal() else -1
         if not 0 <= at < len(texts):
             raise ValueError(
                 f"{file} has trial {row['trial']}, but the manifest has {len(texts)} trials. The two belong to "
@@ -119,6 +120,12 @@ def _shares(row: dict[str, Any], width: int, file: Path, number: int) -> list[fl
         raise ValueError(
             f"{file}, row {number} has a share that is no number ({error}). Get the file anew."
         ) from error
+    strange = [share for share in shares if not -1e-9 <= share <= 1 + 1e-9]
+    if strange:
+        raise ValueError(
+            f"{file}, row {number} has {strange[0]} where a share of people's choices stands, from 0 to 1. Give "
+            "shares, not counts or per cent, and leave rows out that nobody answered."
+        )
     if len(shares) != width:
         raise ValueError(
             f"{file}, row {number} has {len(shares)} shares for the {width} pictures of a trial. The two belong to "

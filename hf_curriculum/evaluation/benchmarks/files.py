@@ -78,11 +78,17 @@ def read_csv(file: Path) -> list[dict[str, Any]]:
     """Rows of a CSV file with a heading, whatever mark its encoding begins with; None where a cell is empty.
 
     Raises:
-        ValueError: it has no rows.
+        ValueError: it has no rows, or one with more cells than the heading.
     """
     with file.open(encoding="utf-8-sig", newline="") as stream:
-        rows = [{name: cell or None for name, cell in row.items()} for row in csv.DictReader(stream)]
-    return need_rows(rows, file)
+        rows = list(csv.DictReader(stream))
+    for number, row in enumerate(rows, start=1):
+        if any(row.pop(None, ())):
+            raise ValueError(
+                f"{file}, row {number} has more cells than the heading has names ({list(row)}). Which is which is not "
+                "known: quote texts that hold commas, or get the file anew."
+            )
+    return need_rows([{name: cell or None for name, cell in row.items()} for row in rows], file)
 
 
 def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:

@@ -17,6 +17,7 @@ from hf_curriculum.evaluation.benchmarks.glue_data import GLUE, GlueTask, classi
 from hf_curriculum.evaluation.benchmarks.glue_model import make_classifier
 from hf_curriculum.evaluation.benchmarks.results import TaskResult, unweighted_means
 from hf_curriculum.evaluation.benchmarks.run import Run, read_kept, write_kept
+from hf_curriculum.evaluation.benchmarks.tokens import prefix_token_id
 from hf_curriculum.evaluation.generate import _random_states_kept
 
 _SCORE = "score"
@@ -62,16 +63,18 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     file = folder / f"{name}.train.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"`glue` trains {', '.join(judged)} on {file}, which does not exist. Add it.")
-    training = run.cut(read_jsonl(file, GLUE[name].fields))
+    whole = read_jsonl(file, GLUE[name].fields)
+    labels, training = sorted({row["label"] for row in whole}), run.cut(whole)  # a few rows may lack a label
+    # All that the model can judge, whichever was asked for: another question then needs no other training.
     validation = {
         task: run.cut(read_jsonl(folder / f"{task}.valid.jsonl", GLUE[task].fields))
-        for task in (name, *judged)
-        if (folder / f"{task}.valid.jsonl").is_file()
+        for task in GLUE
+        if (GLUE[task].trained_on or task) == name and (folder / f"{task}.valid.jsonl").is_file()
     }
-    kept, fingerprint = run.file("glue", name), run.fingerprint(asdict(run.glue), training, validation)
+    kept, fingerprint = run.file("glue", name), run.fingerprint(asdict(run.glue), labels, training, validation)
     found = read_kept(kept, fingerprint)
-    if found is None or not set(judged) <= set(found):
-        found = _fine_tune(run, name, training, validation)
+    if found is None:
+        found = _fine_tune(run, name, training, validation, labels)
         write_kept(kept, fingerprint, found)
     return {task: found[task] for task in judged}
 
@@ -94,11 +97,14 @@ class _Encoded(TorchDataset):
 
 
 def _fine_tune(
-    run: Run, name: str, training: list[dict[str, Any]], validation: dict[str, list[dict[str, Any]]]
+    run: Run,
+    name: str,
+    training: list[dict[str, Any]],
+    validation: dict[str, list[dict[str, Any]]],
+    labels: list[Any],
 ) -> dict[str, dict[str, Any]]:
     from transformers import EarlyStoppingCallback, PrinterCallback, Trainer
 
-    labels = sorted({row["label"] for row in training})
     for task, rows in validation.items():
         strange = {row["label"] for row in rows} - set(labels)
         if strange:
@@ -106,8 +112,10 @@ def _fine_tune(
                 f"{task}.valid.jsonl has the labels {sorted(strange)}, which {name}.train.jsonl has not ({labels}). "
                 "No class would stand for them. Check that the two files belong together."
             )
-    pad = run.scorer.tokenizer.pad_token_id
-    scratch = Path(mkdtemp(prefix=f".{name}.", dir=_scratch(run)))
+    tokenizer = run.scorer.tokenizer
+    # Heads of `transformers` find a text's last token by what it is padded with, so something must stand for padding.
+    pad = prefix_token_id(tokenizer) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    scratch = _scratch(run, name)
     with _random_states_kept(run.scorer.device):
         torch.manual_seed(run.glue.seed)
         model = make_classifier(run.scorer.model, len(labels), pooling=run.glue.pooling, pad_token_id=pad)
@@ -118,7 +126,7 @@ def _fine_tune(
                 args=_arguments(run, scratch, binary=len(labels) == 2),
                 train_dataset=_Encoded(run, GLUE[name], training, labels),
                 eval_dataset=next(iter(data.values())),
-                data_collator=_collator(pad or 0),
+                data_collator=_collator(pad),
                 compute_metrics=lambda out: classification_scores(_argmax(out.predictions), out.label_ids),
                 callbacks=[EarlyStoppingCallback(run.glue.patience, run.glue.threshold)],
             )
@@ -187,8 +195,11 @@ def _argmax(logits: Any) -> np.ndarray:
     return np.asarray(logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
 
 
-def _scratch(run: Run) -> Path | None:
-    """Where checkpoints lie while a task trains: beside the scores, which is where room was made."""
-    if run.scores_dir is not None:
-        run.scores_dir.mkdir(parents=True, exist_ok=True)
-    return run.scores_dir
+def _scratch(run: Run, name: str) -> Path:
+    """An empty folder for checkpoints while a task trains: beside the scores, which is where room was made."""
+    if run.scores_dir is None:
+        return Path(mkdtemp(prefix=f"{name}."))
+    folder = run.scores_dir / f".{name}"
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
+    folder.mkdir(parents=True)
+    return folder

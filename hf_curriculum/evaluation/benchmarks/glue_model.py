@@ -50,7 +50,7 @@ class TextClassifier(nn.Module):
 
 
 def make_classifier(
-    model: PreTrainedModel, num_labels: int, *, pooling: Literal["last", "mean"], pad_token_id: int | None
+    model: PreTrainedModel, num_labels: int, *, pooling: Literal["last", "mean"], pad_token_id: int
 ) -> nn.Module:
     """A classifier that starts from a copy of the model's weights.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -51,13 +52,16 @@ class Item:
             )
 
     def key(self) -> list[Any]:
-        """What tells this item from others: its texts, and the picture's file name where it has one."""
-        return [self.context, *self.choices, picture_name(self.image)]
+        """What tells this item from others: its texts, and the picture's file where it has one."""
+        return [self.context, *self.choices, picture_key(self.image)]
 
 
-def picture_name(image: Any) -> str | None:
-    """The last part of a picture's path, None where it has no path."""
-    return fspath(image).replace("\\", "/").rpartition("/")[2] if isinstance(image, (str, PathLike)) else None
+def picture_key(image: Any) -> str | None:
+    """The last part of a picture's path and the file's size, None where it has no path."""
+    if not isinstance(image, (str, PathLike)):
+        return None
+    name = fspath(image).replace("\\", "/").rpartition("/")[2]
+    return f"{name}, {os.stat(image).st_size} bytes"
 
 
 def chosen(scores: Sequence[float]) -> int:

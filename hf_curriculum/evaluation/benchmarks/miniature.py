@@ -54,7 +54,7 @@ def make_miniature_benchmarks(
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")
+    (folder / "MINIATURE.txt").unlink(missing_ok=True)
     text = {"blimp_filtered": blimp_rows, "supplement_filtered": supplement_rows, "ewok_filtered": ewok_rows}
     for name, make in text.items():
         for subtask, rows in make(seed, size).items():
@@ -69,6 +69,7 @@ def make_miniature_benchmarks(
     questions = vqa_rows(Pictures(folder / "vqa_filtered" / "images", image_size), seed, size)
     (folder / "vqa_filtered" / "vqa_distractors_info.json").write_text(json.dumps(questions), encoding="utf-8")
     write_devbench(folder / "devbench", seed, size, image_size)
+    (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # last: it says that all the others are there
     return folder
 
 

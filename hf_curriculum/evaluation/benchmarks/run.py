@@ -16,7 +16,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from hf_curriculum.evaluation.benchmarks.glue_settings import GlueSettings
-from hf_curriculum.evaluation.benchmarks.items import Item, picture_name
+from hf_curriculum.evaluation.benchmarks.items import Item, picture_key
 from hf_curriculum.evaluation.benchmarks.scorer import TextImageScorer, by_length, mean_log_prob, sum_of_log_probs
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Run:
             return self.scorer.in_batches([rows[place] for place in places], mean_log_prob)
 
         batches = _fill([(place, len(rows[place])) for place in by_length(rows)], self.scorer.batch_size)
-        keys = [[text, *map(picture_name, own)] for text, own in zip(texts, images, strict=True)]
+        keys = [[text, *map(picture_key, own)] for text, own in zip(texts, images, strict=True)]
         return self._kept(task, subtask, keys, batches, score)
 
     def features(self, task: str, subtask: str, images: Sequence[Any]) -> list[list[float]]:
@@ -97,7 +97,7 @@ class Run:
             return self.scorer.image_features([images[place] for place in places]).tolist()
 
         batches = _fill([(place, 1) for place in range(len(images))], self.scorer.batch_size)
-        return self._kept(task, subtask, [picture_name(image) for image in images], batches, score)
+        return self._kept(task, subtask, [picture_key(image) for image in images], batches, score)
 
     def file(self, task: str, subtask: str) -> Path | None:
         """Where the scores of a subtask are kept."""
@@ -120,7 +120,7 @@ class Run:
         batches: list[list[int]],
         score: Callable[[list[int]], list[list[float]]],
     ) -> list[list[float]]:
-        file, fingerprint = self.file(task, subtask), self.fingerprint(task, subtask, keys)
+        file, fingerprint = self.file(task, subtask), self.fingerprint(task, subtask, keys, self.sources.get(task))
         found: dict[str, list[float]] = read_kept(file, fingerprint) or {}
         saved = time.monotonic()
         with tqdm(total=len(keys), initial=len(found), desc=f"{task} {subtask}", disable=not self.progress) as bar:
@@ -141,7 +141,11 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
     """What `write_kept` wrote, if it was for the same model and questions; None otherwise, which is logged."""
     if file is None or not file.is_file():
         return None
-    content = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # what a full disk or a power cut leaves; scores can be made again
+        logger.warning("%s is damaged: it is made anew.", file)
+        return None
     if content["fingerprint"] == fingerprint:
         return content["values"]
     logger.warning("%s is of another model, other data or other settings: it is made anew.", file)

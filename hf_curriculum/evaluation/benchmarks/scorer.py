@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class TextImageScorer:
 
     Args:
         model: any causal language model, or captioner whose `forward` takes `input_ids`, `attention_mask` and
-            `pixel_values` (GIT, Flamingo, stock GIT, BLIP, LLaVA-like models of one picture size).
+            `pixel_values`, none but the first of which it needs (GIT, Flamingo, stock GIT, LLaVA-like models of one
+            picture size).
         tokenizer: the model's.
         image_processor: the model's; None for text alone.
         batch_size: most texts that run through the model at once.
@@ -41,7 +43,8 @@ class TextImageScorer:
         max_length: most tokens the model reads; by default its positions.
 
     Raises:
-        ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead.
+        ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or that reads
+            no text alone.
 
     Source: Saha et al. 2024 (BabyLM), section 4; the BabyLM 2024 evaluation pipeline.
 
@@ -76,6 +79,7 @@ class TextImageScorer:
             max_length=_positions(model) if max_length is None else max_length,
         )
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
+        self._check_text_alone()
         self._check_causal()
 
     @property
@@ -188,7 +192,7 @@ class TextImageScorer:
         Of every weight some 16 values count, which any training changes.
         """
         config = {key: value for key, value in self.model.config.to_dict().items() if key != "_name_or_path"}
-        settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, self.tokenizer.get_vocab()]
+        settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, _tokenization(self.tokenizer)]
         if self.image_processor is not None:
             settings.append(self.image_processor.to_dict())
         digest = hashlib.blake2b(json.dumps([config, settings], sort_keys=True, default=str).encode(), digest_size=8)
@@ -202,6 +206,15 @@ class TextImageScorer:
         if len(self.image_ids) <= 1:
             return 1
         return max((at + 1 for at, token in enumerate(ids) if token in self.image_ids), default=1)
+
+    def _check_text_alone(self) -> None:
+        parameters = signature(self.model.forward).parameters.values()
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+        if set(needed) - {"input_ids"}:
+            raise ValueError(
+                f"A {type(self.model).__name__} reads no text alone: its `forward` needs {needed}. Most benchmarks "
+                "have no pictures. Evaluate a model whose pictures can be left out, such as GIT."
+            )
 
     def _check_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
@@ -258,6 +271,14 @@ def mean_log_prob(values: np.ndarray) -> float:
 def by_length(rows: Sequence[Sequence[Row]]) -> list[int]:
     """Indices of items, those with the longest row first."""
     return sorted(range(len(rows)), key=lambda item: -max(len(row.ids) for row in rows[item]))
+
+
+def _tokenization(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """All that decides how texts are split, without what calls change: how the last batch was cut and padded."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer.get_vocab()
+    return {name: part for name, part in json.loads(backend.to_str()).items() if name not in ("truncation", "padding")}
 
 
 def _known(tokenizer: PreTrainedTokenizerBase, token: str) -> int:

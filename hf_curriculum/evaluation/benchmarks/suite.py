@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.evaluation.benchmarks.catalogue import BENCHMARKS, SUITES
+from hf_curriculum.evaluation.benchmarks.catalogue import BENCHMARKS, SOURCED, SUITES
 from hf_curriculum.evaluation.benchmarks.glue_settings import GlueSettings
 from hf_curriculum.evaluation.benchmarks.results import TaskResult
 from hf_curriculum.evaluation.benchmarks.run import Run
@@ -90,7 +90,7 @@ def evaluate_suite(
         progress: shows bars.
 
     Raises:
-        ValueError: an unknown suite or task; pictures without an image processor; of a benchmark.
+        ValueError: an unknown suite, task or source; pictures without an image processor; of a benchmark.
         FileNotFoundError: a task that was asked for has no data, or there is no data at all.
 
     Example:
@@ -102,6 +102,7 @@ def evaluate_suite(
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} leaves nothing to score. Pass 1 or more, or None for all items.")
     folder, sources = Path(data_dir), dict(sources or {})
+    _check_sources(sources)
     chosen = _asked(tasks) if tasks is not None else dict.fromkeys(SUITES[suite])
     not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, image_processor)
     _check_pictures(chosen, image_processor, not_run)
@@ -160,6 +161,15 @@ def _asked(tasks: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     if not asked:
         raise ValueError("`tasks` is empty, so nothing would be evaluated. Name some, or pass None for all.")
     return asked
+
+
+def _check_sources(sources: Mapping[str, str]) -> None:
+    unread = [name for name in sources if name not in SOURCED]
+    if unread:
+        raise ValueError(
+            f"{unread} in `sources` would not be read. Items of blimp and ewok, and pictures of winoground and vqa, "
+            f"can come from a data set ({', '.join(SOURCED)}); for the others put their files into the data folder."
+        )
 
 
 def _left_out(

@@ -101,7 +101,7 @@ class ItemEncoder:
         pictures = self.image_ids if image is not None else []
         head = pictures if before else [self.prefix, *pictures]
         room = self.max_length - len(head) + 1  # the last token is scored, not read
-        if len(scored) > room:
+        if len(scored) > room - (not head):  # something stands before the first that is scored
             raise ValueError(
                 f"The choice {choice[:60]!r} has {len(scored)} tokens, but the model reads {self.max_length}. Build "
                 "it with more positions, or leave the item out with `tasks=`."

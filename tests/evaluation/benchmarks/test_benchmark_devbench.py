@@ -151,6 +151,8 @@ def test_age_bins_have_a_temperature_each(tmp_path):
 
 def test_shares_of_looks_are_joined_by_number(tmp_path):
     file = table(tmp_path / "human.csv", [["age_bin", "prop", "trial"], ["2", 0.7, 2], ["2", 0.6, 1]])
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], *(f"{line}," for line in lines[1:])]))  # a comma too many is no cell
     places, shares = read_human(file, ["ball", "ball"], 2)["2"]
     assert places.tolist() == [1, 0]
     assert shares == pytest.approx(np.array([[0.7, 0.3], [0.6, 0.4]]))
@@ -167,6 +169,11 @@ def test_shares_of_looks_are_joined_by_number(tmp_path):
         ([["trial", "image1"], [1, 0.5]], "has 1 shares for the 2 pictures"),
         ([["trial", "prop"], [1, "NA"]], "a share that is no number"),
         ([["trial", "prop"], [1, ""]], "a share that is no number"),
+        ([["trial", "prop"], [1, "nan"]], "has nan where a share of people's choices stands"),
+        ([["trial", "image1", "image2"], [1, 30, 70]], "has 30.0 where a share of people's choices stands"),
+        ([["trial", "prop"], ["", 0.5]], "has trial None, but the manifest has 2"),
+        ([["trial", "prop"], ["first", 0.5]], "has trial first, but the manifest has 2"),
+        ([["trial", "prop"], [1, 0.5, 0.5]], "row 1 has more cells than the heading has names"),
         ([["trial", "prop"]], "has no items"),
     ],
 )

@@ -1,12 +1,14 @@
+import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, Trainer
 
-from hf_curriculum.evaluation.benchmarks import GlueSettings
+from hf_curriculum.evaluation.benchmarks import GlueSettings, TextImageScorer
 from hf_curriculum.evaluation.benchmarks.glue import run_glue
 from hf_curriculum.evaluation.benchmarks.glue_data import GLUE, classification_scores
 from hf_curriculum.evaluation.benchmarks.glue_model import TextClassifier, make_classifier
@@ -103,6 +105,7 @@ def test_a_task_is_fine_tuned_and_judged(run_of, miniature, tmp_path, git, told)
     before = {name: weight.clone() for name, weight in git.state_dict().items()}
     state = torch.random.get_rng_state()
     settings = GlueSettings(num_epochs=3, batch_size=16, learning_rate=5e-3)
+    (tmp_path / ".sst2" / "checkpoint-7").mkdir(parents=True)  # of a run that was killed
     run = run_of(subtasks=("sst2", "cola"), glue=settings, scores_dir=tmp_path)
     result = run_glue(run)
     for task, measure in (("sst2", agreement), ("cola", correlation)):
@@ -140,6 +143,33 @@ def test_mismatched_mnli_is_judged_with_the_model_of_mnli(run_of, told):
     assert told[0].args.metric_for_best_model == "accuracy"
     assert list(result.subtasks) == ["mnli", "mnli-mm"]
     assert set(result.subtasks["mnli-mm"]) == {"score", "accuracy"}
+
+
+def test_mismatched_mnli_asked_for_later_needs_no_training(run_of, told, tmp_path):
+    first = run_glue(run_of(subtasks=("mnli",), glue=QUICK, scores_dir=tmp_path))
+    both = run_glue(run_of(subtasks=("mnli", "mnli-mm"), glue=QUICK, scores_dir=tmp_path))
+    assert run_glue(run_of(subtasks=("mnli",), glue=QUICK, scores_dir=tmp_path)) == first
+    assert both.subtasks["mnli"] == first.subtasks["mnli"]
+    assert len(told) == 1
+
+
+def test_a_few_rows_may_lack_a_label(run_of, tmp_path):
+    (tmp_path / "glue_filtered").mkdir()
+    for part, labels in (("train", [1, 1, 1, 0]), ("valid", [1, 0, 1, 0])):
+        rows = "".join(json.dumps({"sentence": "a ball", "label": label}) + "\n" for label in labels)
+        (tmp_path / "glue_filtered" / f"cola.{part}.jsonl").write_text(rows)
+    result = run_glue(run_of(data_dir=tmp_path, glue=QUICK, limit=2))
+    assert result.counts == {"cola": 2}
+
+
+def test_a_tokenizer_without_padding_will_do(run_of, tokenizer):
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2))
+    bare = copy.deepcopy(tokenizer)
+    bare.pad_token, bare.eos_token = None, "[SEP]"
+    run = run_of(subtasks=("sst2",), glue=QUICK)
+    run = replace(run, scorer=TextImageScorer(model, bare))
+    assert run_glue(run).counts == {"sst2": 8}
 
 
 @pytest.mark.slow

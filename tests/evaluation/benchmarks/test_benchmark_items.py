@@ -1,8 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from hf_curriculum.evaluation.benchmarks.items import Item, accuracy, chosen, picture_name
+from hf_curriculum.evaluation.benchmarks.items import Item, accuracy, chosen, picture_key
 
 
 def test_the_first_of_equal_scores_is_chosen():
@@ -38,7 +36,9 @@ def test_items_that_cannot_be_scored_are_refused(choices, answer, message):
         Item(choices, answer=answer)
 
 
-def test_an_item_is_told_by_its_texts_and_its_pictures_name():
-    assert Item(("a", "b"), "c", Path("x/y.png")).key() == ["c", "a", "b", "y.png"]
+def test_an_item_is_told_by_its_texts_and_its_pictures_file(tmp_path):
+    picture = tmp_path / "y.png"
+    picture.write_bytes(b"1234")
+    assert Item(("a", "b"), "c", picture).key() == ["c", "a", "b", "y.png, 4 bytes"]
     assert Item(("a", "b"), image=lambda: None).key() == ["", "a", "b", None]
-    assert picture_name("x\\y.png") == "y.png"
+    assert picture_key(str(picture)) == "y.png, 4 bytes"

@@ -7,6 +7,7 @@ from PIL import Image
 
 from hf_curriculum.data.scenes.vocabulary import COLOURS, object_nouns
 from hf_curriculum.evaluation.benchmarks import BENCHMARKS, make_miniature_benchmarks
+from hf_curriculum.evaluation.benchmarks import miniature as miniature_module
 from hf_curriculum.evaluation.benchmarks.glue_data import GLUE
 
 
@@ -24,6 +25,19 @@ def test_the_same_arguments_make_the_same_files(tmp_path):
     changed = {name for name, value in first.items() if other.get(name) != value}
     assert "blimp_filtered/determiner_noun_agreement_1.jsonl" in changed
     assert "MINIATURE.txt" not in changed
+
+
+def test_a_kill_leaves_no_folder_that_looks_whole(tmp_path, monkeypatch):
+    folder = make_miniature_benchmarks(tmp_path / "data", size=4, image_size=32)
+    assert (folder / "MINIATURE.txt").is_file()
+
+    def dies(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(miniature_module, "write_devbench", dies)
+    with pytest.raises(KeyboardInterrupt):
+        make_miniature_benchmarks(folder, seed=1, size=4, image_size=32)
+    assert not (folder / "MINIATURE.txt").exists()
 
 
 def test_every_benchmark_is_there(miniature):

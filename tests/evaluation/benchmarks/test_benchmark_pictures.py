@@ -160,3 +160,20 @@ def test_damaged_files_of_picture_tasks_are_named(run_of, copied):
     questions.unlink()
     with pytest.raises(FileNotFoundError, match=r"vqa_distractors_info\.json, which does not exist"):
         run_vqa(run_of(data_dir=copied))
+
+
+def test_scores_of_other_pictures_are_not_taken(run_of, copied, tmp_path, caplog):
+    run = run_of(data_dir=copied, scores_dir=tmp_path / "scores", limit=2)
+    before = run_winoground(run)
+    picture = copied / "winoground_filtered" / "images" / "ex_0_img_0.png"
+    Pil.new("RGB", (32, 32), "red").save(picture)
+    assert run_winoground(run) == run_winoground(run_of(data_dir=copied, limit=2))
+    assert "it is made anew" in caplog.text
+    assert before.counts == {"winoground": 2}
+    for number in (1, 2):  # the same questions on the pictures of two data sets
+        hub = Dataset.from_dict({f"image_{side}": [Pil.new("RGB", (32, 32), (99 * number, 0, 0))] for side in (0, 1)})
+        hub.save_to_disk(str(tmp_path / f"hub{number}"))
+        caplog.clear()
+        named = {"data_dir": copied, "limit": 2, "sources": {"winoground": str(tmp_path / f"hub{number}")}}
+        assert run_winoground(run_of(**named, scores_dir=tmp_path / "scores")) == run_winoground(run_of(**named))
+        assert "it is made anew" in caplog.text

@@ -130,6 +130,16 @@ def test_a_killed_run_goes_on_where_it_was(run_of, tmp_path, monkeypatch):
     assert sum(calls) == 3 * 8 * 2
 
 
+def test_damaged_scores_are_made_anew(run_of, tmp_path, caplog):
+    run = run_of(scores_dir=tmp_path, subtasks=("hypernym",))
+    whole = run_supplement(run)
+    file = tmp_path / "blimp_supplement" / "hypernym.json"
+    file.write_text(file.read_text()[:40])
+    assert run_supplement(run) == whole
+    assert "hypernym.json is damaged: it is made anew" in caplog.text
+    assert set(json.loads(file.read_text())) == {"fingerprint", "values"}
+
+
 def test_scores_of_another_model_are_not_taken(run_of, tmp_path, flamingo, caplog):
     first = run_supplement(run_of(scores_dir=tmp_path))
     other = run_supplement(run_of(scores_dir=tmp_path, model=flamingo))

@@ -1,10 +1,15 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers.normalizers import BertNormalizer
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BlipConfig,
+    BlipForConditionalGeneration,
     CLIPVisionConfig,
     GitConfig,
     GitForCausalLM,
@@ -109,6 +114,15 @@ def test_models_that_look_ahead_are_refused(tokenizer):
         TextImageScorer(masked, tokenizer)
 
 
+def test_models_that_read_no_text_alone_are_refused(tokenizer, image_processor):
+    width = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**width, "vocab_size": len(tokenizer), "encoder_hidden_size": 16, "projection_dim": 8}
+    vision = {**width, "image_size": 32, "patch_size": 16}
+    blip = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision, projection_dim=8))
+    with pytest.raises(ValueError, match=r"reads no text alone: its `forward` needs \['pixel_values'\]"):
+        TextImageScorer(blip, tokenizer, image_processor)
+
+
 def test_long_contexts_lose_their_beginning(tokenizer, naive):
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
@@ -123,6 +137,9 @@ def test_long_contexts_lose_their_beginning(tokenizer, naive):
     assert scorer.encoder.num_cut == 2
     with pytest.raises(ValueError, match=r"has .* tokens, but the model reads 8"):
         scorer.choice_scores([Item((f"{context} {context}", "b"))])
+    shorter = TextImageScorer(model, tokenizer, max_length=len(inner) - 1)  # no room for what "is" could follow
+    with pytest.raises(ValueError, match=f"has {len(inner)} tokens, but the model reads {len(inner) - 1}"):
+        shorter.choice_scores([Item(("is red", "is"), context)])
 
 
 def test_similarity_is_the_loss_of_the_whole_prompt(models, tokenizer, image_processor, pictures):
@@ -220,6 +237,12 @@ def test_a_fingerprint_tells_models_apart(git, tokenizer, image_processor):
     finally:
         with torch.no_grad():
             git.output.weight -= 1e-3
+    tokenizer(["a red ball", "a"], truncation=True, max_length=3, padding=True)
+    assert scorer.fingerprint() == same
+    other = copy.deepcopy(tokenizer)
+    other.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+    assert other.get_vocab() == tokenizer.get_vocab()
+    assert TextImageScorer(git, other, image_processor).fingerprint() != same
 
 
 def test_blanks_at_a_contexts_end_belong_to_the_choice(tokenizer):
