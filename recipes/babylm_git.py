@@ -8,7 +8,7 @@
     accelerate launch recipes/babylm_git.py --grid text_epochs=0,2 --text scenes  # C and T+C, one tokenizer for both
     accelerate launch recipes/babylm_git.py --grid learning_rate=1e-3,3e-3   # one run per value of any field
     accelerate launch recipes/babylm_git.py --data FOLDER_OR_FILE_OR_NAME    # photographs with captions
-    accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER  # the experiment of the paper
+    accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME
 
 Source: Saha et al. 2024, *Exploring Curriculum Learning for Vision-Language Tasks: A Study on Small-Scale Multimodal
 Training*. Every number stands in a preset beside this file, in `presets/babylm_git/`, with where it comes from. The

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output_dir", type=Path, default=Path("outputs") / "babylm_tables", help="of the tables")
     made.add_argument("--run", action="append", default=[], metavar="NAME", help="only runs of this name; repeatable")
     made.add_argument("--task", action="append", choices=list(BENCHMARKS), help="only this benchmark; repeatable")
-    made.add_argument("--items", type=int, default=64, help="of each subtask of the miniatures; 64 if not given")
+    made.add_argument("--items", type=int, help="of each subtask of the miniatures; 64 if not given")
     made.add_argument("--batch_size", type=int, default=64, help="texts that run through a model at once")
     return made
 
@@ -45,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     command = parser()
     given = command.parse_args(arguments)
+    if given.data is not None and given.items is not None:
+        command.error(f"--items {given.items} is for miniatures; those of {given.data} are all run. Leave one out.")
     try:
         runs, lost = read_studies(given.folders or find_studies(), given.run, apart=not given.folders)
-        data = benchmark_folder(given.data, given.output_dir, given.items)
+        data = benchmark_folder(given.data, given.output_dir, 64 if given.items is None else given.items)
     except (FileNotFoundError, ValueError) as error:
         command.error(str(error))
     results = evaluate_runs(runs, data, tasks=given.task, batch_size=given.batch_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -42,6 +43,12 @@ _NOT_DATA = {
     *("eval_images", "max_new_tokens", "num_beams"),
 }
 """What neither the data nor the processor depends on; runs that differ in these fields alone share them."""
+
+_TAGGED = (
+    *("tagger_training", "data", "images", "num_examples", "limit", "captions_per_image", "mismatched", "validation"),
+    *("split_by", "split_seed", "text", "text_lines"),
+)
+"""What the texts that a tagger learns from follow from: another of these is another tagger."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,11 @@ def _prepare(given: str, seed: int, folder: Path, extend: Callable[[PreTrainedTo
 
 
 def load_pairs(settings: Settings, seed: int) -> DatasetDict:
-    """Train and validation pairs."""
+    """Train and validation pairs.
+
+    Raises:
+        ValueError: the data has splits, none of which is `train`; of `load_captioned` and `hold_out`.
+    """
     if settings.data == SCENES:
         return make_scenes(
             settings.num_examples,
@@ -111,11 +122,16 @@ def load_pairs(settings: Settings, seed: int) -> DatasetDict:
             test=0.0,
         )
     loaded = load_captioned(settings.data, images=settings.images)
-    if isinstance(loaded, Dataset) or "validation" not in loaded:
-        pairs = loaded if isinstance(loaded, Dataset) else loaded["train"]
-        pairs = pairs.select(range(min(settings.limit or len(pairs), len(pairs))))
+    splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
+    if "train" not in splits:
+        raise ValueError(
+            f"{settings.data} has the splits {list(splits)} and no 'train', so there is nothing to train on. Rename "
+            "one, or give the file or folder of a single split."
+        )
+    loaded = {name: part.select(range(min(settings.limit or len(part), len(part)))) for name, part in splits.items()}
+    if "validation" not in loaded:
         seed = seed if settings.split_seed is None else settings.split_seed
-        loaded = hold_out(pairs, settings.validation, by=settings.split_by, seed=seed)
+        loaded = hold_out(loaded["train"], settings.validation, by=settings.split_by, seed=seed)
     return DatasetDict({name: drop_empty_captions(loaded[name]) for name in ("train", "validation")})
 
 
@@ -135,12 +151,12 @@ def make_tagger(settings: Settings, texts: Texts, folder: Path, seed: int) -> An
     if settings.tagger != POS_BERT:
         return settings.tagger
     how = dict(settings.tagger_training)
-    facts = json.dumps([how, settings.data, settings.num_examples, settings.text, len(texts), seed])
+    facts = json.dumps([*(getattr(settings, name) for name in _TAGGED), len(texts), seed])
     target = folder / f"tagger-{hashlib.blake2b(facts.encode(), digest_size=6).hexdigest()}"
-    if (target / "config.json").is_file():
-        return PosTagger(target)
-    config, most = how.pop("config", None), how.pop("max_sentences", None)
-    sentences = islice(texts, most)
-    return PosTagger.train(
-        sentences, config=BertConfig(**config) if config else None, output_dir=target, seed=seed, **how
-    )
+    if not target.is_dir():
+        config, most = how.pop("config", None), how.pop("max_sentences", None)
+        draft = target.with_name(f".{target.name}.{os.getpid()}")  # a kill while it is saved leaves no half tagger
+        sentences, bert = islice(texts, most), BertConfig(**config) if config else None
+        PosTagger.train(sentences, config=bert, output_dir=draft, seed=seed, **how)
+        draft.replace(target)
+    return PosTagger(target)

@@ -42,6 +42,11 @@ def model_config(
             "The vision tower is frozen and its weights are random, so little of a picture will reach the captions. "
             "Name pretrained ones, `--vision_weights facebook/dino-vitb16` as the paper's."
         )
+    elif settings.model == "paper":
+        logger.warning(
+            "The vision tower starts from random weights; the paper's starts from a pretrained DINO. Name it, "
+            "`--vision_weights facebook/dino-vitb16`, if this is to be the paper's experiment."
+        )
     if settings.model == "paper":
         return paper(**options)
     return small(len(tokenizer), image_size=settings.image_size, **options)

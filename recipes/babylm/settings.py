@@ -18,7 +18,7 @@ class Settings:
         data: "scenes" for the embedded pictures, or anything `load_captioned` reads.
         images: the pictures of a list of addresses: the output folder of img2dataset.
         num_examples: image-caption pairs of the embedded data.
-        limit: most pairs used of other data, the first ones; all if none.
+        limit: most pairs used of each split of other data, the first ones; all if none.
         captions_per_image: captions of each embedded picture.
         scene_size: pixels along an edge of an embedded picture.
         mismatched: share of embedded captions that belong to another picture.
@@ -33,7 +33,7 @@ class Settings:
         text_max_length: tokens per line, the rest is cut off.
         text_blocks: cut the text into blocks of so many tokens instead of lines, if given.
         text_weight: train on text beside the captions, in one run, with this weight of its loss; no text stage then.
-        text_eval: lines of the corpus's development part that the text stage is evaluated on.
+        text_eval: lines of the corpus's development part that the text stage is evaluated on; 0 evaluates nothing.
         word_limit: words that captions, and that text may have; counted alone if none.
         beyond_limit: "warn" or "error" where there are more.
         tagger: part-of-speech tagger of the noun count, see `NounCount`; "pos_bert" trains one on captions and text.
@@ -68,7 +68,7 @@ class Settings:
         num_workers: data loader processes.
         eval_strategy: "epoch" evaluates after each pass over the pool, "steps" every `eval_steps`.
         eval_steps: steps between evaluations where the strategy is "steps".
-        eval_images: validation pictures that captions are generated for.
+        eval_images: validation pictures that captions are generated for, two or more.
         max_new_tokens: length of generated captions.
         num_beams: beams of generation.
     """
@@ -130,6 +130,16 @@ class Settings:
     num_beams: int
 
     def __post_init__(self) -> None:
+        if self.eval_strategy not in ("epoch", "steps"):
+            raise ValueError(
+                f"eval_strategy={self.eval_strategy!r} was given. Without evaluation on the way the validation loss "
+                "would be that of the model before training. Pass `epoch`, or `steps` with `--eval_steps`."
+            )
+        if self.eval_images < 2:
+            raise ValueError(
+                f"eval_images={self.eval_images} was given. The nouns of captions are counted against those of "
+                "captions dealt to other pictures, which needs two or more. Pass `--eval_images 2` or more."
+            )
         if self.text is None and self.text_weight is not None:
             raise ValueError(
                 f"text_weight={self.text_weight} was given without text: there would be no second loss. Name a "

@@ -71,11 +71,17 @@ def training_arguments(settings: Settings, folder: Path, seed: int, **changed: A
         seed: of the run.
         changed: what is otherwise in this stage; `batch_size` over all processes, and `at_once`, the most that a
             process takes at once.
+
+    Raises:
+        ValueError: the processes cannot share a batch.
     """
     processes = PartialState().num_processes
     batch_size, at_once = changed.pop("batch_size", settings.batch_size), changed.pop("at_once", None)
     if batch_size % processes:
-        raise ValueError(f"A batch of {batch_size} cannot be shared by {processes} processes.")
+        raise ValueError(
+            f"A batch of {batch_size} cannot be shared by {processes} processes: each takes an equal part of every "
+            "step. Give a multiple as `--batch_size` (`--text_batch_size` of text), or start another number of them."
+        )
     share = batch_size // processes
     parts = next(parts for parts in range(-(-share // (at_once or share)), share + 1) if share % parts == 0)
     given = {
@@ -114,7 +120,7 @@ def text_rows(settings: Settings, prepared: Prepared) -> tuple[Any, Any, Any]:
     lines, tokenizer = prepared.text, prepared.tokenizer
     held_out = lines.get("validation")
     if held_out is not None:
-        held_out = held_out.select(range(min(settings.text_eval, len(held_out))))
+        held_out = held_out.select(range(min(settings.text_eval, len(held_out)))) if settings.text_eval else None
     if settings.text_blocks is None:
         collator = CaptionCollator(
             tokenizer, None, max_length=settings.text_max_length, ignore_padding=not settings.train_on_padding
@@ -251,6 +257,8 @@ def run(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     say(f"\n{folder.name}: {system.name} with {parameters:,} parameters\n{trainer.plan.describe()}\n")
     trainer.train(resume_from_checkpoint=any(map(is_complete, folder.glob("checkpoint-*"))))
+    if settings.lora_rank:
+        trainer.model = trainer.model.merge_and_unload()  # adapters alone would lack the weights that they adapt
     trainer.save_model(str(folder / "model"))
     log = trainer.state.log_history
     seconds = last(log, "seconds")

@@ -204,7 +204,7 @@ def _lost(folder: Path, finished: Sequence[TrainedRun]) -> list[LostRun]:
 def _column_of(system: str, given: dict[str, Any]) -> Column | None:
     try:
         settings = Settings(**given)
-    except TypeError:  # the fields of another version, which are no reason to show nothing
+    except (TypeError, ValueError):  # fields or rules of another version, which are no reason to show nothing
         return None
     return Column(system, settings.has_curriculum, settings.variant)
 

@@ -111,6 +111,9 @@ class TestRows:
     def test_without_a_development_part(self, prepared):
         alone = dataclasses.replace(prepared, text=DatasetDict(train=prepared.text["train"]))
         assert stages.text_rows(settings_of("--text", "scenes"), alone)[1] is None
+        for blocks in ("none", "16"):
+            options = ("--text", "scenes", "--text_eval", "0", "--text_blocks", blocks)
+            assert stages.text_rows(settings_of(*options), prepared)[1] is None
 
 
 def test_text_moves_the_decoder_and_not_the_tower(prepared, tmp_path):

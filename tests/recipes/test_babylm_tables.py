@@ -212,6 +212,9 @@ def test_the_command_says_what_is_wrong(recipe, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         recipe.main([str(tmp_path)])
     assert "is no study: it has no results.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        recipe.main([str(tmp_path), "--data", "evaluation_data", "--items", "8"])
+    assert "--items 8 is for miniatures; those of evaluation_data are all run" in capsys.readouterr().err
 
 
 def test_the_whole_command(recipe, study, tmp_path, monkeypatch, capsys):

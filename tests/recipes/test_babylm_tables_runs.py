@@ -72,6 +72,9 @@ def test_a_lost_run_is_told_with_its_column(study):
     (lost,) = read_studies([folder])[1]
     assert lost.column == CL_C
     assert lost.what == f"{folder}: GIT CL C (curriculum), seed 0, crashed: OSError: disk"
+    record["settings"] = {**preset, "eval_images": 0}  # which an older version began with
+    (folder / "lost" / "result.json").write_text(json.dumps(record))
+    assert read_studies([folder])[1][0].column is None
 
 
 def test_a_run_trained_twice_is_shown_once(study):

@@ -150,12 +150,13 @@ def test_the_recipe_runs_end_to_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path):
+@pytest.mark.parametrize("options", [(), ("--lora_rank", "2")], ids=["trained whole", "adapters, merged"])
+def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path, options):
     from transformers import AutoModelForCausalLM, AutoProcessor
 
     import hf_curriculum.models  # noqa: F401 - makes the classes known
 
-    recipe(tmp_path, "--preset", "smoke")
+    recipe(tmp_path, "--preset", "smoke", *options)
     folder = tmp_path / "curriculum-seed0" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder, backend="pil")

@@ -1,0 +1,111 @@
+"""What BabyLM's recipes read: splits and limits, one tagger per text, and settings that would spoil a run's end."""
+
+from __future__ import annotations
+
+import os
+
+import babylm.data
+import babylm_git
+import pytest
+from babylm.data import load_pairs, make_tagger
+from babylm.models import model_config
+from babylm.settings import Settings
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum.data.text import Texts
+from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.models.git_build import paper_git_config, small_git_config
+from hf_curriculum.training.settings import parse_settings
+
+THINGS = ("ball", "table", "mat", "tree", "dog")
+
+
+def settings_of(*options):
+    return parse_settings(Settings, babylm_git.PRESETS, default="smoke", argv=options)[0]
+
+
+def pairs(count):
+    rows = range(count)
+    return Dataset.from_dict({"image_id": [f"i{row}" for row in rows], "caption": [f"a dog {row}" for row in rows]})
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """`read(loaded, *options)`: train and validation pairs of data that `load_captioned` would give."""
+
+    def pairs_of(loaded, *options):
+        monkeypatch.setattr(babylm.data, "load_captioned", lambda source, images: loaded)
+        return load_pairs(settings_of("--data", "photographs", *options), seed=0)
+
+    return pairs_of
+
+
+def test_the_limit_holds_for_every_split(read):
+    own = DatasetDict(train=pairs(20), validation=pairs(12))
+    assert read(own).num_rows == {"train": 20, "validation": 12}
+    cut = read(own, "--limit", "8")
+    assert cut.num_rows == {"train": 8, "validation": 8}
+    assert cut["train"]["caption"][:] == own["train"]["caption"][:8]
+    assert read(pairs(20), "--limit", "10", "--validation", "0.2").num_rows == {"train": 8, "validation": 2}
+    assert read(DatasetDict(train=pairs(20), test=pairs(5)), "--limit", "50", "--validation", "0.1").num_rows == {
+        "train": 18,
+        "validation": 2,
+    }
+
+
+def test_data_without_a_part_to_train_on_are_refused(read):
+    with pytest.raises(ValueError, match=r"photographs has the splits \['test'\] and no 'train'"):
+        read(DatasetDict(test=pairs(4)))
+
+
+def test_another_split_is_another_tagger(tmp_path, monkeypatch):
+    trained = []
+
+    class Tagger:
+        def __init__(self, folder):
+            self.folder = folder
+
+        @classmethod
+        def train(cls, sentences, *, output_dir, **options):
+            trained.append(list(sentences))
+            output_dir.mkdir()
+            (output_dir / "config.json").touch()
+            if len(trained) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(babylm.data, "PosTagger", Tagger)
+    texts = Texts(Dataset.from_dict({"caption": [f"a red {thing}" for thing in THINGS]}))
+
+    def made(*options):
+        return make_tagger(settings_of("--tagger", "pos_bert", *options), texts, tmp_path, seed=0).folder
+
+    first = made()
+    assert made("--learning_rate", "0.5") == first  # nothing that the text depends on
+    assert made("--split_seed", "3") != first
+    assert len(trained) == 2
+    with pytest.raises(KeyboardInterrupt):
+        made("--captions_per_image", "3")
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # the next start is another process
+    assert (made("--captions_per_image", "3") / "config.json").is_file()
+    assert len(trained) == 4  # the one that a kill left half is not taken
+
+
+def test_the_papers_model_without_the_papers_tower_is_told(caplog):
+    tokenizer = train_wordpiece(["a red ball"] * 2, 40)
+    model_config(settings_of("--preset", "paper"), tokenizer, paper=paper_git_config, small=small_git_config)
+    assert "the paper's starts from a pretrained DINO" in caplog.text
+    caplog.clear()
+    model_config(settings_of(), tokenizer, paper=paper_git_config, small=small_git_config)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--eval_images", "1"), "eval_images=1 was given"),
+        (("--eval_strategy", "no"), "eval_strategy='no' was given"),
+    ],
+)
+def test_settings_that_would_spoil_the_end_of_a_run_are_refused_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        settings_of(*options)
