@@ -136,8 +136,15 @@ def write(name: str, facts: Mapping[str, Any], folder: Path) -> None:
 
 
 def render(name: str, folder: Path) -> None:
-    """Writes the card and its figures from the facts that are there."""
-    facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    """Writes the card and its figures from the facts that are there.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    file = folder / f"{name}.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist, so there is nothing to render. Record it without --render.")
+    facts = json.loads(file.read_text(encoding="utf-8"))
     figures = f"figures/{name}"
     card = render_model_card(facts, figures=figures).encode("utf-8")
     write_files({f"{name}.md": card, **model_figures(facts, figures=figures)}, folder)
@@ -157,7 +164,7 @@ def main() -> None:
     for name in options.names or names:
         if not options.render:
             write(name, shipped() if name == SHIPPED else record(name, options.runs), options.output)
-        elif (options.output / f"{name}.json").is_file():
+        else:
             render(name, options.output)
         print(options.output / f"{name}.md")
 

@@ -8,9 +8,12 @@ work, and with 130 on Ctrl-C.
 from __future__ import annotations
 
 import functools
+import io
 import json
+import math
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from hf_curriculum.pacing import Curriculum
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+BATCH_SIZE = 32
+"""Examples per step where none is named, in `plan` and in `train`."""
+WITHOUT_SPLITS = "train"
+"""The default of `--split`, which data without splits may be called too."""
 
 
 def load_whole(path: Path) -> Dataset | DatasetDict:
@@ -47,6 +54,8 @@ def load_split(path: Path, split: str) -> Dataset:
 
     loaded = load_whole(path)
     if not isinstance(loaded, DatasetDict):
+        if split not in (WITHOUT_SPLITS, str(loaded.split)):
+            raise typer.BadParameter(f"{path} has no splits, and so not {split!r}. Leave out --split.")
         return loaded
     if split not in loaded:
         raise typer.BadParameter(f"{path} has the splits {list(loaded)}, and not {split!r}. Pass --split.")
@@ -90,9 +99,23 @@ def score_for(rule: Curriculum, data: Dataset, named: str | None) -> str | None:
     return known[0] if named is None else named
 
 
+def above_zero(value: float | None) -> float | None:
+    """An option's number as it is: finite and more than 0, or not given.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value:g} was given; a number above 0 is needed.")
+    return value
+
+
 def say(result: str, facts: Any, as_json: bool) -> None:
-    """The result of a command on standard output: for people, or as JSON."""
-    typer.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else result)
+    """The result of a command on standard output: for people, or as JSON, where NaN and infinity are null."""
+    if as_json:
+        ascii_alone = not (sys.stdout.encoding or "").lower().startswith("utf")
+        result = json.dumps(_storable(facts), indent=1, ensure_ascii=ascii_alone, allow_nan=False)
+    typer.echo(result)
 
 
 def note(text: str) -> None:
@@ -105,11 +128,19 @@ def suggest(*words: str | Path) -> None:
     note("next: " + " ".join(["hf-curriculum", *(shlex.quote(str(word)) for word in words)]))
 
 
+def in_split(split: str) -> tuple[str, ...]:
+    """The option that says so, for a command that comes next; none for what it takes by itself."""
+    return () if split == WITHOUT_SPLITS else ("--split", split)
+
+
 def plainly(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose errors are said in a line, with exit status 1, and without a traceback."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a caption may hold what a terminal's encoding does not
         try:
             command(*args, **kwargs)
         except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough: typer ends quietly
@@ -124,3 +155,11 @@ def fail(error: Exception) -> NoReturn:
     """Says an error in a line and ends with exit status 1."""
     note(f"Error: {error}")
     raise typer.Exit(1) from error
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _storable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -57,10 +57,12 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     """Score columns that begin so, of the data set that the command line names."""
     # Behind an unfinished option the arguments are not sorted out yet.
     for given in (ctx.params.get("dataset"), *ctx.args):
-        file = Path(str(given)) / "scores.json"
-        if file.is_file():
-            splits = json.loads(file.read_text(encoding="utf-8"))["splits"].values()
-            return _beginning(dict.fromkeys(name for split in splits for name in split["scores"]), incomplete)
+        try:
+            told = json.loads((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
+            names = dict.fromkeys(name for split in told["splits"].values() for name in split["scores"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # no such data set, or a file that the command itself will say is damaged
+        return _beginning(names, incomplete)
     return []
 
 

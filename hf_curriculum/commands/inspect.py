@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_curriculum.commands.common import AsJson, load_split, note, plainly, say, suggest
+from hf_curriculum.commands.common import AsJson, in_split, load_split, note, plainly, say, suggest
 from hf_curriculum.commands.completion import complete_column
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def inspect_command(
         typer.Option(help="A score to look at; all of them, if not given.", autocompletion=complete_column),
     ] = None,
     split: Annotated[str, typer.Option(help="The split to look at, where there are several.")] = "train",
-    examples: Annotated[int, typer.Option(help="Examples to show of each end.")] = 5,
+    examples: Annotated[int, typer.Option(help="Examples to show of each end.", min=0)] = 5,
     html: Annotated[Path | None, typer.Option(help="Also write a page with pictures into this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +34,7 @@ def inspect_command(
     say(_text(found), found.to_dict(), as_json)
     if html is not None:
         note(f"page: {found.to_report(data, dataset.name).write(html)}")
-    suggest("plan", dataset, "phases", "--score-column", found.scores[0].column)
+    suggest("plan", dataset, "phases", "--score-column", found.scores[0].column, *in_split(split))
 
 
 def _text(found: Inspection) -> str:

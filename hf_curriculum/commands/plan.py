@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from hf_curriculum.commands.common import (
+    BATCH_SIZE,
     AsJson,
+    above_zero,
+    in_split,
     load_split,
     named_curriculum,
     note,
@@ -31,10 +34,11 @@ def plan_command(
         str | None,
         typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples per optimizer step, over all processes.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Examples per optimizer step of all processes.", min=1)] = BATCH_SIZE,
     split: Annotated[str, typer.Option(help="The split to plan for, where there are several.")] = "train",
     epochs: Annotated[
-        float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.")
+        float | None,
+        typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero),
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
     as_json: AsJson = False,
@@ -57,5 +61,6 @@ def plan_command(
         plan_growth(made).savefig(figure)
         note(f"drawn in {figure}")
     named = {"--score-column": score_column, "--epochs": None if epochs is None else f"{epochs:g}"}
+    named["--batch-size"] = None if batch_size == BATCH_SIZE else str(batch_size)
     given = [word for option, value in named.items() if value is not None for word in (option, value)]
-    suggest("train", dataset, "run", "--curriculum", curriculum, *given)
+    suggest("train", dataset, "run", "--curriculum", curriculum, *given, *in_split(split))

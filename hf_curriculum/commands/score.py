@@ -93,8 +93,17 @@ def score_command(
         if rank == 0:
             raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
         return
+    if output is not None:
+        _refuse_other_content(output)
+    if fit_on is not None and not any(made.needs_fit for made in scorers):
+        raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     pictures = {"images": False if images == "none" else images, "check_images": check_images}
     data = load_captioned(source, num_proc=num_proc, **pictures)
+    if output is not None and isinstance(data, dict) and (output / "state.json").is_file():
+        raise ValueError(
+            f"{output} holds a data set without splits, which would hide the splits {list(data)} of {source}. Delete "
+            "it, or name another."
+        )
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
     scored = add_scores_sharded(data, scorers, folder, **options)
@@ -104,6 +113,24 @@ def score_command(
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
         shutil.rmtree(folder)
+
+
+def _refuse_other_content(output: Path) -> None:
+    """Refuses a place where data could not be saved, or would lie among somebody's own files."""
+    from hf_curriculum.data.loading import SAVED_FILES
+    from hf_curriculum.score_files import FILE_NAME
+
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file, and the scored data set is a folder. Name another.")
+    names = sorted(entry.name for entry in output.iterdir()) if output.is_dir() else []
+    if any(name in (*SAVED_FILES, FILE_NAME) or name.startswith("data-") for name in names):
+        return  # a saved data set, or one whose saving was cut short
+    others = [name for name in names if name != "README.md" and not name.startswith(".")]
+    if others:
+        raise ValueError(
+            f"{output} holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)}), and the scored data "
+            "would lie among them. Name a folder of its own."
+        )
 
 
 def _save_and_print(

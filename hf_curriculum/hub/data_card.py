@@ -19,8 +19,7 @@ from datasets import Dataset, DatasetDict
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.images import to_rgb
-from hf_curriculum.hub.ends import of_different_images, rank_for_show
+from hf_curriculum.hub.ends import of_different_images, pictures_of, rank_for_show
 from hf_curriculum.hub.figures import score_distribution
 from hf_curriculum.hub.figures.canvas import to_png
 from hf_curriculum.hub.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
@@ -209,7 +208,7 @@ class DataCard:
         ranked = rank_for_show(scores, easy)
         parts = []
         for end, order in (("easiest", ranked), ("hardest", ranked[::-1])):
-            rows = of_different_images(self.dataset, order, self.num_examples)[: self.num_examples].tolist()
+            rows = of_different_images(self.dataset, order, self.num_examples).tolist()
             if rows:
                 parts.append(f"{plain(column, 80)}, {end}:\n\n{self._example_table(rows, scores)}")
         return "\n".join(parts)
@@ -223,9 +222,9 @@ class DataCard:
         if not self.thumbnails or IMAGE not in self.dataset.column_names:
             return text
         pictures = []
-        for row, one in zip(rows, self.dataset.select_columns([IMAGE]).select(rows), strict=True):
-            if one[IMAGE] is not None:
-                small = _thumbnail(one[IMAGE])
+        for row, picture in zip(rows, pictures_of(self.dataset, rows), strict=True):
+            if picture is not None:
+                small = _thumbnail(picture)
                 # Named by its content: an image that is shown twice is stored once.
                 path = self._add(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
                 pictures.append(f"![row {row}]({path})")
@@ -248,8 +247,8 @@ def _mark(score: float | None) -> str | None:
     return None if score is None else f"{score:.4g}"
 
 
-def _thumbnail(image: Any) -> bytes:
-    small = to_rgb(image).copy()
+def _thumbnail(image: Image.Image) -> bytes:
+    small = image.copy()
     small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
     out = BytesIO()
     small.save(out, format="JPEG", quality=82, optimize=True)

@@ -1,11 +1,17 @@
-"""The examples at both ends of a score."""
+"""The examples at both ends of a score, and their pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from datasets import Dataset
+from datasets import Image as ImageFeature
+from PIL import Image
 
-from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.image_ids import undecoded
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.provenance import read_column
 
 
@@ -18,8 +24,8 @@ def rank_for_show(scores: np.ndarray, easy: str) -> np.ndarray:
 
 def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.ndarray:
     """The first `count` of the ranked rows that show different images, where rows say which they show."""
-    if IMAGE_ID not in dataset.column_names:
-        return ranked[:count]
+    if IMAGE_ID not in dataset.column_names or count < 1:
+        return ranked[: max(count, 0)]
     ids = read_column(dataset, IMAGE_ID)
     chosen: dict[str, int] = {}
     for row in ranked.tolist():
@@ -27,3 +33,14 @@ def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.
         if len(chosen) == count:
             break
     return np.array(list(chosen.values()), dtype=np.int64)
+
+
+def pictures_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
+    """The pictures of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
+    chosen = dataset.select(rows)
+    is_file = isinstance(dataset.features[IMAGE], ImageFeature)
+    for held in undecoded(chosen) if is_file else chosen.with_format(None)[IMAGE]:
+        try:
+            yield to_rgb(held)
+        except UnreadableImageError:
+            yield None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}|(?<=[Bb]earer )[^\s'\"]+")
+_TOKEN = re.compile(r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=[Bb]earer )[^\s'\"]+")
 _LONGEST = 300
 
 _MEANING = {

@@ -20,8 +20,8 @@ class Gallery:
 
     Args:
         title: heading of the section.
-        items: (picture, caption, note); a picture is anything `hf_curriculum.data.images.to_rgb` reads, a caption is
-            shown up to 300 characters, the note (a score, a reference) may be empty.
+        items: (picture, caption, note); a picture is anything `hf_curriculum.data.images.to_rgb` reads, or None where
+            it cannot be shown; a caption is shown up to 300 characters, the note (a score, a reference) may be empty.
         text: what to look at, above the pictures.
 
     Raises:
@@ -48,11 +48,14 @@ class Gallery:
 
 
 def _item(image: Any, caption: str, note: str) -> str:
-    address, width, height = picture_uri(image, THUMBNAIL)
+    if image is None:
+        thumb = '<p class="gone">picture cannot be read</p>'
+    else:
+        address, width, height = picture_uri(image, THUMBNAIL)
+        thumb = f'<img src="{address}" width="{width}" height="{height}" alt="{escape(caption, 120)}">'
     small = f'<p class="note clip" dir="auto">{escape(note, LONGEST_CAPTION)}</p>'
     below = f'<div class="below">{small}</div>' if note else ""
     return (
-        f'<li><div class="thumb"><img src="{address}" width="{width}" height="{height}" '
-        f'alt="{escape(caption, 120)}"></div>'
+        f'<li><div class="thumb">{thumb}</div>'
         f'<p class="caption clip" dir="auto">{escape(caption, LONGEST_CAPTION)}</p>{below}</li>'
     )

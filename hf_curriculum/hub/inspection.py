@@ -11,7 +11,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.hub.ends import of_different_images, rank_for_show
+from hf_curriculum.hub.ends import of_different_images, pictures_of, rank_for_show
 from hf_curriculum.hub.figures import score_correlations, score_distribution
 from hf_curriculum.hub.gallery import Gallery
 from hf_curriculum.hub.markup import file_stem
@@ -118,12 +118,13 @@ class Inspection:
         if IMAGE not in dataset.column_names:
             return
         for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
-            shown = dataset.select_columns([IMAGE]).select([end["row"] for end in ends])
+            pictures = pictures_of(dataset, [end["row"] for end in ends])
             items = [
-                (example[IMAGE], str(end["caption"] or ""), f"{score.column} {end['score']:g}")
-                for example, end in zip(shown, ends, strict=True)
+                (picture, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
+                for picture, end in zip(pictures, ends, strict=True)
             ]
-            report.add_gallery(Gallery(f"{name} by {score.column}", items))
+            if items:
+                report.add_gallery(Gallery(f"{name} by {score.column}", items))
 
 
 def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, examples: int = 8) -> Inspection:
@@ -135,12 +136,14 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
         examples: how many of the easiest and of the hardest to name, of different images where rows say which.
 
     Raises:
-        ValueError: there is no such column, or no score at all.
+        ValueError: there is no such column, or no score at all; fewer than no examples.
 
     Example:
         >>> inspect_scores(scored).scores[0].quantiles  # doctest: +SKIP
         (0.0, 2.0, 3.0, 4.0, 9.0)
     """
+    if examples < 0:
+        raise ValueError(f"examples={examples} was given: how many of each end to name, 0 for none.")
     known = read_provenance(dataset)
     columns = list(known) if columns is None else list(columns)
     if not columns:

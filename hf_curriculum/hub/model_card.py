@@ -78,9 +78,9 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
         told["license"] = facts["license"]
     if facts.get("language"):
         told["language"] = facts["language"]
-    if model.get("base_model"):
+    if _is_repository(model.get("base_model")):  # the Hub refuses a header that names a folder or anything else
         told["base_model"] = model["base_model"]
-    if facts["data"].get("name"):
+    if _is_repository(facts["data"].get("name")):
         told["datasets"] = [facts["data"]["name"]]
     if model["auto"] == "AutoModelForImageTextToText":
         told["pipeline_tag"] = "image-to-text"
@@ -90,6 +90,17 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
     tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]
     told["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
     return front_matter({**{name: value for name, value in old.items() if name not in told}, **told})
+
+
+def _is_repository(name: str | None) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name or "")
+    except HFValidationError:
+        return False
+    return True
 
 
 def _section(facts: Facts, folder: str) -> str:

@@ -15,8 +15,8 @@ from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.hub.parquet import write_split
 from hf_curriculum.ordering.bucketed import BucketIndex, save_bucketed
-from hf_curriculum.ordering.buckets import Cut
-from hf_curriculum.ordering.ranking import Easy, Unscored
+from hf_curriculum.ordering.buckets import Cut, cut_buckets
+from hf_curriculum.ordering.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.score_files import write_provenance
 
@@ -110,6 +110,7 @@ def push_scored(
     splits, split = _splits(dataset, split)
     column = _score_column(splits[split], score_column, num_buckets)
     options = {"easy": easy, "thresholds": thresholds, "unscored": unscored, "seed": seed}
+    _check_buckets(splits[split], column, num_buckets, cut, options)
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
         target = _open(api, repo_id, private, revision)
@@ -220,6 +221,22 @@ def _score_column(dataset: Dataset, column: str | None, num_buckets: int | None)
     if column is None and len(carried) > 1:
         raise ValueError(f"{num_buckets} buckets by which score? Give score_column=, one of {carried}.")
     return carried[0] if column is None else column
+
+
+def _check_buckets(
+    dataset: Dataset, column: str | None, num_buckets: int | None, cut: Cut, options: Mapping[str, Any]
+) -> None:
+    """Says what is wrong with the buckets before a repository is made for them."""
+    if num_buckets is None:
+        plain = {"cut": "rank", "easy": None, "thresholds": None, "unscored": "last"}
+        given = [name for name, value in plain.items() if {"cut": cut, **options}[name] != value]
+        if given:
+            raise ValueError(f"{given[0]}= says how buckets are cut, and none are asked for. Give num_buckets= too.")
+        return
+    scores = read_scores(dataset, column)
+    easy = resolve_easy(dataset, column, options["easy"])
+    ranking = rank_scores(scores, easy, unscored=options["unscored"], name=column)
+    cut_buckets(ranking, num_buckets, cut, thresholds=options["thresholds"])
 
 
 def _write_buckets(dataset: Dataset, folder: Path, shard_bytes: int, options: Mapping[str, Any]) -> BucketIndex:

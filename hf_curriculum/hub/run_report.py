@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.hub.ends import of_different_images, rank_for_show
+from hf_curriculum.hub.ends import of_different_images, pictures_of, rank_for_show
 from hf_curriculum.hub.figures import drawn_scores, pool_growth, score_distribution, validation_curves
 from hf_curriculum.hub.figures.growth import pools_of
 from hf_curriculum.hub.gallery import Gallery
@@ -38,15 +38,24 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
 
 
 def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any]) -> None:
-    """The distribution of a score with the plan's cuts, and the easiest and hardest examples."""
+    """The distribution of a score with the plan's cuts, and the easiest and hardest examples.
+
+    Args:
+        report: where to.
+        dataset: what was trained on. With other rows, such as the held-out ones besides, the cuts stand at the same
+            shares of them, and the page says so.
+        column: the score.
+        plan: `Plan.to_dict()`.
+    """
     scores = score_values(dataset, column)
     easy = plan["easy"]
-    pools = [stage["pool"] for stage in plan["stages"]]
-    cuts = _cuts(scores, easy, sorted(set(pools[:-1])))
+    cuts = _cuts(scores, easy, plan)
+    others = f" Trained on: {plan['num_rows']:,} of them." if len(dataset) != plan["num_rows"] else ""
     report.add_figure(
         f"Scores: {column}",
         partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
-        "Share of pairs at least as easy as each score; dashed lines end the phases' pools.",
+        f"Share of the {len(dataset):,} pairs at least as easy as each score; dashed lines: how far each phase but "
+        f"the last has come.{others}",
         name=file_stem(f"scores_{column}", 0),
     )
     known = read_provenance(dataset).get(column)
@@ -55,23 +64,40 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         rows = of_different_images(dataset, ranked, 12)
-        report.add_gallery(Gallery(title, _items(dataset, rows, scores, column)))
+        captions = dataset.select(rows)[CAPTION] if CAPTION in dataset.column_names else [None] * len(rows)
+        told = [(str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)]
+        if IMAGE in dataset.column_names:
+            pictures = pictures_of(dataset, rows)
+            report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(pictures, told, strict=True)]))
+        else:
+            report.add_table(title, ["caption", "score"], told)
 
 
 def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
-    """Validation curves by examples and by seconds, and the scores that were really drawn."""
-    curves = {_label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry] for run in runs}
-    boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
+    """Validation curves by examples and by seconds, and the scores that were really drawn, as far as there are any."""
+    evaluated = {
+        _label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry and "examples" in entry]
+        for run in runs
+    }
+    curves = {name: points for name, points in evaluated.items() if any(map(_has_loss, points))}
+    first, *_ = evaluated
+    boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]] if first in curves else []
     for axis, caption in (
         ("examples", "Validation loss from step 0 by examples seen; thin lines begin a phase."),
         ("seconds", "The same by seconds of training, evaluation not counted."),
     ):
+        if not curves:
+            break
         report.add_figure(
             "Validation loss" if axis == "examples" else None,
             partial(validation_curves, curves, x=axis, boundaries=boundaries),
             caption,
             name=f"validation_loss_by_{axis}",
         )
+    diverged = [name for name, points in evaluated.items() if not all(map(_has_loss, points))]
+    if diverged:
+        text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
+        report.add_text(None if curves else "Validation loss", text)
     drawn = [
         {"round": number, "phase": entry["curriculum/phase"], **_quantiles(entry)}
         for number, entry in enumerate(entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry)
@@ -127,29 +153,29 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
         dataset: the pictures, one row for each of `run["captions"]`, in their order.
         run: the run.
     """
-    pictures = dataset.select_columns([IMAGE])
+    pictures = pictures_of(dataset, range(len(run["captions"])))
     items = [
-        (pictures[number][IMAGE], f"“{entry['generated']}”", "reference: " + entry["references"][0])
-        for number, entry in enumerate(run["captions"])
+        (picture, f"“{entry['generated']}”", "reference: " + entry["references"][0])
+        for picture, entry in zip(pictures, run["captions"], strict=True)
     ]
     report.add_gallery(
         Gallery("Generated captions", items, f"Validation pictures, captioned by the run {run['name']}.")
     )
 
 
-def _items(dataset: Dataset, rows: np.ndarray, scores: np.ndarray, column: str) -> list[tuple[Any, str, str]]:
-    shown = dataset.select_columns([IMAGE, CAPTION]).select(rows.tolist())
-    return [
-        (example[IMAGE], example[CAPTION], f"{column} {scores[row]:g}")
-        for example, row in zip(shown, rows, strict=True)
-    ]
-
-
-def _cuts(scores: np.ndarray, easy: str, pools: list[int]) -> list[float]:
-    """The score of the hardest example of each pool."""
+def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]:
+    """The score of the hardest example that could be drawn by the end of each phase but the last."""
     ranked = np.sort(scores[np.isfinite(scores)])
     ranked = ranked if easy == "low" else ranked[::-1]
-    return [float(ranked[min(pool, len(ranked)) - 1]) for pool in pools]
+    if not len(ranked):
+        return []
+    reached = np.cumsum([stage["new"] for stage in plan["stages"]])
+    places = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
+    return [float(ranked[min(max(place, 1), len(ranked)) - 1]) for place in sorted(places)]
+
+
+def _has_loss(entry: Mapping[str, Any]) -> bool:
+    return bool(np.isfinite(entry["eval_loss"]))
 
 
 def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:

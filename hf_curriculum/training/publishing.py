@@ -152,6 +152,13 @@ class PublishingTrainer(Trainer):
             {**model_figures(facts), FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}, folder
         )
 
+    @property
+    def trained_seconds(self) -> float:
+        """Seconds of training so far; what passes between its end and a push does not count."""
+        if self.is_in_train:
+            return self._clock.seconds
+        return next((entry["seconds"] for entry in reversed(self.state.log_history) if "seconds" in entry), 0.0)
+
     def local_checkpoint(self, name: str | os.PathLike[str]) -> str:
         """The folder of a checkpoint that is here, or that is downloaded from the Hub first ("me/model@revision").
 
@@ -185,7 +192,7 @@ class PublishingTrainer(Trainer):
 
     def _save_curriculum(self) -> None:
         if self.args.should_save and self._plan is not None:
-            write_curriculum(self.args.output_dir, self.plan, self._clock.seconds)
+            write_curriculum(self.args.output_dir, self.plan, self.trained_seconds)
 
     def _jobs(self) -> list[Future]:
         running = getattr(self, "push_in_progress", None)

@@ -12,7 +12,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.hub.report import Report
 from hf_curriculum.hub.run_report import add_plan, add_scores_section, add_training
-from hf_curriculum.training.checkpoints import is_complete, last_complete_checkpoint, read_curriculum
+from hf_curriculum.training.checkpoints import (
+    CURRICULUM_FILE,
+    is_complete,
+    last_complete_checkpoint,
+    read_curriculum,
+)
 
 
 def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
@@ -30,7 +35,9 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
         ValueError: there is no whole checkpoint, or it was not written by `CurriculumTrainer`.
     """
     folder = Path(folder)
-    checkpoint = folder if is_complete(folder) else Path(last_complete_checkpoint(folder))
+    # `trainer.save_state()` writes a state beside the checkpoints too.
+    named = is_complete(folder) and ((folder / CURRICULUM_FILE).is_file() or not any(folder.glob("checkpoint-*")))
+    checkpoint = folder if named else Path(last_complete_checkpoint(folder))
     saved = read_curriculum(checkpoint)
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     history = state["log_history"]
@@ -42,7 +49,7 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
         "describe": saved["description"],
         "log": history,
         "decisions": saved["log"],
-        "examples": max((entry.get("examples", 0) for entry in history), default=0),
+        "examples": _examples(history, saved["plan"], state["global_step"]),
         "steps": state["global_step"],
         "seconds": saved["seconds"],
         "eval_loss": losses[-1] if losses else None,
@@ -65,10 +72,15 @@ def training_report(
         title: of the page.
 
     Raises:
-        ValueError: a folder holds no run.
+        ValueError: a folder holds no run, or a control has the name of the run's folder.
     """
-    runs = [read_run(folder), *(read_run(other, name) for name, other in (controls or {}).items())]
-    run = runs[0]
+    run = read_run(folder)
+    if run["name"] in (controls or {}):
+        raise ValueError(
+            f"A control is called {run['name']!r}, as is the run itself, and one would hide the other. Give it a "
+            "name of its own (--control NAME=FOLDER)."
+        )
+    runs = [run, *(read_run(other, name) for name, other in (controls or {}).items())]
     report = Report(title, f"{run['name']}: {run['plan']['curriculum']['type']}")
     report.add_facts(
         {
@@ -87,8 +99,7 @@ def training_report(
     add_plan(report, runs)
     if run["decisions"]:
         add_decisions(report, run["decisions"])
-    if any("eval_loss" in entry for entry in run["log"]):
-        add_training(report, [one for one in runs if one["eval_loss"] is not None])
+    add_training(report, runs)
     column = run["plan"]["score_column"]
     if dataset is not None and column is not None:
         add_scores_section(report, dataset, column, run["plan"])
@@ -105,6 +116,15 @@ def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> Non
         rows,
         note="Each is in force from the step after the one it is listed with.",
     )
+
+
+def _examples(history: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], step: int) -> int:
+    """Examples trained on after a step: as logged with it, or else by the plan."""
+    logged = [entry["examples"] for entry in history if entry.get("step") == step and "examples" in entry]
+    if logged:
+        return logged[-1]
+    slots = step * plan["global_batch_size"]
+    return sum(min(max(slots - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
 
 
 def _cell(value: Any) -> Any:

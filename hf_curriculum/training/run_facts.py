@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,11 +83,11 @@ def gather_facts(
         "settings": _settings(trainer),
         "before": [dict(stage) for stage in before],
         "history": [_finite(entry) for entry in seen],
-        "results": [*_evaluated(seen), *map(dict, results)],
+        "results": [_told(one) for one in (*_evaluated(seen), *results)],
         "cost": {
             "examples": trainer.examples_seen(),
             "steps": trainer.state.global_step,
-            "seconds": round(trainer._clock.seconds, 1),
+            "seconds": round(trainer.trained_seconds, 1),
         },
         "hardware": _hardware(trainer),
         "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
@@ -100,7 +101,7 @@ def _model_facts(trainer: PublishingTrainer, name: str | None, base: str | None)
     adapted = hasattr(model, "peft_config")
     inner = model.get_base_model() if adapted else model
     ours = isinstance(inner, tuple(MODELS.values()))
-    repo_id = trainer.hub_model_id or trainer.args.hub_model_id or os.path.basename(trainer.args.output_dir)
+    repo_id = trainer.hub_model_id or trainer.args.hub_model_id or Path(trainer.args.output_dir).resolve().name
     config = getattr(inner, "config", None)
     if base is None:
         base = getattr(config, "_name_or_path", "") or None
@@ -181,12 +182,18 @@ def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if not seen:
         return []
     speed = ("_runtime", "_per_second")
-    last = _finite(seen[-1])
     return [
         {"metric": name.removeprefix("eval_"), "value": value, "source": "evaluation data, last evaluation"}
-        for name, value in last.items()
-        if name.startswith("eval_") and not name.endswith(speed)
+        for name, value in seen[-1].items()
+        if name.startswith("eval_") and isinstance(value, (int, float)) and not name.endswith(speed)
     ]
+
+
+def _told(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result as JSON can hold it: a loss that is NaN or infinite is one too, and is named so."""
+    is_number = {name: isinstance(value, (float, np.floating)) for name, value in result.items()}
+    told = {name: float(value) if is_number[name] else value for name, value in result.items()}
+    return {name: str(v) if is_number[name] and not np.isfinite(v) else v for name, v in told.items()}
 
 
 def _finite(entry: Mapping[str, Any]) -> dict[str, Any]:

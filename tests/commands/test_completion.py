@@ -51,6 +51,9 @@ def test_score_columns_are_those_of_the_data(tmp_path):
     (tmp_path / "scores.json").write_text(json.dumps({"splits": {"all": {"scores": {"noun_count": {}, "words": {}}}}}))
     assert asked(["hf-curriculum", "plan", str(tmp_path), "--score-column", "w"]).split() == ["words"]
     assert asked(["hf-curriculum", "plan", "nowhere", "--score-column", "w"]).split() == []
+    for damaged in ("{", "[]", '{"splits": {"all": 1}}'):
+        (tmp_path / "scores.json").write_text(damaged)
+        assert asked(["hf-curriculum", "plan", str(tmp_path), "--score-column", "w"]).split() == []
 
 
 @pytest.mark.skipif(BASH is None or not COMMAND.exists(), reason="needs bash and the installed command")

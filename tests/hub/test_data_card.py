@@ -177,4 +177,11 @@ def test_what_cannot_be_pushed(tmp_path):
     assert "abcdefghij" not in str(error.value)
     with pytest.raises(ValueError, match="Repo id must"):
         push_scored(data, "me/x/y/z")
+    with pytest.raises(ValueError, match="`nowhere` is not in the data"):
+        push_scored(data, "me/x", num_buckets=2, score_column="nowhere")
+    with pytest.raises(ValueError, match="0 buckets"):
+        push_scored(data, "me/x", num_buckets=0)
+    for option in ({"cut": "value"}, {"easy": "high"}, {"thresholds": [1.0]}, {"unscored": "drop"}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))}= says how buckets are cut, and none are"):
+            push_scored(data, "me/x", **option)
     assert not list(Path(tmp_path).iterdir())

@@ -70,6 +70,8 @@ def test_a_token_is_never_shown():
     with pytest.raises(HubError) as caught, explained("Pushing", "Here.", "my-own-secret"):
         raise refused(403)
     assert isinstance(caught.value.__cause__, HfHubHTTPError)
+    assert redact("me/hf_curriculum-data by hf_curriculum") == "me/hf_curriculum-data by hf_curriculum"
+    assert redact("hf_curriculumABCDEFGHIJ") == "<token>"
     for bad in ("", "hf_secret\n", "hf secret", "hf_sécret"):
         with pytest.raises(ValueError, match="is not shown here") as caught:
             check_token(bad)

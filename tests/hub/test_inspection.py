@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import PIL.Image
 import pytest
-from datasets import Dataset
+from datasets import Dataset, Features, Image, Value
 
 from hf_curriculum import CaptionLength, NounCount, add_scores, make_scenes
 from hf_curriculum.hub.figures import score_correlations
 from hf_curriculum.hub.inspection import inspect_scores, rank_correlation
+from hf_curriculum.hub.report import Report
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,33 @@ def test_the_page_shows_both_ends(scored, tmp_path):
     assert "Easiest by noun_count" in text
     assert "Hardest by caption_length" in text
     assert (tmp_path / "figures" / "correlations.png").exists()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are not drawn, which takes seconds."""
+    monkeypatch.setattr(Report, "add_figure", lambda report, *given, **options: report)
+
+
+def test_a_page_with_pictures_that_cannot_be_read(undrawn):
+    """They were kept by `check_images=False`: their rows are shown all the same."""
+    pictures = [{"bytes": b"no picture", "path": None}, None, PIL.Image.new("RGB", (8, 8))]
+    content = {"image": pictures, "caption": ["a", "a b", "a b c"]}
+    data = Dataset.from_dict(content, features=Features({"image": Image(), "caption": Value("string")}))
+    data = add_scores(data, CaptionLength())
+    page = inspect_scores(data).to_report(data, "t").to_html()
+    assert page.count("picture cannot be read") == 4  # two at either end
+    assert page.count("<img") == 2
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_as_many_examples_as_asked_for(scored, with_ids, undrawn):
+    data = scored if with_ids else scored.remove_columns("image_id")
+    for count in (0, 1, 5):
+        assert [len(score.easiest) for score in inspect_scores(data, examples=count).scores] == [count, count]
+    assert "Easiest by" not in inspect_scores(data, examples=0).to_report(data, "t").to_html()
+    with pytest.raises(ValueError, match="examples=-1 was given"):
+        inspect_scores(data, examples=-1)
 
 
 def test_no_scores_at_all():

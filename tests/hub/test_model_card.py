@@ -1,7 +1,9 @@
 import inspect
 import io
 import json
+import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -229,6 +231,44 @@ def test_every_paper_is_cited():
     }  # fmt: skip
     assert paper_of({"type": "phases", "cut": "value"}) == "babylm"
     assert paper_of({"type": "phases", "pools": "exclusive"}) is None
+
+
+def test_what_happens_behind_training_costs_no_training(tmp_path, monkeypatch):
+    """Whoever pushes an hour after the end has not trained for an hour more."""
+    trainer = make(tmp_path)
+    assert gather_facts(trainer)["cost"]["seconds"] == 0
+    trainer.train()
+    trained = trainer.state.log_history[-1]["seconds"]
+    monkeypatch.setattr("time.perf_counter", lambda now=time.perf_counter: now() + 3600)
+    trainer.evaluate()
+    assert gather_facts(trainer)["cost"]["seconds"] == round(trained, 1)
+    trainer._save_curriculum()
+    assert json.loads((tmp_path / "out" / "curriculum.json").read_text())["seconds"] == trained
+
+
+def test_a_folder_that_ends_with_a_slash_names_the_model(tmp_path):
+    trainer = make(tmp_path)
+    trainer.args.output_dir += "/"
+    assert gather_facts(trainer)["model"]["name"] == "out"
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path):
+    trainer = make(tmp_path, eval_strategy="no")
+    trainer.state.log_history = [{"eval_loss": math.nan, "eval_words": 3, "eval_runtime": 1.0, "step": 6}]
+    found = gather_facts(trainer, results=[{"metric": "recall", "value": np.float32("inf"), "reference": 0.5}])
+    text = render_model_card(json.loads(json.dumps(found, allow_nan=False)))
+    for line in ("| loss | nan | – |", "| words | 3 | – |", "| recall | inf | 0.5 |"):
+        assert line in text
+    assert "Nothing was evaluated" not in text
+
+
+@pytest.mark.parametrize("name", ["./results", "/home/me/model", "COCO captions", "a/b/c", "nöt"])
+def test_the_header_names_nothing_but_repositories(facts, name):
+    """The Hub refuses a card whose header says that a folder is the base model."""
+    other = {**facts, "model": {**facts["model"], "base_model": name}, "data": {**facts["data"], "name": name}}
+    header, body = header_of(render_model_card(other))
+    assert not {"base_model", "datasets"} & set(header)
+    assert "examples of " in body
 
 
 def test_what_names_a_repository(tmp_path, monkeypatch):

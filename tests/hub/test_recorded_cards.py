@@ -130,6 +130,11 @@ def test_cards_are_written_from_a_run(recipe, tmp_path, monkeypatch):
     assert done[-1][1] is True
 
 
+def test_what_is_not_recorded_is_not_rendered(recipe, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"babylm_git_c\.json does not exist, so there is nothing to render"):
+        recipe.render("babylm_git_c", tmp_path)
+
+
 def test_the_shipped_clip_is_told_from_its_own_record(recipe):
     assert recipe.shipped() == told(FOLDER / "scenes_clip.json")
 

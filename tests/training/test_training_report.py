@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from hf_curriculum import IID, BabySteps, Phases
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hf_curriculum import IID, BabySteps, Phases, make_plan, rank_scores
+from hf_curriculum.hub.report import Report
+from hf_curriculum.hub.run_report import add_scores_section, add_training
 from hf_curriculum.training.report import read_run, training_report
 
 
@@ -56,6 +62,97 @@ def test_a_run_without_evaluation_or_decisions_has_fewer_sections(make_trainer, 
     assert "Validation loss" not in page.partition("<main")[2]
 
 
+def test_a_control_with_the_run_s_own_name(trained, tmp_path):
+    trained(IID(epochs=4, easy="low"), "plain")
+    with pytest.raises(ValueError, match="A control is called 'plain', as is the run itself"):
+        training_report(tmp_path / "plain", controls={"plain": tmp_path / "other"})
+
+
 def test_no_run_at_all(tmp_path):
     with pytest.raises(ValueError, match="needs a complete checkpoint"):
         read_run(tmp_path)
+
+
+def test_examples_without_a_log_are_those_of_the_plan(make_trainer, tmp_path):
+    """Nothing was logged or evaluated when the checkpoint was written."""
+    trainer = make_trainer(Phases(2, easy="low"), save_strategy="steps", save_steps=5, logging_steps=1000)
+    trainer.train()
+    run = read_run(tmp_path / "out" / "checkpoint-5")
+    assert (run["steps"], run["examples"]) == (5, trainer.examples_seen(5)) == (5, 20)
+    whole = read_run(tmp_path / "out")
+    assert whole["examples"] == trainer.examples_seen(whole["steps"])
+
+
+def test_a_saved_state_beside_the_checkpoints_is_no_checkpoint(trained, tmp_path):
+    trainer = trained(IID(epochs=4, easy="low"), "plain")
+    trainer.evaluate()  # logged without examples or seconds
+    trainer.save_state()
+    run = read_run(tmp_path / "plain")
+    assert run["steps"] == trainer.state.global_step
+    trainer._save_curriculum()  # as a push does: then the folder is a checkpoint, with that evaluation
+    run = read_run(tmp_path / "plain")
+    assert "examples" not in run["log"][-1]
+    report = Report("t")
+    add_training(report, [run])
+    assert "Validation loss" in report.to_html()
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Figures by name, undrawn: what would be drawn."""
+    found = {}
+    monkeypatch.setattr(
+        Report,
+        "add_figure",
+        lambda report, title, figure, caption="", *, name: found.update({name: (figure, caption)}),
+    )
+    return found
+
+
+def run_with(losses, name="run", **changes):
+    plan = make_plan(Phases(4), np.arange(40.0), global_batch_size=4).to_dict()
+    log = [{"eval_loss": loss, "examples": 8 * place, "seconds": 1.0 * place} for place, loss in enumerate(losses)]
+    return {"name": name, "seed": 0, "plan": plan, "log": log, **changes}
+
+
+def test_a_run_that_diverged_has_a_page(figures):
+    report = Report("t")
+    add_training(report, [run_with([2.0, math.nan], "one"), run_with([math.nan], "two"), run_with([], "three")])
+    assert "one, two diverged." in report.to_html()
+    assert list(figures["validation_loss_by_examples"][0].args[0]) == ["one"]
+    figures.clear()
+    report = Report("t")
+    add_training(report, [run_with([math.nan]), run_with([1.0], "control")])
+    assert figures["validation_loss_by_examples"][0].keywords["boundaries"] == []  # they are the other run's
+    figures.clear()
+    report = Report("t")
+    add_training(report, [run_with([math.nan])])
+    assert "Validation loss" in report.to_html()
+    assert not figures
+
+
+def test_what_was_drawn_is_shown_without_any_evaluation(figures):
+    drawn = {f"curriculum/score_{name}": 1.0 for name in ("q0", "q25", "q50", "q75", "q100")}
+    add_training(Report("t"), [run_with([], log=[{"curriculum/phase": 1, **drawn}])])
+    assert list(figures) == ["drawn_scores"]
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "rows", "cuts"),
+    [
+        (Phases(4), 40, [9, 19, 29]),
+        (Phases(4, pools="exclusive"), 40, [9, 19, 29]),
+        (Phases(4), 80, [19, 39, 59]),  # with as many held out: the same shares
+        (IID(epochs=2), 40, []),
+    ],
+)
+def test_cuts_are_where_the_phases_have_come_to(figures, curriculum, rows, cuts):
+    plan = make_plan(curriculum, rank_scores(np.arange(40.0), name="s"), global_batch_size=4).to_dict()
+    data = Dataset.from_dict({"caption": ["a"] * rows, "s": np.arange(rows, dtype=np.float32)})
+    report = Report("t")
+    add_scores_section(report, data, "s", plan)
+    (figure, caption) = figures["scores_s"]
+    assert figure.keywords["cuts"] == cuts
+    assert ("Trained on: 40 of them." in caption) == (rows != 40)
+    assert "Easiest examples" in report.to_html()  # a table: there are no pictures
+    assert "s 0" in report.to_html()

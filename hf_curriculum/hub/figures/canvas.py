@@ -121,6 +121,8 @@ class _Numbers(Formatter):
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
         largest = max((abs(value) for value in values), default=0.0)
+        if largest and not 1e-4 <= largest < 1e12:
+            return [f"{value:.3g}" for value in values]
         unit, sign = 1.0, ""
         if self.short and largest >= 5e3:
             unit, sign = (1e6, "M") if largest >= 1e6 else (1e3, "k")

@@ -132,6 +132,8 @@ def _draw_boundaries(axes: Axes, theme: Theme, boundaries: Sequence[float], scal
     inches = 0.8 * theme.width / axes.get_xlim()[1]  # per unit of the axis
     room, last = (0.25 if theme.is_narrow else 0.65), -math.inf
     for phase, boundary in enumerate((boundary / scale for boundary in boundaries), start=2):
+        if boundary > axes.get_xlim()[1]:
+            break  # a run that has not come so far
         axes.axvline(boundary, color=theme.muted, linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=1)
         if (boundary - last) * inches < room:
             continue  # its label would cover the one before
