@@ -43,6 +43,13 @@ _SideFile = Annotated[
 _Images = Annotated[
     str | None, typer.Option(help="The folder of a caption file's pictures, or `none` to load text alone.")
 ]
+_Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`. May be "
+        "repeated, for `caption` too, where captions stand in several columns."
+    ),
+]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each picture first, and leave out rows that cannot be read.")]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
@@ -60,6 +67,7 @@ def score_command(
     fit_on: _FitOn = None,
     side_file: _SideFile = None,
     images: _Images = None,
+    column: _Column = None,
     check_images: _CheckImages = True,
     num_proc: _NumProc = None,
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
@@ -98,7 +106,7 @@ def score_command(
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     pictures = {"images": False if images == "none" else images, "check_images": check_images}
-    data = load_captioned(source, num_proc=num_proc, **pictures)
+    data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **pictures)
     if output is not None and isinstance(data, dict) and (output / "state.json").is_file():
         raise ValueError(
             f"{output} holds a data set without splits, which would hide the splits {list(data)} of {source}. Delete "
@@ -113,6 +121,17 @@ def score_command(
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
         shutil.rmtree(folder)
+
+
+def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
+    """Our names of columns to theirs, as `load_captioned` takes them; of `caption` there may be several."""
+    named: dict[str, list[str]] = {}
+    for pair in given or []:
+        ours, equals, theirs = pair.partition("=")
+        if not (ours and equals and theirs):
+            raise typer.BadParameter(f"{pair!r} is not OURS=THEIRS, as in caption=text.", param_hint="--column")
+        named.setdefault(ours, []).append(theirs)
+    return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
 
 
 def _refuse_other_content(output: Path) -> None:

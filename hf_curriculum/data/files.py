@@ -134,7 +134,8 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
     raise ValueError(
         f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
         f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the picture's file and of "
-        f"the caption, columns={{'image': ..., 'caption': ...}}, or convert the file. {RULES}"
+        f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
+        f"convert the file. {RULES}"
     )
 
 

@@ -78,7 +78,8 @@ def adopt(
             *([theirs[IMAGE_ID]] if theirs[IMAGE_ID] else []),
         ],
         reader="`load_captioned` reads them.",
-        remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone.",
+        remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone "
+        "(hf-curriculum score: --column caption=..., --images none).",
     )
     renamed = {theirs[name]: name for name in (IMAGE, IMAGE_ID) if theirs[name]}
     if len(captions) == 1:

@@ -65,6 +65,7 @@ def said(done):
         (("train", "whole", "out", "--epochs", "0"), "0 was given; a number above 0 is needed"),
         (("train", "whole", "out", "--learning-rate", "nan"), "nan was given; a number above 0 is needed"),
         (("train", "whole", "out", "--max-length", "2"), "greater than or equal to 3"),
+        (("score", "photos", "out", "--column", "caption"), "'caption' is not OURS=THEIRS, as in caption=text"),
         (("score", "photos", "out", "--fit-on", "train"), "None of the scorers learns from a corpus"),
         (("report", "run", "--control", "a/x", "--control", "b/x"), "Two controls are called 'x'"),
     ],
@@ -75,6 +76,23 @@ def test_called_in_a_way_that_cannot_work(given, words, message, monkeypatch):
     assert done.exit_code == 2, done.output
     assert message in said(done)
     assert not (given / "out").exists()
+
+
+def test_columns_of_other_names_are_named(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png,a dog,{number} very big dogs" for number in range(3)]
+    (tmp_path / "captions.csv").write_text("\n".join(["photo,short,long", *lines]))
+    out, words = tmp_path.with_name("scored"), ("--scorer", "caption_length", "--column", "image=photo")
+    refused = result("score", tmp_path, out, *words)
+    assert refused.exit_code == 1
+    assert "['photo', 'short', 'long']" in said(refused)
+    assert "--column caption=..." in said(refused)
+    assert result("score", tmp_path, out, *words, "--column", "caption=long").exit_code == 0
+    assert load_scored(out)["caption_length"][:] == [4.0] * 3
+    several = ("--column", "caption=short", "--column", "caption=long", "--overwrite")
+    assert result("score", tmp_path, out, *words, *several).exit_code == 0
+    assert load_scored(out)["caption_length"][:] == [2.0, 4.0] * 3
 
 
 def test_scored_data_go_into_a_folder_of_their_own(given, tmp_path):

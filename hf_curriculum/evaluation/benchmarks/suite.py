@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from hf_curriculum.evaluation.benchmarks.glue_settings import GlueSettings
 from hf_curriculum.evaluation.benchmarks.results import TaskResult
 from hf_curriculum.evaluation.benchmarks.run import Run
 from hf_curriculum.evaluation.benchmarks.scorer import TextImageScorer
-from hf_curriculum.evaluation.benchmarks.tables import macro_averages, markdown, write_results
+from hf_curriculum.evaluation.benchmarks.tables import RESULTS_FILE, macro_averages, markdown, write_results
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -90,7 +91,8 @@ def evaluate_suite(
         progress: shows bars.
 
     Raises:
-        ValueError: an unknown suite, task or source; pictures without an image processor; of a benchmark.
+        ValueError: an unknown suite, task or source; pictures without an image processor; `output_dir` holds the
+            results of another model; of a benchmark.
         FileNotFoundError: a task that was asked for has no data, or there is no data at all.
 
     Example:
@@ -125,6 +127,8 @@ def evaluate_suite(
     )
     results: dict[str, TaskResult] = {}
     found = _so_far(run, suite, results, not_run)
+    if output_dir is not None:
+        _refuse_other_model(Path(output_dir), found.about)
     for name, subtasks in chosen.items():
         if name in not_run:
             continue
@@ -134,6 +138,21 @@ def evaluate_suite(
         if output_dir is not None:  # after each benchmark: the next may take hours, or fail
             write_results(Path(output_dir), results, not_run, found.about, found.table)
     return found
+
+
+def _refuse_other_model(folder: Path, about: Mapping[str, Any]) -> None:
+    """Results of other weights under another name stay; those of a model that was trained again are made anew."""
+    file = folder / RESULTS_FILE
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))["about"]
+        is_other = all(before[name] != about[name] for name in ("model", "fingerprint"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # there are none, or none that anybody could read
+    if is_other:
+        raise ValueError(
+            f"{file} holds the results of {before['model']!r}, and its scores are kept beside it; those of "
+            f"{about['model']!r} would take their place. Name another folder (--output), or delete this one."
+        )
 
 
 def _so_far(run: Run, suite: str, results: Mapping[str, TaskResult], not_run: Mapping[str, str]) -> SuiteResult:

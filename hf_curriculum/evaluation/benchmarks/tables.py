@@ -12,6 +12,7 @@ from typing import Any
 from hf_curriculum.evaluation.benchmarks.catalogue import BENCHMARKS, TEXT, VISION
 from hf_curriculum.evaluation.benchmarks.results import TaskResult
 
+RESULTS_FILE = "results.json"
 _BY_AGE = "human_similarity_"
 
 
@@ -88,7 +89,7 @@ def write_results(
         "not_run": dict(not_run),
     }
     encoded = json.dumps(_without_nan(content), indent=1, ensure_ascii=False)
-    (folder / "results.json").write_text(encoded + "\n", encoding="utf-8")
+    (folder / RESULTS_FILE).write_text(encoded + "\n", encoding="utf-8")
     (folder / "results.md").write_text(text, encoding="utf-8")
     write_predictions(folder / "predictions.json.gz", results)
 

@@ -1,3 +1,4 @@
+import copy
 import gzip
 import json
 import shutil
@@ -140,6 +141,26 @@ def test_a_saved_model_is_evaluated_by_its_name(git, tokenizer, image_processor,
     assert result.averages == direct.averages
     with pytest.raises(FileNotFoundError, match="found no"):
         load_for_evaluation(str(tmp_path / "nothing"))
+
+
+def test_results_of_another_model_stay(git, tokenizer, miniature, tmp_path):
+    options = {"data_dir": miniature, "output_dir": tmp_path, "tasks": ["blimp"], "limit": 2, "progress": False}
+
+    def evaluate_as(name, factor):
+        model = copy.deepcopy(git)
+        model.config._name_or_path = name
+        model.get_output_embeddings().weight.data.mul_(factor)
+        return evaluate_suite(model, tokenizer, **options)
+
+    evaluate_as("a", 1.0)
+    evaluate_as("b", 1.0)  # the same weights, moved
+    evaluate_as("b", 1.1)  # the same name, trained again
+    kept = (tmp_path / "results.json").read_text()
+    with pytest.raises(ValueError, match=r"results\.json holds the results of 'b', .* those of 'a' would take"):
+        evaluate_as("a", 1.2)
+    assert (tmp_path / "results.json").read_text() == kept
+    (tmp_path / "results.json").write_text("{")
+    assert evaluate_as("a", 1.2).about["model"] == "a"
 
 
 @pytest.mark.slow
