@@ -128,9 +128,10 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
 
     Raises:
         TypeError: an iterable data set.
-        ValueError: there is no score column with provenance.
+        ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
     """
     section = provenance_markdown(dataset)  # fails before anything is written
+    refuse_hidden_splits(dataset, path)
     dataset.save_to_disk(str(path), **save_arguments)
     write_provenance(dataset, path)
     readme = Path(path) / "README.md"
@@ -142,6 +143,19 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     else:
         text = text.rstrip("\n") + "\n\n" + block
     readme.write_text(text, encoding="utf-8")
+
+
+def refuse_hidden_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
+    """A folder with a data set of its own is read as that one, whatever splits are saved into it.
+
+    Raises:
+        ValueError: the data has splits, and the folder a data set without.
+    """
+    if isinstance(dataset, DatasetDict) and (Path(path) / "state.json").is_file():
+        raise ValueError(
+            f"{path} holds a data set without splits, which would hide the splits {list(dataset)}. Delete it, or name "
+            "another."
+        )
 
 
 def load_scored(path: str | Path) -> Dataset | DatasetDict:

@@ -137,3 +137,10 @@ def test_the_card_names_quantiles_and_share_by_split(splits):
     assert text.count("NounCount") == 1  # splits that agree share a row
     all_nan = provenance_markdown(scored([np.nan]))
     assert "| 1 | 100.00% | – | – | – | – | – |" in all_nan
+
+
+def test_splits_are_not_saved_where_a_data_set_without_would_hide_them(splits, tmp_path):
+    save_scored(splits["train"], tmp_path / "scored")
+    with pytest.raises(ValueError, match=r"without splits, which would hide the splits \['train'.*\]\. Delete it"):
+        save_scored(splits, tmp_path / "scored")
+    assert load_scored(tmp_path / "scored").num_rows == splits["train"].num_rows

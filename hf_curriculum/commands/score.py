@@ -85,6 +85,7 @@ def score_command(
     result. `--no-check-images` spares each process decoding all pictures first: those that cannot be read get NaN.
     """
     from hf_curriculum.data.loading import load_captioned
+    from hf_curriculum.score_files import refuse_hidden_splits
     from hf_curriculum.scorers.configured import scorer_from
     from hf_curriculum.scorers.sharded import add_scores_sharded, launched
 
@@ -107,11 +108,8 @@ def score_command(
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     pictures = {"images": False if images == "none" else images, "check_images": check_images}
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **pictures)
-    if output is not None and isinstance(data, dict) and (output / "state.json").is_file():
-        raise ValueError(
-            f"{output} holds a data set without splits, which would hide the splits {list(data)} of {source}. Delete "
-            "it, or name another."
-        )
+    if output is not None:
+        refuse_hidden_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
     scored = add_scores_sharded(data, scorers, folder, **options)
