@@ -193,7 +193,7 @@ class Curriculum(ABC):
         """The rule written down by `to_dict`.
 
         Raises:
-            ValueError: a field is not one of this curriculum's.
+            ValueError: a field is not one of this curriculum's, is missing, or holds a value of another kind.
         """
         known = [item.name for item in fields(cls)]
         given = {name: value for name, value in values.items() if name != "type"}
@@ -203,4 +203,10 @@ class Curriculum(ABC):
                 f"The curriculum {cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. "
                 "A misspelt field would train another curriculum than the one meant."
             )
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        try:
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except TypeError as error:
+            raise ValueError(
+                f"The curriculum {dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of "
+                "another kind than its own, such as a number in quotes."
+            ) from error

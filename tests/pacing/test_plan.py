@@ -263,6 +263,8 @@ def test_curricula_from_names_and_files(tmp_path):
     [
         ({"type": "phase"}, r"has type 'phase'; the types are \[.*'filter', .*'phases'"),
         ({"type": "phases", "phases": 3}, "has no field 'phases'; its fields are"),
+        ({"type": "phases", "num_phases": "3"}, "cannot be made: .* such as a number in quotes"),
+        ({"type": "staged"}, "cannot be made: .* missing 1 required positional argument: 'parts'"),
         ("missing.yaml", "'missing.yaml' does not exist"),
         ("fases", "neither a name of"),
         ("a: [", "neither a name of"),
