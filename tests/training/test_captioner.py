@@ -123,9 +123,16 @@ def recipe(folder, *options, launcher=()):
     return done.stdout, json.loads((folder / "results.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The recipe's folder, output and results: the curriculum beside its control, with two seeds."""
+    folder = tmp_path_factory.mktemp("compared")
+    return folder, *recipe(folder, "--preset", "smoke", "--compare", "--seeds", "0", "1")
+
+
 @pytest.mark.slow
-def test_the_recipe_runs_end_to_end(tmp_path):
-    output, runs = recipe(tmp_path, "--preset", "smoke", "--compare", "--seeds", "0", "1")
+def test_the_recipe_runs_end_to_end(compared):
+    folder, output, runs = compared
     assert [(run["name"], run["seed"]) for run in runs] == [(n, s) for s in (0, 1) for n in ("curriculum", "control")]
     assert "phase 3" in output
     assert "examples," in output
@@ -135,7 +142,7 @@ def test_the_recipe_runs_end_to_end(tmp_path):
         assert points[0]["examples"] == 0
         assert points[-1]["eval_loss"] < points[0]["eval_loss"]
         assert len(run["captions"]) <= 10
-    page = (tmp_path / "report" / "report.html").read_text()
+    page = (folder / "report" / "report.html").read_text()
     assert "control" in page
     for figure in (
         "scores_noun_count",
@@ -144,20 +151,21 @@ def test_the_recipe_runs_end_to_end(tmp_path):
         "pool_growth",
         "data",
     ):
-        assert (tmp_path / "report" / "figures" / f"{figure}.png").stat().st_size > 1000
-    assert (tmp_path / "scored" / "scores.json").is_file()
-    assert (tmp_path / "captions.tsv").read_text().startswith("image_id\tcaption\n")
+        assert (folder / "report" / "figures" / f"{figure}.png").stat().st_size > 1000
+    assert (folder / "scored" / "scores.json").is_file()
+    assert (folder / "captions.tsv").read_text().startswith("image_id\tcaption\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--lora_rank", "2")], ids=["trained whole", "adapters, merged"])
-def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path, options):
+@pytest.mark.parametrize("adapted", [False, True], ids=["trained whole", "adapters, merged"])
+def test_the_trained_model_and_its_processor_load_by_auto_classes(compared, tmp_path, adapted):
     from transformers import AutoModelForCausalLM, AutoProcessor
 
     import hf_curriculum.models  # noqa: F401 - makes the classes known
 
-    recipe(tmp_path, "--preset", "smoke", *options)
-    folder = tmp_path / "curriculum-seed0" / "model"
+    if adapted:
+        recipe(tmp_path, "--preset", "smoke", "--lora_rank", "2")
+    folder = (tmp_path if adapted else compared[0]) / "curriculum-seed0" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder, backend="pil")
     pixels = processor.image_processor(images=[torch.zeros(3, 60, 60).numpy()], return_tensors="pt")["pixel_values"]
@@ -165,10 +173,11 @@ def test_the_trained_model_and_its_processor_load_by_auto_classes(tmp_path, opti
 
 
 @pytest.mark.slow
-def test_two_processes_see_the_same_plan(tmp_path):
+def test_two_processes_see_the_same_plan(compared, tmp_path):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    _, two = recipe(tmp_path / "two", "--preset", "smoke", launcher=launcher)
-    _, one = recipe(tmp_path / "one", "--preset", "smoke")
+    _, two = recipe(tmp_path, "--preset", "smoke", launcher=launcher)
+    _, _, one = compared
+    assert (two[0]["name"], two[0]["seed"]) == (one[0]["name"], one[0]["seed"])
     assert two[0]["plan"] == one[0]["plan"]
     assert two[0]["eval_loss"] == pytest.approx(one[0]["eval_loss"], rel=0.02)
 
