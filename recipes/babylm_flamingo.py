@@ -28,7 +28,7 @@ from babylm.settings import Settings
 from babylm.stages import System
 from babylm.study import start
 
-from hf_curriculum.models.flamingo_build import (
+from hf_curriculum.models.flamingo.build import (
     IMAGE_TOKEN,
     add_image_token,
     flamingo_from_config,

@@ -28,7 +28,7 @@ from babylm.settings import Settings
 from babylm.stages import System
 from babylm.study import start
 
-from hf_curriculum.models.git_build import add_lora, git_from_config, paper_git_config, small_git_config
+from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
 
 PRESETS = Path(__file__).parent / "presets" / "babylm_git"
 

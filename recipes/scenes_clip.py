@@ -28,8 +28,8 @@ from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast, set_see
 import hf_curriculum
 from hf_curriculum import make_image_processor, make_scenes, train_wordpiece
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.scenes.vocabulary import COLOURS, NOUNS, SIZES, TEXTURES, plural
-from hf_curriculum.scorers.clip_domain import learn_domain
+from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, SIZES, TEXTURES, plural
+from hf_curriculum.scorers.alignment.clip import learn_domain
 
 OUTPUT = Path("outputs") / "scenes_clip"
 DATA_SEED = 7_001  # far from the seeds anyone tries first, so that their scenes are new to the model

@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import curriculum_cases
 import numpy as np
+import pages as PAGES
 import pytest
 from huggingface_hub import HfApi
 
-from hf_curriculum import make_scenes
-from hf_curriculum.pacing import BATCHES, CURRICULA
+from hf_curriculum import BATCHES, CURRICULA, make_scenes
 
 TESTS = Path(__file__).parent
-PAGES = SimpleNamespace(**runpy.run_path(str(TESTS / "pages.py")))
+
+
 GUIDES = sorted((PAGES.ROOT / "guides").glob("*.md"))
 
 every_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
@@ -148,9 +150,9 @@ def test_the_scorer_on_the_page_keeps_the_contract(own):
 @pytest.mark.parametrize("batches", [None, "twice"])
 def test_the_curriculum_on_the_page_keeps_the_contract(own, batches):
     """The tests of `test_every_curriculum.py`, which every curriculum of the library has to pass."""
-    contract = TESTS / "pacing" / "test_every_curriculum.py"
+    contract = TESTS / "curricula" / "test_every_curriculum.py"
     tests = contract_tests(contract, "case")
-    make_case = runpy.run_path(str(TESTS / "pacing" / "curriculum_cases.py"))["Case"]
+    make_case = curriculum_cases.Case
     unit = 1 if batches is None else 2
     case = make_case(own.Recap(epochs=2, batches=batches and {"type": batches}), grows=False, passes=4, unit=unit)
     assert len(tests) >= 6

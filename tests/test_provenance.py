@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_from_disk
 
-from hf_curriculum.provenance import (
-    ScoreProvenance,
-    attach_provenance,
-    read_provenance,
-    score_statistics,
-    score_values,
-)
+from hf_curriculum import ScoreProvenance, attach_provenance, read_provenance
+from hf_curriculum.provenance import score_statistics, score_values
 
 MADE = ScoreProvenance(
     column="noun_count",

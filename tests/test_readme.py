@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+import pages as PAGES
 import pytest
 from datasets import load_dataset
 
@@ -24,14 +23,13 @@ from hf_curriculum import (
     make_image_processor,
     make_plan,
     make_scenes,
+    rank_scores,
     train_wordpiece,
 )
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.ordering import rank_scores
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("pages.py"))))
 
 
 def test_the_plan_shown_is_the_plan_made():

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from tqdm.auto import tqdm
 
-from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.rng import hash64, mix64
 
 logger = logging.getLogger(__name__)
+
 
 TEXT_FIELDS = ("raw", "caption", "text")
 """Where the text is in captions that are records ({"raw": ..., "tokens": ...})."""
@@ -145,3 +150,160 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
         )
     captions = dataset.select_columns([column]).with_format(None)[column][:]
     return np.array([caption is not None and caption.strip() != "" for caption in captions], dtype=bool)
+
+
+def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
+    """A part of the data set set apart for validation, the same one for the same data and seed on any machine.
+
+    Every unit (an image, or a row) gets a number from its `image_id` (or row number) and the seed, and those with the
+    smallest numbers are held out: no library's random stream is involved. By image, neither the order of the rows nor
+    the number of captions matters. Rows keep their order.
+
+    Args:
+        dataset: one row per image-caption pair.
+        fraction: share of the images (or rows) to hold out, between 0 and 1. The number is rounded, half to even, and
+            is at least 1.
+        by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
+            BabyLM authors released it; an image may then have captions on both sides, and the validation loss is
+            partly that of pictures trained on. How many images that concerns is logged.
+        seed: another seed, another part.
+
+    Returns:
+        A `DatasetDict` of `train` and `validation`.
+
+    Raises:
+        ValueError: `fraction` or `by` is none of the above, an image has no id, or nothing would be left to train on.
+
+    Example:
+        >>> hold_out(Dataset.from_dict({"image_id": ["a", "a", "b"], "caption": ["x", "y", "z"]}), 0.5).num_rows
+        {'train': 1, 'validation': 2}
+    """
+    if by not in ("image", "row"):
+        raise ValueError(f"`by={by!r}` was given. The validation part is held out by 'image' or by 'row'.")
+    if not 0 < fraction < 1:
+        raise ValueError(f"`fraction={fraction!r}` was given. It is the share of {by}s to hold out: 0.05 for 5 %.")
+    if by == "image":
+        unit_of_row, ids = _images(dataset)
+        numbers = np.array([_number_of_id(image_id, seed) for image_id in ids], dtype=np.uint64)
+    else:
+        unit_of_row, numbers = np.arange(len(dataset)), hash64(np.arange(len(dataset)), seed)
+    count = max(1, round(fraction * len(numbers)))
+    if count >= len(numbers):
+        raise ValueError(
+            f"`fraction={fraction}` holds out {count} of the {len(numbers)} {by}s there are, so nothing would be left "
+            "to train on. Give more data or a smaller `fraction`."
+        )
+    is_held_out = np.zeros(len(numbers), dtype=bool)
+    is_held_out[np.argsort(numbers, kind="stable")[:count]] = True
+    in_validation = is_held_out[unit_of_row]
+    if by == "row" and IMAGE_ID in dataset.column_names:
+        _report_images_on_both_sides(dataset, in_validation)
+    return DatasetDict(
+        train=dataset.select(np.flatnonzero(~in_validation)),
+        validation=dataset.select(np.flatnonzero(in_validation)),
+    )
+
+
+def _number_of_id(image_id: str, seed: int) -> int:
+    digest = hashlib.blake2b(image_id.encode(), digest_size=8, key=mix64(seed).to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _images(dataset: Dataset) -> tuple[np.ndarray, list[str]]:
+    """For each row the number of its image, (rows,) int, and the ids of the images by that number."""
+    require_columns(
+        dataset.column_names,
+        [IMAGE_ID],
+        reader="Holding out by image reads it.",
+        remedy="`load_captioned` derives it from the pictures; `by='row'` does without.",
+    )
+    ids = dataset.select_columns([IMAGE_ID]).with_format("arrow")[:][IMAGE_ID]
+    if ids.null_count:
+        raise ValueError(
+            f"{ids.null_count} of {len(ids)} rows have no `image_id`, so it is not known which captions share an "
+            "image. Fill the column, or remove it and let `load_captioned` derive it from the pictures."
+        )
+    encoded = ids.cast(pa.string()).combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+
+
+def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) -> None:
+    images, _ = _images(dataset)
+    count = np.intersect1d(images[in_validation], images[~in_validation]).size
+    if count:
+        logger.warning(
+            "Held out by row: %d images have captions in both train and validation. by='image' keeps them apart.",
+            count,
+        )
+
+
+def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
+    """The pictures of a data set row by row as `{"bytes": ..., "path": ...}`, undecoded."""
+    pictures = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    for batch in pictures.iter(100):
+        yield from batch[column]
+
+
+def picture_key(picture: dict[str, Any] | None) -> str:
+    """What tells pictures apart without opening files: the digest of the bytes, or the path."""
+    if picture is None or (picture["bytes"] is None and picture["path"] is None):
+        return ""
+    return picture["path"] if picture["bytes"] is None else _digest(picture["bytes"])
+
+
+def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
+    """The data set with a column `image_id`: the same for rows with the same picture, on any machine, in any order.
+
+    The id is a digest of the picture's file, so one picture under two names has one id. Remote and missing files,
+    which are not read, get the digest of their address.
+
+    Args:
+        dataset: a data set with a column of pictures (`datasets.Image`).
+        column: its name.
+    """
+    known: dict[str, str] = {}  # each file is read once, however many captions it has
+    ids = []
+    for picture in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
+        key = picture_key(picture)
+        if key not in known:
+            known[key] = _id(picture, key)
+        ids.append(known[key])
+    logger.info("`%s` was derived: %d pictures in %d rows.", IMAGE_ID, len(known), len(dataset))
+    added = Dataset.from_dict({IMAGE_ID: ids}, features=Features({IMAGE_ID: Value("string")}))
+    return concatenate_datasets([dataset, added], axis=1)
+
+
+def _id(picture: dict[str, Any] | None, key: str) -> str:
+    if picture is None or picture["bytes"] is not None:
+        return key
+    if not os.path.isfile(key):
+        return _digest(key.encode())
+    with open(key, "rb") as file:
+        return _digest(file.read())
+
+
+def _digest(content: bytes) -> str:
+    """32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:
+    """Numbers the distinct values of a column in order of first appearance.
+
+    Args:
+        values: the column, (rows,).
+        column: its name, for the error.
+
+    Shapes:
+        returns int64 (rows,), equal where the values are equal.
+
+    Raises:
+        ValueError: a value is missing.
+    """
+    if values.null_count:
+        first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueError(
+            f"`{column}` is missing in {values.null_count} of {len(values)} rows, first in row {first}. Rows are "
+            "grouped by it, and rows without one would all count as the same image. Fill or filter them first."
+        )
+    return values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)

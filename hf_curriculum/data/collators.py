@@ -14,7 +14,7 @@ from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.data.pixels import PixelTable, is_plain, process_image
+from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 
 IGNORED = -100
 """The label that transformers' losses leave out."""
@@ -57,7 +57,7 @@ class CaptionCollator:
         UnreadableImageError: a picture cannot be decoded (a ValueError too).
 
     Example:
-        >>> from hf_curriculum.data.pixels import make_image_processor
+        >>> from hf_curriculum.data.processors import make_image_processor
         >>> from hf_curriculum.data.tokenizer import train_wordpiece
         >>> tokenizer = train_wordpiece(["a dog runs"] * 2, 50)
         >>> collator = CaptionCollator(tokenizer, make_image_processor(64), max_length=20)

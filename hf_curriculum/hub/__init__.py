@@ -1,8 +1,7 @@
-"""What leaves a run: its report."""
+"""What goes to the Hub: scored data, cards, and what its errors mean."""
 
 from __future__ import annotations
 
-from hf_curriculum.hub.gallery import Gallery
-from hf_curriculum.hub.report import Report
+from hf_curriculum.names import exports
 
-__all__ = ["Gallery", "Report"]
+__all__, __getattr__, __dir__ = exports(__name__)

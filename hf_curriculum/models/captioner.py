@@ -12,11 +12,12 @@ from transformers import (
     AutoTokenizer,
     GitProcessor,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
-from hf_curriculum.data.pixels import make_image_processor
+from hf_curriculum.data.processors import make_image_processor
 from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 
 
 def new_captioner(
@@ -59,3 +60,32 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     images = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil")
     return model, GitProcessor(images, tokenizer)
+
+
+def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text that stands for one picture: `"<image>"` for Flamingo, nothing for models such as GIT.
+
+    It is the model's `image_token_id`, as often as its `image_seq_length` says (once without).
+
+    Args:
+        model: any model.
+        tokenizer: the model's.
+
+    Raises:
+        ValueError: the tokenizer does not read the token's text as that token.
+
+    Example:
+        >>> image_text(flamingo, tokenizer)  # doctest: +SKIP
+        '<image>'
+    """
+    image_id = getattr(model.config, "image_token_id", None)
+    if image_id is None:
+        return ""
+    token = tokenizer.convert_ids_to_tokens(image_id) if image_id < len(tokenizer) else None
+    if token is None or tokenizer(token, add_special_tokens=False)["input_ids"] != [image_id]:
+        raise ValueError(
+            f"The model stands token {image_id} for a picture, but the tokenizer ({type(tokenizer).__name__}, "
+            f"{len(tokenizer)} entries) reads it as {token!r}. Pictures would go unseen. Use the tokenizer the model "
+            "was trained with; a benchmark's scorer also takes the text by name, `image_tokens=`."
+        )
+    return token * (getattr(model.config, "image_seq_length", None) or 1)

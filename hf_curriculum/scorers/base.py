@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from hf_curriculum.provenance import ScoreProvenance
 
 if TYPE_CHECKING:
     import torch
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
 
 
 class Scorer:
@@ -247,3 +247,74 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:
+    """The captions of a batch that hold text, and which rows they are.
+
+    Args:
+        captions: one entry per row; None, empty and blank ones cannot be scored.
+        column: the column's name, for the error.
+
+    Shapes:
+        returns the readable captions, and a bool mask (rows,) of the rows they came from.
+
+    Raises:
+        TypeError: an entry that is neither a string nor None.
+
+    Example:
+        >>> readable_captions(["a dog", None, " "], "caption")
+        (['a dog'], array([ True, False, False]))
+    """
+    for row, caption in enumerate(captions):
+        if caption is not None and not isinstance(caption, str):
+            raise TypeError(
+                f"`{column}` in row {row} of the batch is a {type(caption).__name__}: {str(caption)[:60]!r}. "
+                "A caption is one string, and one row is one image with one caption. Give each caption of a "
+                "list a row of its own."
+            )
+    mask = np.fromiter((bool(caption and not caption.isspace()) for caption in captions), bool, len(captions))
+    return [caption for caption, kept in zip(captions, mask.tolist(), strict=True) if kept], mask
+
+
+def spread(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
+    """Puts the scores of the readable captions back into their rows.
+
+    Shapes:
+        values (readable,), mask bool (rows,) → float32 (rows,), NaN where the mask is False.
+    """
+    scores = np.full(len(mask), np.nan, np.float32)
+    scores[mask] = values
+    return scores
+
+
+_BATCH = 1000
+
+
+def corpus_batches(dataset: Dataset | IterableDataset, columns: Sequence[str], who: str) -> Iterator[dict[str, list]]:
+    """Reads columns of a data set once, and nothing else of it: no picture is decoded.
+
+    Args:
+        dataset: one data set; of several splits, the one to learn from.
+        columns: the columns to read.
+        who: who learns from them, for errors.
+
+    Raises:
+        TypeError: not a data set, or several splits.
+        ValueError: a column is missing.
+    """
+    from datasets import Dataset, IterableDataset
+
+    if not isinstance(dataset, (Dataset, IterableDataset)):
+        raise TypeError(
+            f"`{who}.fit` was given a {type(dataset).__name__}. It learns from one `Dataset` or `IterableDataset`: of "
+            'several splits give the one that is trained on, like `fit(splits["train"])`.'
+        )
+    if dataset.column_names is not None:
+        require_columns(
+            dataset.column_names,
+            columns,
+            reader=f"`{who}.fit` learns from it.",
+            remedy="Rename the column (`dataset.rename_column`), or tell the scorer its name.",
+        )
+    yield from dataset.with_format(None).select_columns(list(columns)).iter(batch_size=_BATCH)

@@ -133,7 +133,7 @@ class Combine(Scorer):
         return self
 
     def _easy_end(self, column: str, recorded: Mapping[str, Easy]) -> Easy:
-        from hf_curriculum.scorers import SCORERS  # it lists this class
+        from hf_curriculum.names import SCORERS  # it lists this class
 
         if column in self.easy_of:
             return self.easy_of[column]

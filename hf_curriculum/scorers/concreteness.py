@@ -8,17 +8,16 @@ from array import array
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
-from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scorers.captions import readable_captions, spread
-from hf_curriculum.scorers.corpus import corpus_batches
-from hf_curriculum.scorers.neighbours import approximate_neighbours, nearest_neighbours, recall_of
-from hf_curriculum.scorers.text import word_splitter
-from hf_curriculum.scorers.vectors import image_vectors
+from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.data.captions import group_codes
+from hf_curriculum.provenance import check_choice, read_column
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
+    import torch
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -181,3 +180,205 @@ class Concreteness(Scorer):
             scored = [known[word] for word in split(caption.lower()) if word in known]
             scores.append(aggregate(scored) if scored else math.nan)
         return spread(scores, mask)
+
+
+_BUFFER = 1 << 26  # similarities held at a time: 256 MB of float32
+_MOST_ROWS = 512
+_SHARE, _FEWEST = (
+    32,
+    16,
+)  # of faiss's cells one in 32 is searched, but at least 16: more are slower than an exact search
+_TRAINING = 64  # vectors per cell that faiss learns its cells from
+
+
+def nearest_neighbours(
+    vectors: np.ndarray, count: int, *, include_self: bool = True, device: torch.device | str = "cpu"
+) -> np.ndarray:
+    """The nearest vectors of every vector by cosine, exactly, in rows of a matrix product that fit into memory.
+
+    Args:
+        vectors: of length 1, so that a product is a cosine.
+        count: how many neighbours each has.
+        include_self: count every vector as its own first neighbour.
+        device: where to multiply.
+
+    Shapes:
+        vectors float32 (n, d) → int64 (n, count), in no order.
+
+    Raises:
+        ValueError: there are fewer than `count` neighbours.
+
+    Example:
+        >>> line = np.float32([[1, 0], [0.8, 0.6], [0, 1]])
+        >>> nearest_neighbours(line, 1, include_self=False).tolist()
+        [[1], [0], [1]]
+    """
+    import torch
+
+    size = len(vectors)
+    check_neighbours(size, count, include_self)
+    every = torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device)  # (n, d)
+    rows = max(1, min(_MOST_ROWS, _BUFFER // size))
+    buffer = torch.empty((rows, size), device=device)
+    found = np.empty((size, count), np.int64)
+    for start in range(0, size, rows):
+        part = every[start : start + rows]  # (m, d)
+        cosines = torch.mm(part, every.T, out=buffer[: len(part)])  # (m, n)
+        # set by hand: of two equal vectors either may come out as the nearer one
+        cosines.diagonal(start).fill_(torch.inf if include_self else -torch.inf)
+        found[start : start + rows] = cosines.topk(count, dim=1, sorted=False).indices.cpu().numpy()
+    return found
+
+
+def approximate_neighbours(vectors: np.ndarray, count: int, *, include_self: bool = True, seed: int = 0) -> np.ndarray:
+    """As `nearest_neighbours`, by faiss: vectors fall into cells, of which the nearest 16 or more are searched.
+
+    Args:
+        vectors: of length 1.
+        count: how many neighbours each has.
+        include_self: count every vector as its own first neighbour.
+        seed: of the choice of cells.
+
+    Shapes:
+        vectors float32 (n, d) → int64 (n, count); -1 where the searched cells held too few.
+
+    Raises:
+        ImportError: faiss is not installed.
+        ValueError: there are fewer than `count` neighbours.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            "Approximate neighbours need faiss, which is not installed. Run `pip install 'hf-curriculum[retrieval]'`, "
+            'or search exactly (`search="exact"`).'
+        ) from error
+    size = len(vectors)
+    check_neighbours(size, count, include_self)
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    cells = max(1, min(int(4 * size**0.5), size // _TRAINING))
+    cells_of = faiss.IndexFlatIP(vectors.shape[1])
+    index = faiss.IndexIVFFlat(cells_of, vectors.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed, index.cp.max_points_per_centroid, index.cp.min_points_per_centroid = seed, _TRAINING, 1
+    index.train(vectors)
+    index.add(vectors)
+    index.nprobe = min(cells, max(_FEWEST, cells // _SHARE))
+    found = index.search(vectors, count + 1)[1]  # (n, count + 1), nearest first
+    found = _self_first(found)
+    return found[:, :count] if include_self else found[:, 1:]
+
+
+def _self_first(found: np.ndarray) -> np.ndarray:
+    """Moves each row's own number to its front; the last of a row that lacks it makes room. Shapes: stay."""
+    own = np.arange(len(found))[:, None]
+    order = np.argsort(found != own, axis=1, kind="stable")
+    moved = np.take_along_axis(found, order, axis=1)
+    lost = moved[:, :1] != own
+    return np.where(lost, np.concatenate([own, moved[:, :-1]], axis=1), moved)
+
+
+def recall_of(found: np.ndarray, vectors: np.ndarray, *, include_self: bool = True, sample: int = 500) -> float:
+    """The share of true neighbours among those found, over a sample of evenly spaced vectors.
+
+    With `include_self` a vector itself, which is always found, does not count.
+
+    Shapes:
+        found int64 (n, count), vectors float32 (n, d).
+    """
+    rows = np.unique(np.linspace(0, len(vectors) - 1, sample).astype(np.int64))  # (m,)
+    cosines = vectors[rows] @ vectors.T  # (m, n)
+    cosines[np.arange(len(rows)), rows] = -np.inf
+    count = found.shape[1] - include_self
+    if count == 0:
+        return 1.0
+    true = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+    hits = sum(len(np.intersect1d(true[at], found[row])) for at, row in enumerate(rows.tolist()))
+    return hits / (len(rows) * count)
+
+
+def check_neighbours(size: int, count: int, include_self: bool) -> None:
+    """Raises a `ValueError` if `size` vectors do not have `count` neighbours each."""
+    most = size if include_self else size - 1
+    if not 1 <= count <= most:
+        itself = "itself included" if include_self else "itself not counted"
+        raise ValueError(
+            f"{count} nearest neighbours were asked for, but of {size} vectors each has from 1 to {most} ({itself}). "
+            "Pass a smaller `k`, or more images."
+        )
+
+
+def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
+    """The embeddings of the images of a data set, brought to length 1.
+
+    An image has the embedding of its first row that has one. Images without any are left out, and counted in the log.
+
+    Args:
+        dataset: rows with `image_id` and `column`; captions of one image may repeat its embedding.
+        column: a list of numbers per row.
+        who: who needs them, for errors.
+
+    Shapes:
+        returns int64 (rows,), the image of each row, -1 for one without an embedding; float32 (images, d).
+
+    Raises:
+        TypeError: not a `Dataset`, or not lists of numbers.
+        ValueError: a column is missing, no row has an embedding, they differ in length, or one is not finite or zero.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> data = Dataset.from_dict({"image_id": ["a", "b", "a"], "v": [[3.0, 4.0], None, [3.0, 4.0]]})
+        >>> [part.tolist() for part in image_vectors(data, "v", "Example")]
+        [[0, -1, 0], [[0.6000000238418579, 0.800000011920929]]]
+    """
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"`{who}.fit` was given a {type(dataset).__name__}. It compares all images with each other, so it needs "
+            "them at hand: give one `Dataset`."
+        )
+    require_columns(
+        dataset.column_names,
+        [IMAGE_ID, column],
+        reader=f"`{who}.fit` compares images by their embeddings.",
+        remedy="Add embeddings of any image model as a column with a list of numbers per row, or name your column.",
+    )
+    values, rows = dataset.data.column(column), np.arange(len(dataset))
+    if dataset._indices is not None:
+        rows = dataset._indices.column(0).to_numpy()
+    there = values.is_valid().to_numpy()[rows]  # (rows,)
+    if not there.any():
+        raise ValueError(f"No row has an embedding in `{column}`, so `{who}.fit` has nothing to compare.")
+    codes = group_codes(read_column(dataset, IMAGE_ID))
+    named, first = np.unique(codes[there], return_index=True)
+    images = np.full(codes.max() + 1, -1)
+    images[named] = np.arange(len(named))
+    if len(named) < len(images):
+        logger.warning("%s: %d of %d images have no embedding.", who, len(images) - len(named), len(images))
+    # only the rows that are needed: an image's other captions repeat its embedding
+    chosen = values.take(pa.array(rows[there][first])).combine_chunks()
+    return images[codes], _unit_vectors(chosen, column)
+
+
+def _unit_vectors(values: pa.Array, column: str) -> np.ndarray:
+    """Lists of numbers as a matrix of rows of length 1. Shapes: (n,) lists → float32 (n, d)."""
+    kind = values.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) or not (
+        pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)
+    ):
+        raise TypeError(f"`{column}` holds {kind}, not one list of numbers per row. Give a flat list: `List(Value)`.")
+    flat, lengths = values.flatten(), np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) > 1:
+        raise ValueError(
+            f"The embeddings in `{column}` have {lengths[0]} to {lengths[-1]} numbers. Vectors of one space have "
+            "equally many. Take all of them from one model."
+        )
+    vectors = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(values), -1)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not (np.isfinite(lengths).all() and lengths.all()):
+        bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+        raise ValueError(
+            f"{len(bad)} of {len(vectors)} embeddings in `{column}` are zero or not finite, so they have no direction "
+            "to compare. Set them to None: images without an embedding are left out."
+        )
+    return vectors / lengths

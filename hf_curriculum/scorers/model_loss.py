@@ -8,11 +8,10 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scorers.captions import readable_captions
-from hf_curriculum.scorers.language_model import padded, reduced_losses
-from hf_curriculum.scorers.pictures import PictureOpener, batches_of_one_size, distinct_pictures
+from hf_curriculum.scorers.base import Scorer, readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_cut
+from hf_curriculum.scorers.text.language_model import padded, reduced_losses
+from hf_curriculum.scorers.visual.images import PictureOpener, batches_of_one_size, distinct_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,8 +123,8 @@ class ModelLoss(Scorer):
             VisionEncoderDecoderModel,
         )
 
-        from hf_curriculum.data.pixels import PixelTable, is_plain, process_image
-        from hf_curriculum.models.image_text import image_text
+        from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+        from hf_curriculum.models.captioner import image_text
 
         where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
         tokenizer = load_pretrained(AutoTokenizer, where, revision)

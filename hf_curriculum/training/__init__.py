@@ -1,8 +1,7 @@
 """Training by a plan: arguments, sampler, trainer, callback."""
 
-from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.callback import PacingCallback
-from hf_curriculum.training.sampler import CurriculumSampler
-from hf_curriculum.training.trainer import CurriculumTrainer
+from __future__ import annotations
 
-__all__ = ["CurriculumSampler", "CurriculumTrainer", "CurriculumTrainingArguments", "PacingCallback"]
+from hf_curriculum.names import exports
+
+__all__, __getattr__, __dir__ = exports(__name__)

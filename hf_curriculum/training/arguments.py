@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from hf_curriculum.pacing import Curriculum, curriculum_from
+from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 
 
 @dataclass

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hf_curriculum.keyed import HOLE
-from hf_curriculum.pacing import Plan
+from hf_curriculum.planning.plan import Plan
+from hf_curriculum.rng import HOLE
 
 _MOST_STEPS = 256
 _MOST_SCORES = 1 << 20

@@ -5,27 +5,50 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+import transformers
 from accelerate.utils import broadcast_object_list
-from transformers import Trainer
+from datasets import Dataset
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import model_figures, render_model_card
-from hf_curriculum.training.checkpoints import require_complete, write_curriculum
-from hf_curriculum.training.clock import TrainingClock
-from hf_curriculum.training.hub_checkpoints import checkpoint_from_hub, named_on_hub
-from hf_curriculum.training.run_facts import gather_facts
+from hf_curriculum.hub.papers import PAPERS, paper_of
+from hf_curriculum.names import MODELS
+from hf_curriculum.provenance import read_provenance, score_statistics
+from hf_curriculum.reporting.report import Report
+from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
+from hf_curriculum.training.callbacks import TrainingClock
+from hf_curriculum.training.checkpoints import (
+    CURRICULUM_FILE,
+    checkpoint_from_hub,
+    is_complete,
+    last_complete_checkpoint,
+    named_on_hub,
+    read_curriculum,
+    require_complete,
+    write_curriculum,
+)
 
 if TYPE_CHECKING:
-    from hf_curriculum.pacing import Plan
+    from hf_curriculum.planning.plan import Plan
 
 logger = logging.getLogger(__name__)
+
 
 FACTS_FILE = "training_facts.json"
 """What the card was written from, beside it."""
@@ -214,3 +237,297 @@ class PublishingTrainer(Trainer):
 
 def _first(names: str | list[str] | None) -> str | None:
     return names if names is None or isinstance(names, str) else next(iter(names), None)
+
+
+_PACKAGES = ("hf-curriculum", "torch", "transformers", "datasets", "accelerate")
+_AUTO = (
+    "AutoModelForImageTextToText",
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+    "AutoModelForObjectDetection",
+    "AutoModelForSequenceClassification",
+    "AutoModel",
+)
+_SETTINGS = ("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "bf16", "fp16")
+_LOGGED = ("step", "examples", "seconds")
+
+
+def gather_facts(
+    trainer: PublishingTrainer,
+    *,
+    name: str | None = None,
+    paper: str | None = None,
+    results: Sequence[Mapping[str, Any]] = (),
+    description: str | None = None,
+    before: Sequence[Mapping[str, Any]] = (),
+    **said: Any,
+) -> dict[str, Any]:
+    """The facts of a run, all of them JSON; see `hf_curriculum.hub.model_card.Facts`.
+
+    Args:
+        trainer: the trainer, before, while or after it trains.
+        name: the model's name; that of its repository by default.
+        paper: a key of `PAPERS`; that of the curriculum's rule by default.
+        results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
+        description: of the data in a few words, where its name says nothing.
+        before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
+        **said: what the author says: `license`, `language`, `tags`, `dataset`, `finetuned_from`.
+
+    Raises:
+        ValueError: an unknown paper.
+    """
+    plan = trainer.plan
+    rule = plan.curriculum.to_dict()
+    if paper is not None and paper not in PAPERS:
+        raise ValueError(f"paper={paper!r} is not known; {', '.join(PAPERS)} are.")
+    seen = [entry for entry in trainer.state.log_history if any(name.startswith("eval_") for name in entry)]
+    return {
+        "format": 1,
+        "model": _model_facts(trainer, name, said.pop("finetuned_from", None)),
+        "data": {
+            "name": said.pop("dataset", None),
+            **({} if description is None else {"description": description}),
+            "rows": plan.ranking.num_rows,
+            "evaluation_rows": _rows(trainer.eval_dataset),
+        },
+        "score": _score_facts(trainer),
+        "curriculum": rule,
+        "plan": plan.to_dict(),
+        "describe": plan.describe(),
+        "decisions": [dict(entry) for entry in plan.log],
+        "settings": _settings(trainer),
+        "before": [dict(stage) for stage in before],
+        "history": [_finite(entry) for entry in seen],
+        "results": [_told(one) for one in (*_evaluated(seen), *results)],
+        "cost": {
+            "examples": trainer.examples_seen(),
+            "steps": trainer.state.global_step,
+            "seconds": round(trainer.trained_seconds, 1),
+        },
+        "hardware": _hardware(trainer),
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
+        "paper": paper_of(rule) if paper is None else paper,
+        **{key: value for key, value in said.items() if value is not None},
+    }
+
+
+def _model_facts(trainer: PublishingTrainer, name: str | None, base: str | None) -> dict[str, Any]:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    adapted = hasattr(model, "peft_config")
+    inner = model.get_base_model() if adapted else model
+    ours = isinstance(inner, tuple(MODELS.values()))
+    repo_id = trainer.hub_model_id or trainer.args.hub_model_id or Path(trainer.args.output_dir).resolve().name
+    config = getattr(inner, "config", None)
+    if base is None:
+        base = getattr(config, "_name_or_path", "") or None
+    if base is not None and os.path.isdir(base):
+        base = None  # a folder of this machine says nothing to others
+    return {
+        "name": name or repo_id.rpartition("/")[2],
+        "repo_id": repo_id,
+        "class": type(inner).__name__,
+        "auto": _auto_class(inner),
+        "type": getattr(config, "model_type", None),
+        "processor": _processor_class(trainer.processing_class),
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "trainable": sum(weights.numel() for weights in model.parameters() if weights.requires_grad),
+        "base_model": base,
+        "is_ours": ours,
+        "is_adapter": adapted,
+    }
+
+
+def _auto_class(model: nn.Module) -> str | None:
+    """The first Auto class that loads a model of this class."""
+    if not isinstance(model, PreTrainedModel):
+        return None
+    for name in _AUTO:
+        known = getattr(transformers, name)._model_mapping
+        if type(model.config) in known and known[type(model.config)] is type(model):
+            return name
+    return None
+
+
+def _processor_class(processor: Any) -> str | None:
+    if processor is None:
+        return None
+    if isinstance(processor, PreTrainedTokenizerBase):
+        return "AutoTokenizer"
+    return "AutoProcessor" if isinstance(processor, transformers.ProcessorMixin) else "AutoImageProcessor"
+
+
+def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
+    ranking = trainer.plan.ranking
+    if ranking.scores is None:
+        return None
+    made = None
+    if hasattr(trainer.train_dataset, "features"):
+        made = read_provenance(trainer.train_dataset).get(ranking.name)
+    return {
+        "column": ranking.name or "score",
+        "easy": ranking.easy,
+        "provenance": None if made is None else asdict(made),
+        "statistics": score_statistics(ranking.scores),
+    }
+
+
+def _settings(trainer: PublishingTrainer) -> dict[str, Any]:
+    args, plan = trainer.args, trainer.plan
+    told = {name: getattr(args, name) for name in _SETTINGS}
+    told = {name: value.value if isinstance(value, Enum) else value for name, value in told.items()}
+    return {
+        "examples per optimizer step": plan.global_batch_size,
+        "planned optimizer steps": plan.max_steps,
+        **told,
+        "seed": args.seed,
+        "seed of the order": plan.seed,
+    }
+
+
+def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:
+    if torch.cuda.is_available() and trainer.args.device.type == "cuda":
+        device = torch.cuda.get_device_name(trainer.args.device)
+    else:
+        device = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    return {"device": device, "processes": trainer.args.world_size, "system": platform.system()}
+
+
+def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the last evaluation measured; nothing that only says how fast it was."""
+    if not seen:
+        return []
+    speed = ("_runtime", "_per_second")
+    return [
+        {"metric": name.removeprefix("eval_"), "value": value, "source": "evaluation data, last evaluation"}
+        for name, value in seen[-1].items()
+        if name.startswith("eval_") and isinstance(value, (int, float)) and not name.endswith(speed)
+    ]
+
+
+def _told(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result as JSON can hold it: a loss that is NaN or infinite is one too, and is named so."""
+    is_number = {name: isinstance(value, (float, np.floating)) for name, value in result.items()}
+    told = {name: float(value) if is_number[name] else value for name, value in result.items()}
+    return {name: str(v) if is_number[name] and not np.isfinite(v) else v for name, v in told.items()}
+
+
+def _finite(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a log entry that JSON can hold."""
+    return {name: value for name, value in entry.items() if isinstance(value, (int, float)) and np.isfinite(value)}
+
+
+def _rows(dataset: Any) -> int | None:
+    return len(dataset) if hasattr(dataset, "__len__") and not isinstance(dataset, dict) else None
+
+
+def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
+    """What a run's last whole checkpoint knows of it.
+
+    Args:
+        folder: the run's `output_dir`, or one checkpoint.
+        name: what to call the run; by default after its folder.
+
+    Returns:
+        `name`, `seed`, `plan`, `describe`, `log` (the trainer's history), `decisions`, `examples`, `steps`, `seconds`
+        and `eval_loss` (None where nothing was evaluated).
+
+    Raises:
+        ValueError: there is no whole checkpoint, or it was not written by `CurriculumTrainer`.
+    """
+    folder = Path(folder)
+    # `trainer.save_state()` writes a state beside the checkpoints too.
+    named = is_complete(folder) and ((folder / CURRICULUM_FILE).is_file() or not any(folder.glob("checkpoint-*")))
+    checkpoint = folder if named else Path(last_complete_checkpoint(folder))
+    saved = read_curriculum(checkpoint)
+    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    history = state["log_history"]
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    return {
+        "name": name or folder.resolve().name,
+        "seed": saved["plan"]["seed"],
+        "plan": saved["plan"],
+        "describe": saved["description"],
+        "log": history,
+        "decisions": saved["log"],
+        "examples": _examples(history, saved["plan"], state["global_step"]),
+        "steps": state["global_step"],
+        "seconds": saved["seconds"],
+        "eval_loss": losses[-1] if losses else None,
+    }
+
+
+def training_report(
+    folder: str | Path,
+    *,
+    controls: Mapping[str, str | Path] | None = None,
+    dataset: Dataset | None = None,
+    title: str = "A training run",
+) -> Report:
+    """A page about a run: its plan and decisions, validation curves beside its controls', what was drawn.
+
+    Args:
+        folder: the run's `output_dir`, or one checkpoint.
+        controls: name → folder of runs to draw beside it.
+        dataset: the training data, for the distribution of its scores and examples at both ends.
+        title: of the page.
+
+    Raises:
+        ValueError: a folder holds no run, or a control has the name of the run's folder.
+    """
+    run = read_run(folder)
+    if run["name"] in (controls or {}):
+        raise ValueError(
+            f"A control is called {run['name']!r}, as is the run itself, and one would hide the other. Give it a "
+            "name of its own (--control NAME=FOLDER)."
+        )
+    runs = [run, *(read_run(other, name) for name, other in (controls or {}).items())]
+    report = Report(title, f"{run['name']}: {run['plan']['curriculum']['type']}")
+    report.add_facts(
+        {
+            "steps": run["steps"],
+            "examples": run["examples"],
+            "seconds of training": round(run["seconds"], 1),
+            "validation loss": "–" if run["eval_loss"] is None else f"{run['eval_loss']:.3f}",
+        }
+    )
+    if len(runs) > 1:
+        columns = ["run", "steps", "examples", "seconds", "val. loss"]
+        rows = [
+            (one["name"], one["steps"], one["examples"], round(one["seconds"], 1), one["eval_loss"]) for one in runs
+        ]
+        report.add_table("Runs", columns, rows)
+    add_plan(report, runs)
+    if run["decisions"]:
+        add_decisions(report, run["decisions"])
+    add_training(report, runs)
+    column = run["plan"]["score_column"]
+    if dataset is not None and column is not None:
+        add_scores_section(report, dataset, column, run["plan"])
+    return report
+
+
+def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> None:
+    """The log as a table: each decision with the step it was taken after and what it was taken on."""
+    names = list(dict.fromkeys(name for entry in decisions for name in entry))
+    rows = [[_cell(entry.get(name)) for name in names] for entry in decisions]
+    report.add_table(
+        "Decisions",
+        [name.replace("_", " ") for name in names],
+        rows,
+        note="Each is in force from the step after the one it is listed with.",
+    )
+
+
+def _examples(history: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], step: int) -> int:
+    """Examples trained on after a step: as logged with it, or else by the plan."""
+    logged = [entry["examples"] for entry in history if entry.get("step") == step and "examples" in entry]
+    if logged:
+        return logged[-1]
+    slots = step * plan["global_batch_size"]
+    return sum(min(max(slots - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {number:.4g}" for name, number in value.items())
+    return round(value, 6) if isinstance(value, float) else value

@@ -7,8 +7,8 @@ from itertools import chain, repeat
 
 from torch.utils.data import Sampler
 
-from hf_curriculum.keyed import HOLE
-from hf_curriculum.pacing import Plan
+from hf_curriculum.planning.plan import Plan
+from hf_curriculum.rng import HOLE
 
 PLACEHOLDER = 0
 """What stands for an example that was trained on before the run was resumed; the trainer drops it unread."""

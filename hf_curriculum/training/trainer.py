@@ -5,22 +5,27 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast
+from accelerate.utils import broadcast, broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
-from hf_curriculum.data.draws import DrawnCollator, DrawnDataset
-from hf_curriculum.ordering import Ranking
-from hf_curriculum.pacing import IID, Curriculum, Observed, Plan, make_plan
+from hf_curriculum.curricula.iid import IID
+from hf_curriculum.data.seeding import DrawnCollator, DrawnDataset, forked_generators
+from hf_curriculum.planning.curriculum import Curriculum, Observed
+from hf_curriculum.planning.plan import Plan, make_plan
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.stage import Stage
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.audit import DrawAudit
-from hf_curriculum.training.callback import PacingCallback
+from hf_curriculum.training.audit import DrawAudit, drawn_quantiles
+from hf_curriculum.training.callbacks import TrainingClock
 from hf_curriculum.training.checkpoints import (
     invalidate,
     last_complete_checkpoint,
@@ -31,25 +36,18 @@ from hf_curriculum.training.checkpoints import (
     refuse_weights_alone,
     write_curriculum,
 )
-from hf_curriculum.training.checks import refuse_images_shared_in_vain, refuse_missing_evaluation
-from hf_curriculum.training.clock import TrainingClock
-from hf_curriculum.training.example_losses import example_losses
-from hf_curriculum.training.generation import generate_predictions
+from hf_curriculum.training.prediction import example_losses, generate_predictions
 from hf_curriculum.training.publishing import PublishingTrainer
-from hf_curriculum.training.randomness import may_be_random
-from hf_curriculum.training.ranked import rank_training_data
-from hf_curriculum.training.rounds import (
-    SCORING,
-    RoundReader,
-    decided_everywhere,
-    measure_losses,
-    numbers_of,
-    round_facts,
-    untouched_generators,
-)
 from hf_curriculum.training.sampler import CurriculumSampler, refuse_empty_shares
+from hf_curriculum.training.setup import (
+    may_be_random,
+    rank_training_data,
+    refuse_images_shared_in_vain,
+    refuse_missing_evaluation,
+)
 
 logger = logging.getLogger(__name__)
+
 
 _INDEX = "example_index"
 
@@ -398,3 +396,173 @@ class CurriculumTrainer(PublishingTrainer):
         prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
         loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
+
+
+SCORING = "Scoring"
+"""What the loader of a scoring pass is for: every row, the last ones too."""
+
+
+@contextmanager
+def untouched_generators() -> Iterator[None]:
+    """Whatever is done inside leaves the random streams of training as they were."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with forked_generators(), torch.random.fork_rng(devices=devices):
+        yield
+
+
+class RoundReader:
+    """Reads a plan's batches round by round.
+
+    The loader of a round ends where the plan's known steps end. When the log has grown, the loader is asked for a new
+    iterator, whose sampler reads the new plan from the step the run is at. So a decision takes effect in the first
+    step after it, however far ahead workers had read.
+
+    Args:
+        loader: the prepared loader of the training data.
+        iterator: the one that `Trainer` made at the beginning, or after a resume.
+        decisions: how many had been taken then.
+    """
+
+    def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
+        self.loader, self.iterator, self.decisions = loader, iterator, decisions
+
+    def goes_on(self, plan: Plan) -> bool:
+        """Whether the current iterator has the next step of this plan."""
+        return self.decisions == len(plan.log)
+
+    def renew(self, plan: Plan) -> None:
+        """Makes the iterator of the next round.
+
+        Raises:
+            RuntimeError: the round that has ended still has batches.
+        """
+        # Asking once more lets accelerate's loader close itself.
+        if next(self.iterator, None) is not None:
+            raise RuntimeError(
+                "The loader holds more batches than the round that has just ended: it does not follow the plan. Look "
+                "for a replaced sampler or data loader."
+            )
+        self.iterator, self.decisions = iter(self.loader), len(plan.log)
+
+
+def decided_everywhere(plan: Plan, observed: Observed) -> Plan:
+    """The plan after the next decision: the main process's, on every process."""
+    plan = plan.decided(observed)
+    shared = [plan.log, plan.losses]
+    broadcast_object_list(shared)
+    return plan.with_log(*shared)
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers."""
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, np.number))}
+
+
+def round_facts(plan: Plan, step: int) -> dict[str, float]:
+    """What is logged when a decision begins a round: its number from 1, its pool, and what decided."""
+    stage = plan.stage_at(step)
+    return {"round": stage.number + 1, "next_pool_size": stage.pool_size, **decision_numbers(plan.log[-1])}
+
+
+def decision_numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+    """What a decision was taken on, for trackers, which draw numbers: `decision_value`, `decision_best`, …
+
+    Args:
+        entry: of the log of decisions; a mapping in it, such as one value per level, is taken apart.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in entry.items():
+        flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return {f"decision_{name}": value for name, value in numbers_of(flat).items() if name not in ("round", "step")}
+
+
+def measure_losses(trainer: CurriculumTrainer) -> np.ndarray:
+    """The current loss of every row of the training data, without augmentation and without dropout.
+
+    Returns:
+        float32, shape (num_rows,).
+    """
+    loader = trainer._get_dataloader(
+        trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
+    )
+    # A model that is sharded over processes computes only as a whole.
+    model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
+    was_training, parts = model.training, []
+    model.eval()
+    try:
+        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+            for inputs in loader:
+                losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
+                parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
+    finally:
+        model.train(was_training)
+    losses = torch.cat(parts).numpy()
+    if len(losses) != len(trainer.train_dataset):
+        raise RuntimeError(
+            f"The scoring pass returned {len(losses):,} losses for {len(trainer.train_dataset):,} rows. "
+            "example_losses has to return one number per example of its batch."
+        )
+    return losses
+
+
+class PacingCallback(TrainerCallback):
+    """Follows the plan during training. It holds no state: everything it says is read from the plan and the step.
+
+    - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
+      whole run as one epoch.
+    - When a stage ends it logs the stage, the pool's size and the quantiles of the scores that were drawn.
+    - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved. With
+      `load_best_model_at_end` the model that was evaluated for it is saved too: it may be the best one.
+
+    `logs`, and so whatever `report_to` names, then hold beside what `Trainer` logs:
+
+    - always: `examples` and `seconds` of training so far;
+    - when a stage has ended: `curriculum/phase` (from 1), `curriculum/pool_size`, and quantiles of the scores drawn,
+      `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`;
+    - when a round begins: `curriculum/round` (from 2), `curriculum/next_pool_size`, and every number that the decision
+      was taken on, as the log of decisions names it: `curriculum/decision_value`, `curriculum/decision_best`, …
+
+    Args:
+        trainer: the trainer whose plan is followed.
+    """
+
+    def __init__(self, trainer: CurriculumTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Takes a decision that is due before the first step."""
+        if self.trainer.decision_is_due():
+            self.trainer.reach_decision()
+        return control
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Asks for what the strategies want at the end of a pass, logs a stage that has ended, and has it decided."""
+        trainer, plan, step = self.trainer, self.trainer.plan, state.global_step
+        # At the run's last step Trainer's own epoch ends too, and asks by itself.
+        if step in plan.pass_ends and step < state.max_steps:
+            control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
+            control.should_save |= args.save_strategy == SaveStrategy.EPOCH
+            control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
+        if step in plan.stage_ends:
+            self._log_stage(plan.stage_ends[step])
+        if trainer.decision_is_due():
+            if plan.curriculum.signal == "metrics":
+                control.should_evaluate = True
+                # Its metrics may be the best, and `Trainer` can come back to a best model only if it was saved.
+                control.should_save |= args.load_best_model_at_end and args.save_strategy != SaveStrategy.NO
+            else:
+                trainer.reach_decision()
+        elif step == plan.known_steps < state.max_steps or trainer.time_is_up():
+            trainer.end_early()
+        return control
+
+    def _log_stage(self, stage: Stage) -> None:
+        trainer = self.trainer
+        trainer.check_draws()
+        facts = {"phase": stage.number + 1, "pool_size": stage.pool_size}
+        facts.update({f"score_{name}": value for name, value in drawn_quantiles(trainer.plan, stage.number).items()})
+        trainer.log_curriculum(facts)

@@ -21,17 +21,18 @@ from babylm.settings import POS_BERT, SCENES, Settings
 from hf_curriculum import (
     NounCount,
     PosTagger,
+    Texts,
     add_scores,
+    check_word_limit,
     drop_empty_captions,
     hold_out,
     load_captioned,
+    load_text,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.data.text import Texts, load_text
-from hf_curriculum.data.text_scenes import write_scene_text
-from hf_curriculum.data.word_count import check_word_limit
+from hf_curriculum.scenes.captions import write_scene_text
 
 _NOT_DATA = {
     *("text_epochs", "text_batch_size", "text_at_once", "text_max_length", "text_blocks", "text_weight", "text_eval"),

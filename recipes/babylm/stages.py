@@ -17,24 +17,25 @@ from babylm.card import write_card
 from babylm.data import Prepared, prepare
 from babylm.settings import Settings
 from hf_curriculum import (
+    BlockCollator,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    StopWhenDiverged,
+    TextBeside,
+    TextBesideTrainer,
     VisionFeatures,
     cache_vision_features,
     curriculum_from,
     generate_captions,
     one_row_per_image,
     recall_against_shuffled,
+    text_blocks,
 )
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.data.text_beside import TextBeside
-from hf_curriculum.data.text_blocks import BlockCollator, text_blocks
-from hf_curriculum.evaluation import references, singular
-from hf_curriculum.evaluation.gold import gold_nouns
+from hf_curriculum.evaluation.generate import references
+from hf_curriculum.evaluation.nouns import gold_nouns, singular
 from hf_curriculum.training.checkpoints import is_complete
-from hf_curriculum.training.diverged import StopWhenDiverged
-from hf_curriculum.training.text_beside import TextBesideTrainer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,23 +19,15 @@ from tqdm.auto import tqdm
 from babylm import stages
 from babylm.data import prepare
 from babylm.settings import Settings
-from hf_curriculum import one_row_per_image, save_scored
-from hf_curriculum.data.scenes import contact_sheet
-from hf_curriculum.hub import Report
-from hf_curriculum.hub.figures import validation_curves
-from hf_curriculum.hub.markdown import one_line
-from hf_curriculum.hub.run_report import (
-    add_captions,
-    add_plan,
-    add_results,
-    add_scores_section,
-    add_training,
-)
-from hf_curriculum.training.processes import close_process_group
-from hf_curriculum.training.settings import parse_settings, read_preset
-from hf_curriculum.training.study import Study
-from hf_curriculum.training.study_arms import grid_arms, short
-from hf_curriculum.training.study_table import StudyTable, summarise
+from hf_curriculum import Report, Study, grid_arms, one_row_per_image, save_scored, summarise
+from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.markdown import one_line
+from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
+from hf_curriculum.scenes.contact_sheet import contact_sheet
+from hf_curriculum.studies.settings import parse_settings, read_preset
+from hf_curriculum.studies.study import short
+from hf_curriculum.studies.tables import StudyTable
+from hf_curriculum.training.setup import close_process_group
 
 CONTROL = "control"
 """What a run without a curriculum is called."""

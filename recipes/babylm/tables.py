@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hf_curriculum.hub.numbers import number
+from hf_curriculum.reporting.html import number
 
 SYSTEMS = ("GIT", "Flamingo")
 VARIANTS = ("C", "T+C", "T&C")

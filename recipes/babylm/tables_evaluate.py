@@ -8,12 +8,8 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from babylm.tables_runs import TrainedRun
-from hf_curriculum.evaluation.benchmarks import (
-    GlueSettings,
-    SuiteResult,
-    evaluate_pretrained,
-    make_miniature_benchmarks,
-)
+from hf_curriculum import GlueSettings, evaluate_pretrained, make_miniature_benchmarks
+from hf_curriculum.evaluation.babylm.suite import SuiteResult
 
 PAPER_GLUE = GlueSettings(batch_size=128, max_length=50)
 """Saha et al. 2024, section 4.2; the rest is the challenge's."""

@@ -11,8 +11,8 @@ from functools import cached_property
 from babylm.settings import SCENES
 from babylm.tables import ALL_COLUMNS, PAPER_COLUMNS, Block, Column, Values
 from babylm.tables_runs import TrainedRun
-from hf_curriculum.evaluation.benchmarks import SuiteResult
-from hf_curriculum.evaluation.benchmarks.glue_data import GLUE
+from hf_curriculum.evaluation.babylm.glue import GLUE
+from hf_curriculum.evaluation.babylm.suite import SuiteResult
 
 Rows = dict[str, Values]
 Reader = Callable[[SuiteResult], Mapping[str, float]]

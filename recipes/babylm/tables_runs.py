@@ -12,7 +12,7 @@ from typing import Any
 
 from babylm.settings import Settings
 from babylm.tables import SYSTEMS, VARIANTS, Column
-from hf_curriculum.training.study import RESULT_FILE
+from hf_curriculum.studies.study import RESULT_FILE
 
 RESULTS = "results.json"
 PARENTS = ("babylm_git", "babylm_flamingo")

@@ -36,15 +36,20 @@ import torch
 from datasets import Dataset
 from training import largest_difference
 
-from hf_curriculum import CaptionCollator, make_image_processor, make_scenes, train_wordpiece
-from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM
-from hf_curriculum.models.flamingo_build import (
+from hf_curriculum import (
+    CaptionCollator,
+    CaptionFlamingoForCausalLM,
+    cache_vision_features,
+    make_image_processor,
+    make_scenes,
+    train_wordpiece,
+)
+from hf_curriculum.models.flamingo.build import (
     add_image_token,
     flamingo_from_config,
     paper_flamingo_config,
     small_flamingo_config,
 )
-from hf_curriculum.models.flamingo_features import cache_vision_features
 
 EXACT, STORED = (1e-4, 1e-4), (1e-3, 5e-2)  # of the loss, of a gradient
 SPECIAL = 3  # [CLS], <image> and [SEP]

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.ordering import Groups, Ranking, rank_scores
-from hf_curriculum.pacing import (
+from hf_curriculum import (
     IID,
     AdaptiveGuidance,
     BabySteps,
@@ -29,7 +28,10 @@ from hf_curriculum.pacing import (
     Staged,
     Weighted,
     make_plan,
+    rank_scores,
 )
+from hf_curriculum.planning.groups import Groups
+from hf_curriculum.planning.ranking import Ranking
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 1.0)
 NODES = 1000

@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 
 from hf_curriculum import Concreteness
-from hf_curriculum.scorers import neighbours
+from hf_curriculum.scorers import concreteness as neighbours
 
 WIDTH = 512
 WORDS = 2000

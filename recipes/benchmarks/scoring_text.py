@@ -18,8 +18,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from hf_curriculum import CaptionLength, ObjectMentions, Scorer, WordRarity, make_scenes
-from hf_curriculum.scorers.categories import COCO_NAMES, EXACT_MATCH
-from hf_curriculum.scorers.nltk_words import NltkWords
+from hf_curriculum.scorers.text.mentions import COCO_NAMES, EXACT_MATCH, NltkWords
 
 BATCH = 1000
 

@@ -34,20 +34,23 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    StopWhenDiverged,
+    Study,
     add_scores,
     curriculum_from,
     make_image_processor,
     make_scenes,
+    summarise,
     train_wordpiece,
 )
-from hf_curriculum.hub.figures import DARK, LIGHT, IntervalRow, interval_rows, to_png
-from hf_curriculum.keyed import hash64, mix64
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.ordering import read_scores
-from hf_curriculum.training.diverged import StopWhenDiverged
-from hf_curriculum.training.study import Study, StudyRun
-from hf_curriculum.training.study_stats import Interval, bootstrap_interval
-from hf_curriculum.training.study_table import interval_text, summarise
+from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.planning.ranking import read_scores
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
+from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
+from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.studies.statistics import Interval, bootstrap_interval
+from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.studies.tables import interval_text
 
 CONTROL, RANDOM, GENERATED = "i.i.d.", "random", "difficulty"
 

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from transformers import GitConfig, GitForCausalLM
 
-from hf_curriculum.models.git_build import git_from_stock
+from hf_curriculum.models.git.build import git_from_stock
 
 CAPTIONS, TOKENS, TOLERANCE = 5, 20, 1e-4
 COLUMNS = ("size", "what", "ours", "against", "ratio", "asked")

@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, ViTConfig
 
 from hf_curriculum import (
     CaptionCollator,
+    CaptionGitForCausalLM,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Phases,
@@ -30,8 +31,7 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.models.git import CaptionGitForCausalLM
-from hf_curriculum.models.git_build import git_from_config, git_from_stock, paper_git_config
+from hf_curriculum.models.git.build import git_from_config, git_from_stock, paper_git_config
 
 if TYPE_CHECKING:
     from training import Size

@@ -5,7 +5,8 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from hf_curriculum.data.captions import count_empty_captions, drop_empty_captions, expand_captions
+from hf_curriculum import drop_empty_captions, expand_captions
+from hf_curriculum.data.captions import count_empty_captions
 
 
 def several(**columns):

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import CLIPImageProcessorPil, PreTrainedTokenizerFast, ViTImageProcessorPil
 
-from hf_curriculum.data.collators import Augment, CaptionCollator
-from hf_curriculum.data.draws import Drawn, DrawnCollator, DrawnDataset
+from hf_curriculum import Augment, CaptionCollator, make_image_processor
 from hf_curriculum.data.images import UnreadableImageError
-from hf_curriculum.data.pixels import make_image_processor, process_image
+from hf_curriculum.data.processors import process_image
+from hf_curriculum.data.seeding import Drawn, DrawnCollator, DrawnDataset
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "runs", "犬", "🐕", "كلب"]
 

@@ -9,11 +9,9 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
-from hf_curriculum.data.collators import Augment, CaptionCollator
-from hf_curriculum.data.draws import Drawn, DrawnCollator
+from hf_curriculum import Augment, CaptionCollator, make_image_processor, train_wordpiece
 from hf_curriculum.data.images import UnreadableImageError
-from hf_curriculum.data.pixels import make_image_processor
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.data.seeding import Drawn, DrawnCollator
 
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)
 

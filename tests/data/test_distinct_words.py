@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from tokenizers import normalizers, pre_tokenizers
 
-from hf_curriculum.data import distinct_words as module
-from hf_curriculum.data.distinct_words import DistinctWords
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum import train_wordpiece
+from hf_curriculum.data import tokenizer as module
+from hf_curriculum.data.tokenizer import DistinctWords
 
 ODD = [
     *("\t", "\n", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\u2028", "\xa0", "\u200b", "\u3000", "\u180e", "\x00"),

@@ -6,7 +6,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum.data.splits import hold_out
+from hf_curriculum import hold_out
 
 
 def rows(images=100, captions=5):

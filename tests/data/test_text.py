@@ -12,10 +12,9 @@ import datasets
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.data.text import Texts, load_text
-from hf_curriculum.data.text_pages import Releasing, release_pages
-from hf_curriculum.data.text_scenes import scene_lines, write_scene_text
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum import Texts, load_text, train_wordpiece
+from hf_curriculum.data.text import Releasing, release_pages
+from hf_curriculum.scenes.captions import scene_lines, write_scene_text
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +96,8 @@ def test_reading_everything_does_not_fill_the_memory(tmp_path):
     program = f"""
 import datasets, random
 from pathlib import Path
-from hf_curriculum.data.text import load_text
-from hf_curriculum.data.word_count import count_words
+from hf_curriculum import load_text
+from hf_curriculum import count_words
 datasets.config.HF_DATASETS_CACHE = Path({str(tmp_path)!r})
 def mapped():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssFile")).split()[1]) / 1024
@@ -132,7 +131,7 @@ class TestReleasing:
 
     def test_it_changes_nothing_and_counts_rows(self, monkeypatch):
         calls = []
-        monkeypatch.setattr("hf_curriculum.data.text_pages.release_pages", calls.append)
+        monkeypatch.setattr("hf_curriculum.data.text.release_pages", calls.append)
         transform = Releasing(["a.arrow"], every=3)
         for size in (2, 2, 1, 5):
             batch = {"caption": ["x"] * size}
@@ -143,7 +142,7 @@ class TestReleasing:
         assert pickle.loads(pickle.dumps(transform)).every == 3
 
     def test_without_a_list_of_mappings_nothing_happens(self, monkeypatch, tmp_path):
-        monkeypatch.setattr("hf_curriculum.data.text_pages._MAPS", tmp_path / "maps")
+        monkeypatch.setattr("hf_curriculum.data.text._MAPS", tmp_path / "maps")
         assert release_pages(["a.arrow"]) == 0
 
 

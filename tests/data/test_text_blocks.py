@@ -11,11 +11,14 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
-from hf_curriculum.data.collators import CaptionCollator
-from hf_curriculum.data.pixels import make_image_processor
-from hf_curriculum.data.text_beside import TextBeside
-from hf_curriculum.data.text_blocks import BlockCollator, text_blocks
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum import (
+    BlockCollator,
+    CaptionCollator,
+    TextBeside,
+    make_image_processor,
+    text_blocks,
+    train_wordpiece,
+)
 
 LINES = [f"a {colour} {thing} on the table" for colour in ("red", "blue") for thing in ("ball", "cube", "cone")]
 

@@ -8,7 +8,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum import train_wordpiece
 
 CAPTIONS = [
     "A small red ball lies on the table.",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction
 
-from hf_curriculum.evaluation import caption_compute_metrics, caption_metrics
-from hf_curriculum.evaluation.captions import tokenize
+from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics, tokenize
 
 HYPOTHESES = ["a cat is on the mat", "two dogs running in the park", "a man riding a bike"]
 REFERENCES = [

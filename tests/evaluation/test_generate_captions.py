@@ -8,9 +8,8 @@ from PIL import Image as Pil
 from torch import nn
 from transformers import ViTConfig
 
-from hf_curriculum.evaluation import generate_captions, one_row_per_image, references
-from hf_curriculum.models.git import CaptionGitForCausalLM
-from hf_curriculum.models.git_config import CaptionGitConfig
+from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, generate_captions, one_row_per_image
+from hf_curriculum.evaluation.generate import references
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "red", "green", "blue"]
 

@@ -5,7 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from hf_curriculum.evaluation import RecallResult, noun_recall, nouns, recall_against_shuffled, singular
+from hf_curriculum import recall_against_shuffled
+from hf_curriculum.evaluation import nouns
+from hf_curriculum.evaluation.nouns import RecallResult, noun_recall, singular
 
 # Four images: the first two share a noun, the third has two nouns, the fourth has none.
 GENERATED = ["a dog on grass", "the cat", "a red ball near a box", "whatever"]

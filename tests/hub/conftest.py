@@ -27,9 +27,6 @@ def _load(name: str) -> Any:
     return sys.modules[name]
 
 
-_load("hostile")  # for the tests of pages and cards, which import it
-
-
 @dataclass
 class Outcome:
     """What came of some code: what it printed, or the error that ended it."""
@@ -117,7 +114,7 @@ def user(_hub, tmp_path_factory):
         from PIL import Image
         from datasets import Dataset, DatasetDict, load_dataset
         from hf_curriculum import *
-        from hf_curriculum.hub.push_scored import push_scored
+        from hf_curriculum import push_scored
 
         def rows(n, first=0):
             return Dataset.from_dict({

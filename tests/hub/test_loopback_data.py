@@ -39,7 +39,7 @@ def test_pushed_and_loaded(hub, user):
         user.run("""
         loaded = load_dataset("me/whole")
         same = [loaded["train"][i]["image"].tobytes() == both["train"][i]["image"].tobytes() for i in range(40)]
-        from hf_curriculum.ordering.ranking import resolve_easy
+        from hf_curriculum.planning.ranking import resolve_easy
         made = read_provenance(loaded)["caption_length"]
         streamed = load_dataset("me/whole", split="train", streaming=True)
         args = CurriculumTrainingArguments(

@@ -20,7 +20,7 @@ def trainer(user):
         import torch
         from torch import nn
         from hf_curriculum import CaptionCollator, make_image_processor
-        from hf_curriculum.models.git_build import git_from_config, small_git_config
+        from hf_curriculum.models.git.build import git_from_config, small_git_config
         torch.set_num_threads(1)
         data = scored(24)
         tokenizer = train_wordpiece(data, 100)

@@ -13,13 +13,19 @@ from datasets import Dataset
 from torch import nn
 from transformers import Trainer
 
-from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, Phases, ScoreProvenance, attach_provenance
-from hf_curriculum.hub.markdown import END, START
+from hf_curriculum import (
+    CURRICULA,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    Phases,
+    ScoreProvenance,
+    attach_provenance,
+)
 from hf_curriculum.hub.model_card import model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
-from hf_curriculum.pacing import CURRICULA
-from hf_curriculum.training.hub_checkpoints import named_on_hub
-from hf_curriculum.training.run_facts import gather_facts
+from hf_curriculum.reporting.markdown import END, START
+from hf_curriculum.training.checkpoints import named_on_hub
+from hf_curriculum.training.publishing import gather_facts
 
 
 class Net(nn.Module):

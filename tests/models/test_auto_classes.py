@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import textwrap
 import pytest
 from transformers import GitProcessor
 
-from hf_curriculum import auto_classes
-from hf_curriculum.data.pixels import make_image_processor
-from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum import make_image_processor, train_wordpiece
+from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 
 LOAD = """
 folder = sys.argv[1]
@@ -63,19 +60,13 @@ def test_no_model_is_loaded_before_it_is_needed():
     out = run(
         """
         import hf_curriculum
-        from hf_curriculum.auto_classes import _Finder
-        print("transformers" in sys.modules, any(isinstance(finder, _Finder) for finder in sys.meta_path))
-        import inspect
-        from transformers import AutoModelForCausalLM, AutoConfig
         import transformers.models.auto.configuration_auto as module
-        assert "class AutoConfig" in inspect.getsource(module)  # its own loader is back
-        print(type(module.__loader__).__name__, any(isinstance(finder, _Finder) for finder in sys.meta_path))
-        print("curriculum_git" in module.CONFIG_MAPPING, "hf_curriculum.models.git" in sys.modules)
-        AutoConfig.for_model("curriculum_git")
-        print("hf_curriculum.models.git" in sys.modules)
+        print("curriculum_git" in module.CONFIG_MAPPING, "hf_curriculum.models.git.model" in sys.modules)
+        module.AutoConfig.for_model("curriculum_git")
+        print("hf_curriculum.models.git.model" in sys.modules)
         """
     )
-    assert out.splitlines() == ["False True", "SourceFileLoader False", "True False", "True"]
+    assert out.splitlines() == ["True False", "True"]
 
 
 ORDERS = (
@@ -87,8 +78,8 @@ ORDERS = (
     "import hf_curriculum; from transformers import OPTForCausalLM, LlavaConfig",
     "import hf_curriculum; from transformers import Trainer, pipeline",
     "import hf_curriculum; from transformers import AutoModelForCausalLM",
-    "from hf_curriculum.models.git_config import CaptionGitConfig",
-    "from hf_curriculum.models.flamingo import CaptionFlamingoForCausalLM",
+    "from hf_curriculum.models.git.config import CaptionGitConfig",
+    "from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM",
     "from hf_curriculum import MODELS",
 )
 
@@ -185,30 +176,3 @@ def test_other_models_are_as_they_were():
 
     assert set(CONFIG_MAPPING._extra_content) >= {"curriculum_git", "curriculum_flamingo"}
     assert AutoModelForCausalLM._model_mapping[GitConfig] is GitForCausalLM
-
-
-def test_a_module_that_fails_to_load_is_tried_again(tmp_path, monkeypatch):
-    """The step stays in place until the module was loaded, and other modules are found without it."""
-    calls = []
-    monkeypatch.setattr(auto_classes, "AUTO_CONFIG", "late_module")
-    monkeypatch.setattr(auto_classes, "_register", lambda: calls.append("late_module" in sys.modules))
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.syspath_prepend(tmp_path)
-    auto_classes.register_when_loaded()
-    auto_classes.register_when_loaded()
-    assert [type(finder) for finder in sys.meta_path].count(auto_classes._Finder) == 1
-    with pytest.raises(ModuleNotFoundError, match="late_module"):
-        importlib.import_module("late_module")
-    (tmp_path / "late_module.py").write_text("1 / 0")
-    importlib.invalidate_caches()
-    with pytest.raises(ZeroDivisionError):
-        importlib.import_module("late_module")
-    assert calls == []
-    (tmp_path / "late_module.py").write_text("value = 'loaded'")
-    importlib.invalidate_caches()
-    assert importlib.import_module("late_module").value == "loaded"
-    assert calls == [True]
-    auto_classes.register_when_loaded()  # it is loaded now
-    assert calls == [True, True]
-    assert not any(isinstance(finder, auto_classes._Finder) for finder in sys.meta_path)
-    sys.modules.pop("late_module")

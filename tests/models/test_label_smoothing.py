@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
+from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 
 VOCAB = 50
 SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 2}

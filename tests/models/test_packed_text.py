@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from hf_curriculum.models import flamingo_model
-from hf_curriculum.models import git as git_model
-from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.models.packed_text import needed_tokens, pack
+from hf_curriculum.models.flamingo import model as flamingo_model
+from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git import model as git_model
+from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.packed_loss import needed_tokens, pack
 
 VOCAB, IMAGE = 50, 49
 SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 3}

@@ -14,7 +14,7 @@ import torch
 
 import hf_curriculum
 from hf_curriculum import CLIPSimilarity, add_scores, make_scenes
-from hf_curriculum.scorers.clip_domain import words_of
+from hf_curriculum.scorers.alignment.clip import words_of
 
 SHIPPED = Path(hf_curriculum.__file__).parent / "models" / "scenes_clip"
 RECIPE = Path(__file__).parents[2] / "recipes" / "scenes_clip.py"

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from hf_curriculum.models import token_loss as module
-from hf_curriculum.models.flamingo_build import flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.models.token_loss import token_loss
+from hf_curriculum.models import packed_loss as module
+from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.packed_loss import token_loss
 
 VOCAB = 50
 SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 2}

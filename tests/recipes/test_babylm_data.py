@@ -12,10 +12,9 @@ from babylm.models import model_config
 from babylm.settings import Settings
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.data.text import Texts
-from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.git_build import paper_git_config, small_git_config
-from hf_curriculum.training.settings import parse_settings
+from hf_curriculum import Texts, train_wordpiece
+from hf_curriculum.models.git.build import paper_git_config, small_git_config
+from hf_curriculum.studies.settings import parse_settings
 
 THINGS = ("ball", "table", "mat", "tree", "dog")
 

@@ -19,11 +19,10 @@ from babylm import stages
 from babylm.data import prepare
 from babylm.settings import Settings
 
-from hf_curriculum import CaptionCollator, curriculum_from
+from hf_curriculum import CaptionCollator, ModelLoss, curriculum_from
 from hf_curriculum.models.captioner import load_captioner
-from hf_curriculum.models.flamingo_build import flamingo_from_config, paper_flamingo_config
-from hf_curriculum.scorers.model_loss import ModelLoss
-from hf_curriculum.training.settings import parse_settings, read_preset
+from hf_curriculum.models.flamingo.build import flamingo_from_config, paper_flamingo_config
+from hf_curriculum.studies.settings import parse_settings, read_preset
 
 ROOT = Path(__file__).parents[2] / "recipes"
 PRESETS = ["smoke", "embedded", "paper", "baseline", "as_released", "organisers"]

@@ -14,7 +14,7 @@ import pytest
 from babylm.settings import Settings
 from babylm.study import default_folder
 
-from hf_curriculum.training.settings import parse_settings
+from hf_curriculum.studies.settings import parse_settings
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"
 

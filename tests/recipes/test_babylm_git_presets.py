@@ -15,8 +15,8 @@ from babylm.settings import Settings
 from babylm.stages import training_arguments
 
 from hf_curriculum import curriculum_from, make_plan
-from hf_curriculum.models.git_build import git_from_config, paper_git_config
-from hf_curriculum.training.settings import parse_settings, read_preset
+from hf_curriculum.models.git.build import git_from_config, paper_git_config
+from hf_curriculum.studies.settings import parse_settings, read_preset
 
 ROOT = Path(__file__).parents[2] / "recipes"
 

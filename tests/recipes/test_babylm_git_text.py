@@ -16,8 +16,8 @@ from babylm.data import Prepared, load_corpus, make_tagger, prepare
 from babylm.settings import Settings
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.data.text import Texts
-from hf_curriculum.training.settings import parse_settings
+from hf_curriculum import Texts
+from hf_curriculum.studies.settings import parse_settings
 
 
 def settings_of(*options):

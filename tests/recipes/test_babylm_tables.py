@@ -20,11 +20,10 @@ from babylm.tables_training import evaluations, hours_block, loss_block
 from babylm.tables_write import to_dict, to_markdown, to_text
 from transformers import GitProcessor
 
-from hf_curriculum.data.pixels import make_image_processor
-from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.evaluation.benchmarks import SuiteResult, TaskResult, TextImageScorer
-from hf_curriculum.models.git import CaptionGitForCausalLM
-from hf_curriculum.models.git_build import small_git_config
+from hf_curriculum import CaptionGitForCausalLM, TextImageScorer, make_image_processor, train_wordpiece
+from hf_curriculum.evaluation.babylm.run import TaskResult
+from hf_curriculum.evaluation.babylm.suite import SuiteResult
+from hf_curriculum.models.git.build import small_git_config
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_tables.py"
 C, TC = Column("GIT", False, "C"), Column("GIT", False, "T+C")

@@ -10,7 +10,7 @@ from babylm.tables import Column
 from babylm.tables_evaluate import benchmark_folder
 from babylm.tables_runs import block_name, find_studies, read_studies
 
-from hf_curriculum.training.settings import read_preset
+from hf_curriculum.studies.settings import read_preset
 
 PRESETS = Path(__file__).parents[2] / "recipes" / "presets" / "babylm_git"
 C, TC = Column("GIT", False, "C"), Column("GIT", False, "T+C")

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_curriculum import curriculum_from, make_plan
-from hf_curriculum.ordering import rank_scores
-from hf_curriculum.training.study import StudyRun
+from hf_curriculum import curriculum_from, make_plan, rank_scores
+from hf_curriculum.studies.study import StudyRun
 
 FILE = Path(__file__).parents[2] / "recipes" / "benchmarks" / "time_to_quality.py"
 

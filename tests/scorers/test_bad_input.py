@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 import re
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import any_scorer as ANY
 import numpy as np
 import pytest
 from datasets import Dataset
 from PIL import Image as Pictures
 
+from hf_curriculum import add_scores
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scorers import add_scores
 
-ANY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("any_scorer.py"))))
 WHOLE = ANY.PNGS[0]["bytes"]
 BROKEN = {
     "no picture": None,

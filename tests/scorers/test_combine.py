@@ -8,9 +8,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 from datasets.fingerprint import Hasher
 
-from hf_curriculum.provenance import ScoreProvenance, attach_provenance, read_provenance, score_values
-from hf_curriculum.scorers import add_scores, combine
-from hf_curriculum.scorers.combine import Addup, Combine
+from hf_curriculum import Addup, Combine, ScoreProvenance, add_scores, attach_provenance, read_provenance
+from hf_curriculum.provenance import score_values
+from hf_curriculum.scorers import combine
 
 NAN = np.nan
 LOW = {"a": "low", "b": "low"}

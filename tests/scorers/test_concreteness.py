@@ -12,10 +12,9 @@ import pytest
 from datasets import Array2D, Dataset, Features, Value
 from datasets.fingerprint import Hasher
 
-from hf_curriculum.scorers import Concreteness, add_scores
-from hf_curriculum.scorers import neighbours as module
-from hf_curriculum.scorers.neighbours import approximate_neighbours, nearest_neighbours, recall_of
-from hf_curriculum.scorers.vectors import image_vectors
+from hf_curriculum import Concreteness, add_scores
+from hf_curriculum.scorers import concreteness as module
+from hf_curriculum.scorers.concreteness import approximate_neighbours, image_vectors, nearest_neighbours, recall_of
 
 
 def pictures(size=60, width=8, captions=2, seed=0):
@@ -134,7 +133,7 @@ def test_the_order_of_the_corpus_does_not_matter():
 def test_images_without_an_embedding_are_left_out_and_counted(caplog):
     rows = pictures(20)
     rows["image_embedding"] = [None if row < 6 else vector for row, vector in enumerate(rows["image_embedding"])]
-    with caplog.at_level(logging.WARNING, "hf_curriculum.scorers.vectors"):
+    with caplog.at_level(logging.WARNING, "hf_curriculum.scorers.concreteness"):
         scorer = Concreteness(3, min_count=1).fit(Dataset.from_dict(rows))
     assert scorer.images_ == 17
     assert "Concreteness: 3 of 20 images have no embedding." in caplog.text

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import io
 import pickle
-import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models as TINY
 from datasets import Dataset, concatenate_datasets
 from datasets.fingerprint import Hasher
 from PIL import Image, ImageDraw
 
-from hf_curriculum.provenance import ScoreProvenance, read_provenance, score_values
-from hf_curriculum.scorers import SCORERS, Scorer, add_scores
+from hf_curriculum import SCORERS, ScoreProvenance, Scorer, add_scores, read_provenance
+from hf_curriculum.provenance import score_values
 
 NAN = np.nan
 CAPTIONS = ["a dog and two cats in Paris", "", "a red ball", None, "Two dogs. A man's hat", "   ", "running"]
@@ -98,7 +96,7 @@ CASES["clip_similarity"] = Case(  # by `CLIPModel.forward` on one pair at a time
     rtol=1e-4,
 )
 
-TINY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("tiny_models.py"))))
+
 PAIRS = {
     "image": [TINY.png(40, 60), TINY.png(60, 40, 1), None, TINY.png(40, 60), TINY.png(64, 64, 2)],
     "caption": ["a dog runs in the park", "a red ball", "a cat", "two cats sleep on a mat", ""],

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
+import any_scorer as ANY
 import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, Image, load_dataset, load_from_disk
 
-from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.score_files import load_scored, save_scored
-from hf_curriculum.scorers import add_scores, load_scores, save_scores
+from hf_curriculum import add_scores, load_scored, load_scores, read_provenance, save_scored, save_scores
+from hf_curriculum.provenance import score_values
 
-ANY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("any_scorer.py"))))
 ROWS = 200
 VIEWS = {
     "whole": lambda data: data,

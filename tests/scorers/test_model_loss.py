@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
+import tiny_models as TINY
 from datasets import Dataset, Features, Image, Value
 from transformers import (
     AutoTokenizer,
@@ -16,14 +13,11 @@ from transformers import (
 )
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
-from hf_curriculum.data.pixels import make_image_processor
-from hf_curriculum.models.flamingo_model import CaptionFlamingoModel
-from hf_curriculum.models.git import CaptionGitModel
-from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.scorers import add_scores
-from hf_curriculum.scorers.model_loss import ModelLoss
+from hf_curriculum import ModelLoss, add_scores, make_image_processor, read_provenance
+from hf_curriculum.models.flamingo.model import CaptionFlamingoModel
+from hf_curriculum.models.git.model import CaptionGitModel
+from hf_curriculum.provenance import score_values
 
-TINY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("tiny_models.py"))))
 MODELS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
 PICTURES = [TINY.png(20, 30, seed) for seed in range(3)]
 ROWS = {

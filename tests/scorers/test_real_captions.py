@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_curriculum.scorers import CaptionLength, NounCount
+from hf_curriculum import CaptionLength, NounCount
 
 FOLDER = Path(os.environ.get("HF_CURRICULUM_TEST_DATA", "/nonexistent"))
 FILE = FOLDER / "coco_captions_val2017" / "captions_val2017.json.gz"

@@ -9,7 +9,8 @@ import torch
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 
-from hf_curriculum.scorers.base import Scorer, installed_versions
+from hf_curriculum import Scorer
+from hf_curriculum.scorers.base import installed_versions
 
 
 class Letters(Scorer):

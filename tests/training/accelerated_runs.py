@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForSequenceClassification, set_seed
 
 from hf_curriculum import BabySteps, CurriculumTrainer, CurriculumTrainingArguments
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.training.processes import close_process_group
+from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.training.setup import close_process_group
 
 NUM_ROWS = 64
 FAST = {"learning_rate": 1e-2}

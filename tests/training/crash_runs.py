@@ -31,13 +31,13 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    Plan,
     curriculum_from,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
-from hf_curriculum.pacing import Plan
+from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 NUM_ROWS = 90

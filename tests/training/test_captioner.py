@@ -22,9 +22,9 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.evaluation import caption_compute_metrics
-from hf_curriculum.evaluation.gold import gold_nouns
-from hf_curriculum.models.git_build import add_lora, git_from_config, small_git_config
+from hf_curriculum.evaluation.captions import caption_compute_metrics
+from hf_curriculum.evaluation.nouns import gold_nouns
+from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 
 
 @pytest.fixture(scope="module")

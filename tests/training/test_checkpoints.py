@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
-from hf_curriculum.pacing import IID, Observed, SelfPaced, make_plan
+from hf_curriculum import IID, Observed, SelfPaced, make_plan
 from hf_curriculum.training.checkpoints import (
     invalidate,
     is_complete,

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from hf_curriculum import IID, BabySteps
-from hf_curriculum.training.checks import refuse_images_shared_in_vain, refuse_missing_evaluation
+from hf_curriculum.training.setup import refuse_images_shared_in_vain, refuse_missing_evaluation
 
 
 class Plain(nn.Module):

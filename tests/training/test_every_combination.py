@@ -22,8 +22,8 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.models.flamingo_build import add_image_token, flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 
 SIZE = 32
 RULES = {

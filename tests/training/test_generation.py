@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_curriculum.training.generation import generate_predictions
+from hf_curriculum.training.prediction import generate_predictions
 
 
 def test_text_alone_gives_nothing_to_write_about():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from datasets import Dataset
 
-from hf_curriculum.training.randomness import may_be_random
+from hf_curriculum.training.setup import may_be_random
 
 
 def plain(rows):

@@ -10,10 +10,9 @@ the slow tier, and resumed once: in the middle of a round or where one begins, i
 from __future__ import annotations
 
 import itertools
-import runpy
-from pathlib import Path
 from types import SimpleNamespace
 
+import curriculum_cases as TABLE
 import numpy as np
 import pytest
 import torch
@@ -21,13 +20,11 @@ from accelerate import skip_first_batches
 from accelerate.data_loader import DataLoaderShard, prepare_data_loader
 from torch.utils.data import DataLoader
 
-from hf_curriculum.data.draws import DrawnDataset
-from hf_curriculum.keyed import HOLE
-from hf_curriculum.pacing import BabySteps, Observed, make_plan
-from hf_curriculum.training.rounds import RoundReader
-from hf_curriculum.training.sampler import CurriculumSampler
+from hf_curriculum import BabySteps, CurriculumSampler, Observed, make_plan
+from hf_curriculum.data.seeding import DrawnDataset
+from hf_curriculum.rng import HOLE
+from hf_curriculum.training.trainer import RoundReader
 
-TABLE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "pacing" / "curriculum_cases.py")))
 CASES = TABLE.CASES
 BATCH, ROWS = 8, 26
 CELLS = list(itertools.product((1, 2, 4), (1, 2)))

@@ -24,9 +24,9 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.models.git_build import git_from_config, small_git_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.training.checkpoints import read_curriculum, read_losses
-from hf_curriculum.training.example_losses import example_losses
+from hf_curriculum.training.prediction import example_losses
 
 EASY = {"easy": "low"}
 SAVED = {"save_strategy": "steps", "save_steps": 1}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, Phases
-from hf_curriculum.training.clock import TrainingClock
+from hf_curriculum.training.callbacks import TrainingClock
 
 RULE = Phases(3, 10, easy="low")
 
@@ -17,7 +17,7 @@ RULE = Phases(3, 10, easy="low")
 def now(monkeypatch):
     """The time; a step takes a tenth of a second and an evaluation ten."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("hf_curriculum.training.clock.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr("hf_curriculum.training.callbacks.time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_curriculum.pacing import BATCHES
-from hf_curriculum.pacing import CURRICULA as ALL
+from hf_curriculum import BATCHES
+from hf_curriculum import CURRICULA as ALL
 
 CRASH = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_crash.py"))))
 SIZE = 8 * CRASH.STEPS

@@ -10,13 +10,18 @@ from datasets import Dataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, make_image_processor
-from hf_curriculum.data.scenes import make_scenes
-from hf_curriculum.data.text_beside import TextBeside
-from hf_curriculum.data.text_scenes import scene_lines
-from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.git_build import git_from_config, small_git_config
-from hf_curriculum.training.text_beside import TextBesideTrainer
+from hf_curriculum import (
+    CaptionCollator,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    TextBeside,
+    TextBesideTrainer,
+    make_image_processor,
+    make_scenes,
+    train_wordpiece,
+)
+from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.scenes.captions import scene_lines
 
 
 @pytest.fixture(scope="module")

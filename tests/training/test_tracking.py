@@ -7,7 +7,7 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from hf_curriculum import BabySteps, Phases, SelfPaced
-from hf_curriculum.training.rounds import decision_numbers
+from hf_curriculum.training.trainer import decision_numbers
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from hf_curriculum import IID, SCORERS, CurriculumTrainer, Phases, add_scores
-from hf_curriculum.data.draws import DrawnDataset
+from hf_curriculum.data.seeding import DrawnDataset
 
 EASY = {"easy": "low"}
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_curriculum import IID, BabySteps, Phases, make_plan, rank_scores
-from hf_curriculum.hub.report import Report
-from hf_curriculum.hub.run_report import add_scores_section, add_training
-from hf_curriculum.training.report import read_run, training_report
+from hf_curriculum import IID, BabySteps, Phases, Report, make_plan, rank_scores
+from hf_curriculum.reporting.run_sections import add_scores_section, add_training
+from hf_curriculum.training.publishing import read_run, training_report
 
 
 @pytest.fixture

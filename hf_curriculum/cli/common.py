@@ -1,0 +1,244 @@
+"""What commands share: data and curricula as people name them, results, notes, and errors in a line.
+
+Results go to standard output, and with `--json` they are all that stands there; notes, progress and errors go to
+standard error. A command ends with 0, with 1 where the work failed, with 2 where it was called in a way that cannot
+work, and with 130 on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import math
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from hf_curriculum.names import CURRICULA, SCORERS
+from hf_curriculum.reporting.markdown import one_line
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+    from hf_curriculum.planning.curriculum import Curriculum
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+BATCH_SIZE = 32
+"""Examples per step where none is named, in `plan` and in `train`."""
+WITHOUT_SPLITS = "train"
+"""The default of `--split`, which data without splits may be called too."""
+
+
+def load_whole(path: Path) -> Dataset | DatasetDict:
+    """A data set that `hf-curriculum score` saved.
+
+    Raises:
+        typer.BadParameter: there is no such folder.
+    """
+    from hf_curriculum.scored_data import load_scored
+
+    if not path.is_dir():
+        raise typer.BadParameter(f"{path} is no folder. Score a data set first: hf-curriculum score SOURCE {path}")
+    return load_scored(path)
+
+
+def load_split(path: Path, split: str) -> Dataset:
+    """One split of a data set that `hf-curriculum score` saved.
+
+    Raises:
+        typer.BadParameter: there is no such folder or split.
+    """
+    from datasets import DatasetDict
+
+    loaded = load_whole(path)
+    if not isinstance(loaded, DatasetDict):
+        if split not in (WITHOUT_SPLITS, str(loaded.split)):
+            raise typer.BadParameter(f"{path} has no splits, and so not {split!r}. Leave out --split.")
+        return loaded
+    if split not in loaded:
+        raise typer.BadParameter(f"{path} has the splits {list(loaded)}, and not {split!r}. Pass --split.")
+    return loaded[split]
+
+
+def named_curriculum(given: str, option: str) -> Curriculum:
+    """A curriculum from its name, file, JSON or YAML.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    from hf_curriculum.planning.curriculum import curriculum_from
+
+    try:
+        return curriculum_from(given)
+    except (ValueError, TypeError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def score_for(rule: Curriculum, data: Dataset, named: str | None) -> str | None:
+    """The score column that a curriculum goes by: the one named, or else the first one of the data.
+
+    Raises:
+        typer.BadParameter: the column is not in the data, or the data has no score.
+    """
+    from hf_curriculum.provenance import read_provenance
+
+    known = list(read_provenance(data))
+    if named is not None and named not in data.column_names:
+        raise typer.BadParameter(
+            f"The data has no column {named!r}. Its scores are {known}.", param_hint="--score-column"
+        )
+    if not rule.needs_scores:
+        return None
+    if named is None and not known:
+        raise typer.BadParameter(
+            f"None of {data.column_names} is recorded as a score. Name the column of numbers that it goes by.",
+            param_hint="--score-column",
+        )
+    return known[0] if named is None else named
+
+
+def above_zero(value: float | None) -> float | None:
+    """An option's number as it is: finite and more than 0, or not given.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value:g} was given; a number above 0 is needed.")
+    return value
+
+
+def say(result: str, facts: Any, as_json: bool) -> None:
+    """The result of a command on standard output: for people, or as JSON, where NaN and infinity are null."""
+    if as_json:
+        ascii_alone = not (sys.stdout.encoding or "").lower().startswith("utf")
+        result = json.dumps(_storable(facts), indent=1, ensure_ascii=ascii_alone, allow_nan=False)
+    typer.echo(result)
+
+
+def note(text: str) -> None:
+    """A line beside the result, on standard error."""
+    typer.echo(text, err=True)
+
+
+def suggest(*words: str | Path) -> None:
+    """Says which command comes next, as it can be typed."""
+    note("next: " + " ".join(["hf-curriculum", *(shlex.quote(str(word)) for word in words)]))
+
+
+def in_split(split: str) -> tuple[str, ...]:
+    """The option that says so, for a command that comes next; none for what it takes by itself."""
+    return () if split == WITHOUT_SPLITS else ("--split", split)
+
+
+def plainly(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose errors are said in a line, with exit status 1, and without a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a caption may hold what a terminal's encoding does not
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough: typer ends quietly
+            raise
+        except (ValueError, OSError, ImportError) as error:
+            fail(error)
+
+    return run
+
+
+def fail(error: Exception) -> NoReturn:
+    """Says an error in a line and ends with exit status 1."""
+    note(f"Error: {error}")
+    raise typer.Exit(1) from error
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _storable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table whose columns stand under each other.
+
+    Args:
+        head: names of the columns.
+        rows: cells; control characters become spaces, so that a caption cannot write over the terminal.
+        left: so many columns stand to the left, the others to the right; a last column beyond is text.
+
+    Example:
+        >>> print(lines_of(["score", "min"], [["noun_count", "3"]]))
+        score       min
+        noun_count    3
+    """
+    table = [[one_line(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    )
+
+
+def score_table(splits: Mapping[str, Any]) -> str:
+    """Every score of every split in a line.
+
+    Args:
+        splits: `describe_scores(dataset)["splits"]`.
+    """
+    several = len(splits) > 1
+    head = (["split"] if several else []) + ["score", "by", "easy"]
+    numbers = ["scored", "unscored", "min", "25 %", "median", "75 %", "max"]
+    rows = []
+    for split, told in splits.items():
+        for column, facts in told["scores"].items():
+            made = facts["provenance"]
+            per_image = f", {made['per_image']} per image" if made["per_image"] else ""
+            marks = [facts[name] for name in ("min", "q25", "median", "q75", "max")]
+            rows.append(
+                ([split] if several else [])
+                + [column, f"{made['scorer']}{per_image}", made["easy"]]
+                + [f"{facts['rows'] - facts['unscored']:,}", f"{facts['unscored']:,}"]
+                + ["–" if mark is None else f"{mark:.4g}" for mark in marks]
+            )
+    return lines_of(head + numbers, rows, left=len(head))
+
+
+def complete_scorer(incomplete: str) -> list[str]:
+    """Names of scorers that begin so."""
+    return _beginning(SCORERS, incomplete)
+
+
+def complete_curriculum(incomplete: str) -> list[str]:
+    """Names of curricula that begin so."""
+    return _beginning(CURRICULA, incomplete)
+
+
+def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Score columns that begin so, of the data set that the command line names."""
+    # Behind an unfinished option the arguments are not sorted out yet.
+    for given in (ctx.params.get("dataset"), *ctx.args):
+        try:
+            told = json.loads((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
+            names = dict.fromkeys(name for split in told["splits"].values() for name in split["scores"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # no such data set, or a file that the command itself will say is damaged
+        return _beginning(names, incomplete)
+    return []
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

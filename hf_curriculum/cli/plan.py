@@ -1,0 +1,67 @@
+"""`hf-curriculum plan`: what will be shown when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_curriculum.cli.common import (
+    BATCH_SIZE,
+    AsJson,
+    above_zero,
+    complete_column,
+    complete_curriculum,
+    in_split,
+    load_split,
+    named_curriculum,
+    note,
+    plainly,
+    say,
+    score_for,
+    suggest,
+)
+
+
+@plainly
+def plan_command(
+    dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
+    curriculum: Annotated[
+        str,
+        typer.Argument(help="Name, file, JSON or YAML of a curriculum.", autocompletion=complete_curriculum),
+    ] = "phases",
+    score_column: Annotated[
+        str | None,
+        typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per optimizer step of all processes.", min=1)] = BATCH_SIZE,
+    split: Annotated[str, typer.Option(help="The split to plan for, where there are several.")] = "train",
+    epochs: Annotated[
+        float | None,
+        typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a curriculum would show when, and what it costs beside its i.i.d. control.
+
+    `train` holds out a part for validation first, so its own plan has fewer examples.
+    """
+    from hf_curriculum.planning.plan import make_plan
+    from hf_curriculum.training.setup import rank_training_data
+
+    rule = named_curriculum(curriculum, "CURRICULUM")
+    data = load_split(dataset, split)
+    ranking = rank_training_data(data, rule, score_for(rule, data, score_column), None)
+    made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
+    say(made.describe(), made.to_dict(), as_json)
+    if figure is not None:
+        from hf_curriculum.reporting.figures.growth import plan_growth
+
+        plan_growth(made).savefig(figure)
+        note(f"drawn in {figure}")
+    named = {"--score-column": score_column, "--epochs": None if epochs is None else f"{epochs:g}"}
+    named["--batch-size"] = None if batch_size == BATCH_SIZE else str(batch_size)
+    given = [word for option, value in named.items() if value is not None for word in (option, value)]
+    suggest("train", dataset, "run", "--curriculum", curriculum, *given, *in_split(split))

@@ -1,0 +1,41 @@
+"""`hf-curriculum push`: scored data on the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hf_curriculum.cli.common import AsJson, complete_column, fail, load_whole, plainly, say
+
+
+@plainly
+def push_command(
+    dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
+    repo_id: Annotated[str, typer.Argument(help="Where to, as me/name.")],
+    num_buckets: Annotated[
+        int | None, typer.Option(help="Also write so many buckets, easiest first, each a configuration to stream.")
+    ] = None,
+    score_column: Annotated[
+        str | None, typer.Option(help="The score that the buckets are cut by.", autocompletion=complete_column)
+    ] = None,
+    cut: Annotated[
+        Literal["rank", "value"], typer.Option(help="Buckets of equal size, or equal scores in one bucket.")
+    ] = "rank",
+    private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
+    license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
+    thumbnails: Annotated[bool, typer.Option(help="Show small pictures on the card.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""
+    from hf_curriculum.hub.errors import HubError
+    from hf_curriculum.hub.push import push_scored
+
+    data = load_whole(dataset)
+    options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "license": license}
+    try:
+        made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options)
+    except HubError as error:
+        fail(error)
+    say(f"pushed: {made.repo_url}", {"repository": str(made.repo_url), "commit": made.oid}, as_json)

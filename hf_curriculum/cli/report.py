@@ -1,0 +1,51 @@
+"""`hf-curriculum report`: a page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_curriculum.cli.common import AsJson, load_split, plainly, say, suggest
+
+
+@plainly
+def report_command(
+    run: Annotated[Path, typer.Argument(help="The folder that a run was trained into, or one checkpoint.")],
+    output: Annotated[Path | None, typer.Argument(help="Folder for the page; RUN/report, if not given.")] = None,
+    control: Annotated[
+        list[str] | None, typer.Option(help="A run to draw beside it, as FOLDER or NAME=FOLDER. May be repeated.")
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="The scored data it was trained on: adds its scores and both their ends.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The split it was trained on, where there are several.")] = "train",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",
+    as_json: AsJson = False,
+) -> None:
+    """Write a page about a run: plan, decisions, validation curves beside its controls."""
+    from hf_curriculum.training.publishing import training_report
+
+    controls: dict[str, Path] = {}
+    for given in control or []:
+        name, folder = _named(given)
+        if name in controls:
+            raise typer.BadParameter(
+                f"Two controls are called {name!r}, and one would hide the other. Name them: --control NAME={folder}",
+                param_hint="--control",
+            )
+        controls[name] = folder
+    data = None if dataset is None else load_split(dataset, split)
+    page = training_report(run, controls=controls, dataset=data, title=title).write(output or run / "report")
+    say(f"page: {page}", {"page": str(page)}, as_json)
+    if (run / "model").is_dir():
+        suggest("evaluate", run / "model")
+
+
+def _named(given: str) -> tuple[str, Path]:
+    """A run's name and folder, from FOLDER or NAME=FOLDER."""
+    name, equals, folder = given.partition("=")
+    if equals and not Path(given).exists():
+        return name, Path(folder)
+    return Path(given).resolve().name, Path(given)

@@ -1,0 +1,167 @@
+"""`hf-curriculum score`: score columns, on one machine or many."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, suggest
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+_Source = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of pictures with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
+        "caption), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
+    ),
+]
+_Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
+_Scorers = Annotated[
+    list[str],
+    typer.Option(
+        help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
+        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes behind them.',
+        autocompletion=complete_scorer,
+    ),
+]
+_PerImage = Annotated[
+    Literal["max", "min", "mean"] | None,
+    typer.Option(help="Give all captions of an image one score: the largest, smallest or mean of theirs."),
+]
+_FitOn = Annotated[
+    str | None, typer.Option(help="The split that scorers learn from which need a corpus: `train`, if not given.")
+]
+_SideFile = Annotated[
+    Path | None, typer.Option(help="Write the scores alone into this Parquet file, for `load_scores`.")
+]
+_Images = Annotated[
+    str | None, typer.Option(help="The folder of a caption file's pictures, or `none` to load text alone.")
+]
+_Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`. May be "
+        "repeated, for `caption` too, where captions stand in several columns."
+    ),
+]
+_CheckImages = Annotated[bool, typer.Option(help="Decode each picture first, and leave out rows that cannot be read.")]
+_NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
+_PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
+_Parts = Annotated[
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+]
+
+
+@plainly
+def score_command(
+    source: _Source,
+    output: _Output = None,
+    scorer: _Scorers = ["noun_count"],  # noqa: B006
+    per_image: _PerImage = None,
+    fit_on: _FitOn = None,
+    side_file: _SideFile = None,
+    images: _Images = None,
+    column: _Column = None,
+    check_images: _CheckImages = True,
+    num_proc: _NumProc = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
+    part_rows: _PartRows = 10_000,
+    parts: _Parts = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add score columns to captioned pictures and save them with their provenance.
+
+    An interrupted run goes on with what is missing when the same command is given again.
+
+    On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...` or `torchrun`, with OUTPUT on a
+    disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
+    result. `--no-check-images` spares each process decoding all pictures first: those that cannot be read get NaN.
+    """
+    from hf_curriculum.data.load import load_captioned
+    from hf_curriculum.scored_data import refuse_hidden_splits
+    from hf_curriculum.scorers.registry import scorer_from
+    from hf_curriculum.scoring.distributed import add_scores_sharded, launched
+
+    aim = output or side_file
+    if aim is None:
+        raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
+    try:
+        scorers = [scorer_from(given) for given in scorer]
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+    folder = parts or aim.with_name(f"{aim.name}.parts")
+    rank, world_size = launched()
+    if not overwrite and (output / "scores.json" if output else side_file).exists():
+        if rank == 0:
+            raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+        return
+    if output is not None:
+        _refuse_other_content(output)
+    if fit_on is not None and not any(made.needs_fit for made in scorers):
+        raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
+    pictures = {"images": False if images == "none" else images, "check_images": check_images}
+    data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **pictures)
+    if output is not None:
+        refuse_hidden_splits(data, output)
+    options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
+    options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
+    scored = add_scores_sharded(data, scorers, folder, **options)
+    if scored is None:
+        note(f"process {rank} of {world_size}: its share is done")
+        return
+    _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
+    if parts is None:
+        shutil.rmtree(folder)
+
+
+def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
+    """Our names of columns to theirs, as `load_captioned` takes them; of `caption` there may be several."""
+    named: dict[str, list[str]] = {}
+    for pair in given or []:
+        ours, equals, theirs = pair.partition("=")
+        if not (ours and equals and theirs):
+            raise typer.BadParameter(f"{pair!r} is not OURS=THEIRS, as in caption=text.", param_hint="--column")
+        named.setdefault(ours, []).append(theirs)
+    return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
+
+
+def _refuse_other_content(output: Path) -> None:
+    """Refuses a place where data could not be saved, or would lie among somebody's own files."""
+    from hf_curriculum.data.load import SAVED_FILES
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file, and the scored data set is a folder. Name another.")
+    names = sorted(entry.name for entry in output.iterdir()) if output.is_dir() else []
+    if any(name in (*SAVED_FILES, FILE_NAME) or name.startswith("data-") for name in names):
+        return  # a saved data set, or one whose saving was cut short
+    others = [name for name in names if name != "README.md" and not name.startswith(".")]
+    if others:
+        raise ValueError(
+            f"{output} holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)}), and the scored data "
+            "would lie among them. Name a folder of its own."
+        )
+
+
+def _save_and_print(
+    scored: Dataset | DatasetDict, names: list[str], output: Path | None, side_file: Path | None, as_json: bool
+) -> None:
+    from hf_curriculum.cli.common import score_table
+    from hf_curriculum.scored_data import describe_scores, save_scored
+    from hf_curriculum.scoring.join import save_scores
+
+    if side_file is not None:  # first: if rows cannot be told apart, that is known before pictures are written
+        save_scores(scored, side_file, columns=names)
+    if output is not None:
+        save_scored(scored, output)
+    told = describe_scores(scored)
+    say(score_table(told["splits"]), told, as_json)
+    note(f"saved to {' and '.join(str(place) for place in (output, side_file) if place)}")
+    if output is not None:
+        suggest("inspect", output, "--html", output.with_name(f"{output.name}-page"))

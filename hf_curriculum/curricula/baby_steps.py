@@ -1,0 +1,208 @@
+"""Baby steps: the next bucket is merged in when training on the pool no longer helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
+from hf_curriculum.planning.curriculum import (
+    Budget,
+    Curriculum,
+    Log,
+    Observed,
+    Signal,
+    check_length,
+    epochs_of,
+    num_draws,
+)
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.signals import (
+    at_least,
+    improves,
+    is_greater_better,
+    metric_name,
+    metric_value,
+    refuse_partial_batches,
+    whole_steps,
+)
+from hf_curriculum.planning.stage import Stage
+
+
+@dataclass(frozen=True)
+class BabySteps(Curriculum):
+    """Trains on the easiest bucket until a validation metric stands still, then merges the next one into the pool.
+
+    A round is one pass over the pool, rounded up to whole optimizer steps, and ends with an evaluation. When the
+    metric has not improved for `patience` passes the next bucket joins, and the count and the best value start anew.
+    The run is as long as its budget, the last rounds being on everything. So that the budget always suffices, a bucket
+    that has waited too long is forced in: early enough for it and every later one to have `min_epochs` passes of
+    their pools.
+
+    Args:
+        num_buckets: buckets, easiest first.
+        patience: passes over the pool without improvement before the next bucket joins.
+        metric: a metric that `evaluate()` returns, such as "loss" or "cider".
+        greater_is_better: whether it should rise; None: a loss should fall, anything else rise.
+        min_delta: by how much a value must be better to count as an improvement, in the metric's unit.
+        min_epochs: passes over its pool that the budget keeps free for each bucket that has not joined yet.
+        cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
+        thresholds: the inner cuts as scores, with `cut="value"`; see `Phases`.
+        epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
+        examples: the budget in examples.
+        stop: whether the run ends early, once everything is in the pool and `patience` has run out again.
+        easy: see `Curriculum`.
+        unscored: see `Curriculum`.
+        partial_batches: only `"stream"` is possible.
+
+    Raises:
+        ValueError: an argument is out of range, or the budget is too small to show every bucket.
+
+    Source: Zhang et al. 2022 (Simi-CL) §3.2, after Spitkovsky et al. 2010; 5 buckets for COCO, 3 for Flickr30k. The
+        patience is not published; what becomes of the best value, and the rule that forces buckets in, are ours.
+
+    Example:
+        >>> BabySteps(num_buckets=5, patience=3, metric="cider").to_dict()
+        {'type': 'baby_steps', 'num_buckets': 5, 'metric': 'cider'}
+    """
+
+    type: ClassVar[str] = "baby_steps"
+
+    num_buckets: int = 4
+    patience: int = 3
+    metric: str = "loss"
+    greater_is_better: bool | None = None
+    min_delta: float = 0.0
+    min_epochs: float = 1.0
+    cut: Cut = "rank"
+    thresholds: tuple[float, ...] | None = None
+    epochs: float | None = None
+    examples: int | None = None
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._choice("cut", ("rank", "value"))
+        if self.thresholds is not None:
+            object.__setattr__(self, "thresholds", tuple(self.thresholds))
+        at_least(
+            "BabySteps",
+            num_buckets=(self.num_buckets, 2),
+            patience=(self.patience, 1),
+            min_delta=(self.min_delta, 0),
+            min_epochs=(self.min_epochs, 0),
+        )
+        refuse_partial_batches("BabySteps", self.partial_batches)
+        check_length(self)
+
+    @property
+    def signal(self) -> Signal:
+        """A metric of `evaluate()`."""
+        return "metrics"
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The budget in passes over all examples."""
+        return epochs_of(self, budget, len(ranking))
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
+        """The budget in optimizer steps: all of them are taken, unless `stop`."""
+        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage per round."""
+        buckets = self._buckets(ranking)
+        deadlines, batch = self._deadlines(buckets, ranking, budget), budget.global_batch_size
+        total = self.declared_steps(ranking, budget)
+        stages = []
+        for number, bucket, first, behind, decides in self._rounds(buckets, [*deadlines[1:], total], batch, log):
+            end = buckets.ends[bucket]
+            rule = "all" if bucket == self.num_buckets - 1 else f"buckets 1 to {bucket + 1}" if bucket else "bucket 1"
+            draws = (behind - first) * batch
+            stages.append(Stage(number, f"round {number + 1}", rule, ((0, end),), draws, decides=decides))
+        return tuple(stages)
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """Stay with the pool, merge the next bucket because the metric stands still, or because it is time."""
+        bucket = log[-1]["bucket"] if log else 0
+        value = metric_value(observed.metrics, self.metric, "BabySteps")
+        greater = is_greater_better(self.metric, self.greater_is_better)
+        since = [entry for entry in log if entry["pool_of"] == bucket]
+        best = since[-1]["best"] if since else None
+        better = improves(value, best, greater, self.min_delta)
+        waited = 0 if better else (since[-1]["without_improvement"] if since else 0) + 1
+        last = self.num_buckets - 1
+        decision = "stay"
+        if bucket == last:
+            decision = "stop" if waited >= self.patience else "stay"
+        elif waited >= self.patience:
+            decision = "merge"
+        elif observed.step >= self._deadlines(self._buckets(ranking), ranking, budget)[bucket + 1]:
+            decision = "forced"
+        return {
+            "decision": decision,
+            "bucket": bucket + (decision in ("merge", "forced")),
+            "pool_of": bucket,
+            "metric": self.metric,
+            "value": value,
+            # The last value that was an improvement, so that small ones add up.
+            "best": value if better else best,
+            "without_improvement": waited,
+        }
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """By which steps the buckets are forced in."""
+        buckets = self._buckets(ranking)
+        deadlines = self._deadlines(buckets, ranking, budget)[1:]
+        sizes = ", ".join(f"{size:,}" for size in buckets.sizes)
+        return (
+            f"a decision on {self.metric!r} after each pass over the pool; buckets of {sizes} examples",
+            "forced in at the latest: "
+            + ", ".join(f"bucket {number} after step {step:,}" for number, step in enumerate(deadlines, start=2)),
+        )
+
+    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """The metric never improves, and buckets join as soon as they can; or always, and all are forced in."""
+        name = metric_name(self.metric)
+        sign = 1.0 if is_greater_better(self.metric, self.greater_is_better) else -1.0
+        step = sign * (self.min_delta + 1.0)
+        return {"soonest": lambda k: {name: 0.0}, "latest": lambda k: {name: k * step}}
+
+    def _buckets(self, ranking: Ranking) -> Buckets:
+        return cut_buckets(ranking, self.num_buckets, self.cut, thresholds=self.thresholds)
+
+    def _deadlines(self, buckets: Buckets, ranking: Ranking, budget: Budget) -> list[int]:
+        """The last step after which each bucket can join, if it and those behind it are to have their passes."""
+        total = self.declared_steps(ranking, budget)
+        needed = [whole_steps(self.min_epochs * end, budget.global_batch_size) for end in buckets.ends]
+        deadlines = [total - sum(needed[number:]) for number in range(self.num_buckets)]
+        if deadlines[0] < 0:
+            raise ValueError(
+                f"BabySteps has a budget of {total:,} steps, but {self.min_epochs:g} passes over each of its "
+                f"{self.num_buckets} pools take {sum(needed):,}: the hardest bucket would never be shown for long "
+                "enough. Give it more epochs, or use fewer buckets or a smaller min_epochs."
+            )
+        return deadlines
+
+    def _rounds(
+        self, buckets: Buckets, limits: list[int], batch: int, log: Log
+    ) -> Iterator[tuple[int, int, int, int, bool]]:
+        """(number, bucket, first step, step behind the last, whether a decision follows) of each settled round.
+
+        Args:
+            buckets: the buckets.
+            limits: the step after which training on each bucket's pool has to end; the last is the run's end.
+            batch: examples per step.
+            log: the decisions.
+        """
+        bucket, step, last, total = 0, 0, self.num_buckets - 1, limits[-1]
+        for number in range(len(log) + 1):
+            if bucket == last and not self.stop:
+                yield number, bucket, step, total, False
+                return
+            behind = min(step + whole_steps(buckets.ends[bucket], batch), limits[bucket])
+            stopped = number < len(log) and log[number]["decision"] == "stop"
+            yield number, bucket, step, behind, behind < total and not stopped
+            if stopped or behind >= total or number == len(log):
+                return
+            step, bucket = behind, log[number]["bucket"]

@@ -1,0 +1,72 @@
+"""Controls of a curriculum, each as long as the curriculum itself."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Literal
+
+from hf_curriculum.curricula.filter import Filter
+from hf_curriculum.curricula.guidance import AdaptiveGuidance, GuidanceSchedule
+from hf_curriculum.curricula.iid import IID
+from hf_curriculum.curricula.phases import Phases
+from hf_curriculum.curricula.weighted import Weighted
+from hf_curriculum.planning.curriculum import Curriculum
+from hf_curriculum.planning.plan import Plan, bind
+from hf_curriculum.planning.ranking import rank_scores
+
+
+def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
+    """A control that draws as many examples, in as many optimizer steps, as a plan.
+
+    Two more controls need no rule of their own: an order at random, and one matched for length, are the same
+    curriculum over the columns that `shuffle_scores` adds, and so as long as it.
+
+    Args:
+        plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
+        kind: `"iid"`: shuffled passes over everything; `"hard_first"`: the same rule with the hard end called easy.
+
+    Raises:
+        ValueError: the kind is unknown, the rule has no hard end to begin with, or is not as long from there.
+
+    Example:
+        >>> import numpy as np
+        >>> plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+        >>> control_of(plan, "iid").to_dict()
+        {'type': 'iid', 'examples': 12}
+    """
+    rule = plan.curriculum
+    if kind == "iid":
+        same = {"unscored": rule.unscored, "batches": rule.batches, "partial_batches": rule.partial_batches}
+        return IID(examples=(plan.num_draws - plan.num_filled) // plan.layout.unit, **same)
+    if kind != "hard_first":
+        raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
+    if not rule.needs_scores or isinstance(rule, (GuidanceSchedule, AdaptiveGuidance, Weighted)):
+        raise ValueError(
+            f"{type(rule).__name__} has no hard end to begin with: it does not go from easy to hard by a score. "
+            "Compare it with 'iid'."
+        )
+    easy = "high" if plan.ranking.easy == "low" else "low"
+    flipped, ranking = replace(_turned(rule), easy=easy), plan.ranking
+    turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
+    turned = replace(turned, columns=ranking.columns)
+    steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
+    if steps == plan.max_steps:
+        return flipped
+    if not isinstance(rule, Phases):
+        raise ValueError(
+            f"{type(rule).__name__} takes {plan.max_steps:,} steps, and with the hard end first {steps:,}: buckets by "
+            "value are not the same from both ends. Use cut='rank'."
+        )
+    # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
+    ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
+    lengths = tuple(behind - first for first, behind in itertools.pairwise(ends))
+    return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
+
+
+def _turned(rule: Curriculum) -> Curriculum:
+    """The rule with its cuts by value in the order in which they come from the other end."""
+    if isinstance(rule, Filter):
+        return replace(rule, then=_turned(rule.then))
+    cuts = getattr(rule, "thresholds", None)
+    return rule if cuts is None else replace(rule, thresholds=cuts[::-1])

@@ -1,0 +1,183 @@
+"""Growing pools: the share of examples that may be drawn is a function of the step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
+from hf_curriculum.planning.ranking import Ranking, require_spread
+from hf_curriculum.planning.stage import Stage
+from hf_curriculum.rng import hash64, hash_below, mix64
+
+_GRID = 30
+"""Shares are rounded to multiples of 2^-30, so that another machine's last bit of a logarithm moves no example."""
+
+
+@dataclass(frozen=True)
+class Growing(Curriculum):
+    """Draws evenly from the easiest share of the examples, a share that grows with every step.
+
+    With x the part of the run that lies behind, x/a capped at 1, and b the initial share, the share is
+
+    | function | share of examples | source |
+    |---|---|---|
+    | `"competence"` | (x/a · (1 − b^p) + b^p)^(1/p) | Platanios et al. 2019, eq. 7: p = 1 linear, p = 2 square root |
+    | `"polynomial"` | b + (1 − b) · (x/a)^p | Wu et al. 2021: p = 1 linear, 2 quadratic, ½ root |
+    | `"logarithmic"` | b + (1 − b) · (1 + 0.1 · ln(x/a + e^−10)) | Wu et al. 2021 |
+    | `"exponential"` | b + (1 − b) · (e^(10·x/a) − 1) / (e^10 − 1) | Wu et al. 2021 |
+    | `"step"` | b until x = a, then everything | Wu et al. 2021 |
+    | `"geometric"` | b · r^⌊x/s⌋ | Hacohen & Weinshall 2019, fixed exponential pacing |
+
+    rounded to whole examples, never less than one and never more than all. Draws are independent, so an example may
+    come again before another has come. Like `IID`, it takes its length from the training arguments if none is given.
+
+    Args:
+        function: which of the above.
+        initial: b, the share at the first step.
+        full_at: a, the part of the run after which everything may be drawn; not for `"geometric"`.
+        power: p.
+        increase: r, for `"geometric"`.
+        every: s, the part of the run between two increases, for `"geometric"`.
+        epochs: passes over the data set that the run is as long as.
+        examples: examples to draw, in place of `epochs`.
+        easy: see `Curriculum`.
+        unscored: see `Curriculum`.
+        partial_batches: see `Curriculum`; there are no passes here, and every batch is full.
+
+    Raises:
+        ValueError: an argument is out of range, or (in a plan) all scores are equal.
+
+    Example:
+        >>> [round(Growing(initial=0.01).share(x), 2) for x in (0, 0.25, 1)]
+        [0.01, 0.5, 1.0]
+    """
+
+    type: ClassVar[str] = "growing"
+
+    function: Literal["competence", "polynomial", "logarithmic", "exponential", "step", "geometric"] = "competence"
+    initial: float = 0.01
+    full_at: float = 1.0
+    power: float = 2.0
+    increase: float = 2.0
+    every: float = 0.1
+    epochs: float | None = None
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._choice("function", tuple(_SHARES))
+        check_length(self)
+        for name, low, high in (
+            ("initial", 0, 1),
+            ("full_at", 0, 1),
+            ("power", 0, math.inf),
+            ("increase", 1, math.inf),
+            ("every", 0, 1),
+        ):
+            value = getattr(self, name)
+            if not low < value <= high:
+                raise ValueError(
+                    f"Growing({name}={value}) is not possible; {name} is more than {low}"
+                    + (f" and at most {high}." if high < math.inf else ".")
+                )
+        if self.partial_batches == "keep":
+            raise ValueError("Growing(partial_batches='keep') is not possible: it has no passes that could end.")
+
+    def share(self, progress: float) -> float:
+        """The share of examples that may be drawn, more than 0 and at most 1, when `progress` (0 … 1) is behind."""
+        share = _SHARES[self.function](self, min(1.0, progress / self.full_at), progress, math)
+        return min(1.0, max(0.0, share))
+
+    def grid_shares(self, progress: np.ndarray) -> np.ndarray:
+        """`share` of each element in units of 2^-30, rounded, int64."""
+        shares = _SHARES[self.function](self, np.minimum(1.0, progress / self.full_at), progress, np)
+        units = np.clip(shares, 0.0, 1.0) * (1 << _GRID)
+        rounded = np.rint(units).astype(np.int64)
+        # NumPy's powers may differ from Python's in the last bits: near a half, where these decide, ask Python.
+        for place in np.flatnonzero(np.abs(units - np.floor(units) - 0.5) < 1e-3):
+            rounded[place] = round(self.share(float(progress[place])) * (1 << _GRID))
+        return rounded
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The run's length in passes over the data set."""
+        return epochs_of(self, budget, len(ranking))
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage whose pool grows."""
+        size = len(ranking)
+        if size > 1 and self.initial < 1:
+            require_spread(ranking, "the easiest share")
+        draws, batch = num_draws(self, budget, size), budget.global_batch_size
+        rule = f"easiest {100 * self.share(0):.3g} % to {100 * self.share(1):.3g} %"
+        return (GrowingStage(0, "growing", rule, ((0, size),), draws, growth=self, batch_size=batch),)
+
+
+@dataclass(frozen=True)
+class GrowingStage(Stage):
+    """Independent draws from the first n ranks, n a function of the step; a pure function of (key, slot).
+
+    Args:
+        growth: the rule.
+        batch_size: the global batch size.
+    """
+
+    growth: Growing = field(kw_only=True)
+    batch_size: int = field(kw_only=True)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the stage."""
+        return -(-self.num_draws // self.batch_size)
+
+    @property
+    def num_slots(self) -> int:
+        """Places in the stream: every one holds an example."""
+        return self.num_draws
+
+    def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
+        """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""
+        shares = self.growth.grid_shares(np.atleast_1d(step) / self.num_steps)
+        pools = np.maximum(1, (shares * self.pool_size + (1 << _GRID - 1)) >> _GRID)
+        return pools if np.ndim(step) else int(pools[0])
+
+    def pools(self) -> list[tuple[int, int, int]]:
+        """(first slot, last slot, pool) at about 50 places of the stage."""
+        size = self.batch_size
+        steps = sorted({int(place) for place in np.linspace(0, self.num_steps, 51)})
+        return [
+            (first * size, min(behind * size, self.num_slots) - 1, self.pool_at(first))
+            for first, behind in itertools.pairwise(steps)
+        ]
+
+    def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
+        """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
+        size = self.batch_size
+        pools = self.pool_at(np.arange(start // size, -(-stop // size)))
+        first = start // size * size
+        bounds = np.repeat(pools, size)[start - first : stop - first]
+        return self._within(hash_below(hash64(np.arange(start, stop), mix64(key, self.number)), bounds))
+
+
+def _increases(rule: Growing, progress: float | np.ndarray, m: ModuleType) -> float | np.ndarray:
+    """How often the share has been increased: no oftener than it takes to reach everything, for powers overflow."""
+    enough = math.ceil(-math.log(rule.initial) / math.log(rule.increase)) + 1
+    return np.minimum(m.floor(progress / rule.every + 1e-9), enough)
+
+
+_SHARES: dict[str, Callable[[Growing, float | np.ndarray, float | np.ndarray, ModuleType], float | np.ndarray]] = {
+    "competence": lambda g, x, _, m: (x * (1 - g.initial**g.power) + g.initial**g.power) ** (1 / g.power),
+    "polynomial": lambda g, x, _, m: g.initial + (1 - g.initial) * x**g.power,
+    "logarithmic": lambda g, x, _, m: g.initial + (1 - g.initial) * (1 + 0.1 * m.log(x + math.exp(-10))),
+    "exponential": lambda g, x, _, m: g.initial + (1 - g.initial) * m.expm1(10 * x) / math.expm1(10),
+    "step": lambda g, x, _, m: g.initial + (1 - g.initial) * (x >= 1),
+    # A billionth is added before rounding down, so that 0.3 / 0.1 is three whole intervals.
+    "geometric": lambda g, _, progress, m: g.initial * float(g.increase) ** _increases(g, progress, m),
+}
+"""Share by function, of (rule, x/a capped at 1, x, `math` for a number or `numpy` for an array)."""

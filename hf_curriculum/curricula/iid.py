@@ -1,0 +1,52 @@
+"""The control: every example at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.stage import Stage
+
+
+@dataclass(frozen=True)
+class IID(Curriculum):
+    """Independent and identically distributed training: shuffled passes over all examples.
+
+    The one curriculum that takes its length from `num_train_epochs` or `max_steps` where it is not given here.
+
+    Args:
+        epochs: passes over the data set.
+        examples: examples to draw, in place of `epochs`: a control at equal cost.
+        easy: see `Curriculum`.
+        unscored: see `Curriculum`.
+        partial_batches: see `Curriculum`.
+
+    Raises:
+        ValueError: both lengths are given, or one is not positive.
+
+    Example:
+        >>> IID(epochs=8).to_dict()
+        {'type': 'iid', 'epochs': 8}
+    """
+
+    type: ClassVar[str] = "iid"
+    needs_scores: ClassVar[bool] = False
+
+    epochs: float | None = None
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_length(self)
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """Passes over the data set."""
+        return epochs_of(self, budget, len(ranking))
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage."""
+        size = len(ranking)
+        draws = num_draws(self, budget, size)
+        return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self.batch_multiple(budget)),)

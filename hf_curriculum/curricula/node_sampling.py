@@ -1,0 +1,195 @@
+"""Node sampling: from random batches to batches of one class of object, as retrieval gets better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from hf_curriculum.planning.curriculum import (
+    Budget,
+    Curriculum,
+    Log,
+    Observed,
+    Signal,
+    check_length,
+    epochs_of,
+    num_draws,
+)
+from hf_curriculum.planning.groups import Groups, Kind
+from hf_curriculum.planning.node_batches import NodeStage
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.signals import at_least, metric_value, refuse_partial_batches, whole_steps
+from hf_curriculum.planning.stage import Stage
+
+_SLACK = 1e-12
+
+
+@dataclass(frozen=True)
+class NodeSampling(Curriculum):
+    """Contrastive batches that get harder: the more alike a batch's examples are, the harder its negatives.
+
+    At first every batch is random. Every `check_every` steps the model is evaluated; where its metric is at least
+    `threshold`, the share of random batches is multiplied by `decay`, and what it loses goes to batches whose examples
+    all belong to one node, each node in proportion to its examples. With k such refreshes behind, random batches have
+    the share decay^k. No refresh takes it below `floor`.
+
+    Args:
+        node_column: names the nodes of each row: a string, or a list of them (an example with two objects is in two).
+        metric: a metric that `evaluate()` returns, such as the accuracy of retrieval among held-out examples.
+        threshold: a refresh needs at least this value.
+        check_every: optimizer steps between two evaluations, the length of a round.
+        decay: α, more than 0 and less than 1.
+        floor: β, the share that random batches keep.
+        at_floor: `"stop"`: no refresh that would pass the floor; `"clamp"`: one last refresh, exactly to the floor.
+        min_examples: nodes with fewer examples are left out.
+        image_column: names the image of each row, if no image may come twice in a batch, where it would be its own
+            false negative; None allows it.
+        epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
+        examples: the budget in examples.
+        easy: not used.
+        unscored: not used.
+        partial_batches: only `"stream"` is possible.
+
+    Raises:
+        ValueError: an argument is out of range, or no node has `min_examples` examples.
+
+    Source: Srinivasan, Ren & Thomason 2023 (TOnICS) §3 and §4.2: 0.9, 0.9, every 5,000 steps, floor 0.2.
+
+    Example:
+        >>> NodeSampling(node_column="objects", metric="retrieval_accuracy").to_dict()
+        {'type': 'node_sampling', 'node_column': 'objects'}
+    """
+
+    type: ClassVar[str] = "node_sampling"
+    needs_scores: ClassVar[bool] = False
+
+    node_column: str = "nodes"
+    metric: str = "retrieval_accuracy"
+    threshold: float = 0.9
+    check_every: int = 5000
+    decay: float = 0.9
+    floor: float = 0.2
+    at_floor: Literal["stop", "clamp"] = "stop"
+    min_examples: int = 1
+    image_column: str | None = None
+    epochs: float | None = None
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._choice("at_floor", ("stop", "clamp"))
+        at_least("NodeSampling", check_every=(self.check_every, 1), min_examples=(self.min_examples, 1))
+        for name, value, highest in (("decay", self.decay, "less than 1"), ("floor", self.floor, "at most 1")):
+            if not 0 < value <= 1 or (name == "decay" and value == 1):
+                raise ValueError(f"NodeSampling({name}={value}) is not possible; {name} is more than 0 and {highest}.")
+        refuse_partial_batches("NodeSampling", self.partial_batches)
+        check_length(self)
+
+    @property
+    def signal(self) -> Signal:
+        """A metric of `evaluate()`."""
+        return "metrics"
+
+    @property
+    def reads(self) -> Mapping[str, Kind]:
+        """The nodes, and the images if none may come twice."""
+        images = {} if self.image_column is None else {self.image_column: "ids"}
+        return {self.node_column: "groups", **images}
+
+    def random_share(self, refreshes: int) -> float:
+        """The share of random batches after so many refreshes."""
+        share = self.decay**refreshes
+        return max(share, self.floor) if self.at_floor == "clamp" else share
+
+    def may_refresh(self, refreshes: int) -> bool:
+        """Whether another refresh is possible after so many."""
+        # A power may miss the floor by its last bits: 0.7² is less than 0.49 as Python has it.
+        if self.at_floor == "clamp":
+            return self.decay**refreshes > self.floor * (1 + _SLACK)
+        return self.decay ** (refreshes + 1) >= self.floor * (1 - _SLACK)
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The budget in passes over all examples."""
+        return epochs_of(self, budget, len(ranking))
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
+        """The budget in optimizer steps: all of them are taken."""
+        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage per round between two evaluations."""
+        total, batch = self.declared_steps(ranking, budget), budget.global_batch_size
+        groups, images = self._nodes(ranking), self._images(ranking)
+        stages = []
+        for number, refreshes in enumerate([0, *(entry["refreshes"] for entry in log)]):
+            first = number * self.check_every
+            open_ended = not self.may_refresh(refreshes)
+            behind = total if open_ended else min(first + self.check_every, total)
+            share = self.random_share(refreshes)
+            stages.append(
+                NodeStage(
+                    number,
+                    f"round {number + 1}",
+                    f"{100 * share:.4g} % random batches, others from one of {len(groups)} nodes",
+                    ((0, len(ranking)),),
+                    (behind - first) * batch,
+                    decides=behind < total,
+                    groups=groups,
+                    random_share=share,
+                    batch_size=batch,
+                    images=images,
+                )
+            )
+            if behind == total:
+                break
+        return tuple(stages)
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """Whether the sampling is refreshed."""
+        refreshes = log[-1]["refreshes"] if log else 0
+        value = metric_value(observed.metrics, self.metric, "NodeSampling")
+        # As float32, which metrics often are: 90 of 100 is 0.9 there, and less than 0.9 as Python has it.
+        enough = bool(np.float32(value) >= np.float32(self.threshold))
+        refreshed = enough and self.may_refresh(refreshes)
+        refreshes += refreshed
+        return {
+            "decision": "refresh" if refreshed else "stay",
+            "metric": self.metric,
+            "value": value,
+            "refreshes": refreshes,
+            "random_share": self.random_share(refreshes),
+        }
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """How far the share of random batches can fall, and how soon."""
+        most = 0
+        while self.may_refresh(most):
+            most += 1
+        checks = (self.declared_steps(ranking, budget) - 1) // self.check_every
+        return (
+            f"an evaluation every {self.check_every:,} steps, {checks:,} of them; at most {min(most, checks)} "
+            f"refreshes, to {100 * self.random_share(min(most, checks)):.4g} % random batches",
+        )
+
+    def _nodes(self, ranking: Ranking) -> Groups:
+        groups = ranking.columns[self.node_column].ranked(ranking.order, ranking.num_rows)
+        large = np.flatnonzero(groups.sizes >= self.min_examples)
+        if not len(large):
+            raise ValueError(
+                f"None of the {len(groups)} nodes of `{self.node_column}` has {self.min_examples:,} examples (the "
+                f"largest has {int(groups.sizes.max(initial=0)):,}), so no batch could come from one. Lower "
+                "min_examples."
+            )
+        return groups if len(large) == len(groups) else groups.keep(large)
+
+    def _images(self, ranking: Ranking) -> np.ndarray | None:
+        if self.image_column is None:
+            return None
+        groups = ranking.columns[self.image_column]
+        # A row without a name is an image of its own.
+        images = np.arange(len(groups), len(groups) + ranking.num_rows, dtype=np.int64)
+        images[groups.members] = np.repeat(np.arange(len(groups)), groups.sizes)
+        return images[ranking.order].astype(np.int32)

@@ -1,0 +1,128 @@
+"""Phases: the pool grows by one bucket at fixed times."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.stage import Stage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Phases(Curriculum):
+    """Trains on the easiest bucket first and adds the next one phase by phase.
+
+    Phase k draws from buckets 1 … k (`pools="cumulative"`, BabyLM, WSOD) or from bucket k alone (`"exclusive"`).
+
+    Args:
+        num_phases: number of buckets and of phases.
+        epochs_per_phase: passes over the phase's pool, one number for all phases or one per phase; fractions are fine.
+        cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
+        pools: `"cumulative"` or `"exclusive"`.
+        thresholds: the inner cuts as scores, easiest first, in place of quantiles; only with `cut="value"`.
+        steps_per_phase: optimizer steps per phase, in place of `epochs_per_phase`.
+        easy: see `Curriculum`.
+        unscored: see `Curriculum`.
+        partial_batches: see `Curriculum`.
+
+    Raises:
+        ValueError: an argument is out of range, or a phase's pool would be empty.
+
+    Source: Saha et al. 2024 (BabyLM) §3.3: 4 phases of 2 epochs by value, cumulative. Nebbia & Kovashka 2024 §3.4:
+        4 phases of 1 epoch by rank, cumulative. Ayyubi et al. 2023: exclusive.
+
+    Example:
+        >>> Phases(num_phases=4, epochs_per_phase=2, cut="value").to_dict()
+        {'type': 'phases', 'epochs_per_phase': 2, 'cut': 'value'}
+    """
+
+    type: ClassVar[str] = "phases"
+
+    num_phases: int = 4
+    epochs_per_phase: float | tuple[float, ...] = 1
+    cut: Cut = "rank"
+    pools: Literal["cumulative", "exclusive"] = "cumulative"
+    thresholds: tuple[float, ...] | None = None
+    steps_per_phase: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._choice("cut", ("rank", "value"))
+        self._choice("pools", ("cumulative", "exclusive"))
+        if self.num_phases < 1:
+            raise ValueError(
+                f"Phases(num_phases={self.num_phases}) is not possible; a curriculum has at least 1 phase."
+            )
+        for name in ("epochs_per_phase", "thresholds", "steps_per_phase"):
+            value = getattr(self, name)
+            if isinstance(value, Sequence):
+                object.__setattr__(self, name, tuple(value))
+        for name, values in (("epochs_per_phase", self._epochs()), ("steps_per_phase", self.steps_per_phase)):
+            if values is None:
+                continue
+            if len(values) != self.num_phases:
+                raise ValueError(f"{name}={values} has {len(values)} numbers for {self.num_phases} phases.")
+            if not all(0 < value < math.inf for value in values):
+                raise ValueError(f"{name}={values} has a phase of no length; each needs a number more than 0.")
+        if self.steps_per_phase is not None and self.epochs_per_phase != 1:
+            raise ValueError("Both epochs_per_phase and steps_per_phase were given; a phase has one length. Drop one.")
+
+    def _epochs(self) -> tuple[float, ...]:
+        if isinstance(self.epochs_per_phase, tuple):
+            return self.epochs_per_phase
+        return (self.epochs_per_phase,) * self.num_phases
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The phases' epochs added up; from steps, what so many steps are in epochs of all examples."""
+        if self.steps_per_phase is not None:
+            return sum(self.steps_per_phase) * budget.global_batch_size / len(ranking)
+        return sum(self._epochs())
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage per phase."""
+        buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
+        self._warn_of_empty_buckets(buckets, ranking)
+        stages = []
+        for number, (start, stop) in enumerate(buckets.slices()):
+            first = 0 if self.pools == "cumulative" else start
+            size = stop - first
+            if self.steps_per_phase is not None:
+                draws = self.steps_per_phase[number] * budget.global_batch_size
+            else:
+                draws = max(int(self._epochs()[number] * size + 0.5), 1)
+            rule = self._rule(buckets, number, ranking)
+            pool, multiple = ((first, stop),), self.batch_multiple(budget)
+            stages.append(Stage(number, f"phase {number + 1}", rule, pool, draws, multiple))
+        return tuple(stages)
+
+    def _rule(self, buckets: Buckets, number: int, ranking: Ranking) -> str:
+        """Which examples phase `number` may draw, in words."""
+        name, upto = ranking.name or "score", "≤" if ranking.easy == "low" else "≥"
+        last = number == self.num_phases - 1
+        if self.cut == "value":
+            after = f"{name} {upto} {buckets.thresholds[number]:.4g}" if not last else "all"
+            if self.pools == "cumulative" or number == 0:
+                return after
+            beyond = "not " + f"{name} {upto} {buckets.thresholds[number - 1]:.4g}"
+            return beyond if last else f"{after}, {beyond}"
+        share = [f"{100 * k / self.num_phases:.4g} %" for k in range(self.num_phases + 1)]
+        if self.pools == "cumulative" or number == 0:
+            return "all" if last else f"easiest {share[number + 1]}"
+        return f"easiest {share[number]} to {share[number + 1]}"
+
+    def _warn_of_empty_buckets(self, buckets: Buckets, ranking: Ranking) -> None:
+        empty = [str(number + 1) for number, size in enumerate(buckets.sizes) if size == 0]
+        if empty and self.pools == "cumulative":
+            logger.warning(
+                f"Bucket {', '.join(empty)} of {self.num_phases} by value holds no example, because one value of "
+                f"`{ranking.name or 'the score'}` spans more than a bucket: that phase adds nothing new. "
+                "Fewer phases, other thresholds, or cut='rank' would."
+            )

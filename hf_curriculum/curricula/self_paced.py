@@ -1,0 +1,154 @@
+"""Self-paced learning: the model's own losses say what it is ready for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hf_curriculum.planning.curriculum import (
+    Budget,
+    Curriculum,
+    Log,
+    Observed,
+    Signal,
+    check_length,
+    epochs_of,
+    num_draws,
+)
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.signals import at_least, refuse_partial_batches, whole_steps
+from hf_curriculum.planning.stage import Stage
+
+
+@dataclass(frozen=True)
+class SelfPaced(Curriculum):
+    """Trains on the examples whose current loss is at most a threshold, and raises the threshold round by round.
+
+    It begins with `warmup_epochs` passes over everything. Then, before each round, one scoring pass measures the loss
+    of every training example. The first threshold is the loss below which the share `initial` lies; each further one
+    is `growth` times the last. As the model learns, losses fall below the threshold by themselves too. A round is one
+    pass over the pool, rounded up to whole optimizer steps. The run is as long as its budget; the last `final_epochs`
+    passes are over everything, whatever the losses are.
+
+    Args:
+        initial: the share of examples in the first pool, and the least in any, more than 0 and at most 1.
+        growth: what the threshold is multiplied by, more than 1.
+        warmup_epochs: passes over everything before the first scoring pass; 0 scores with the model as it is given.
+        final_epochs: passes over everything at the end.
+        epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
+        examples: the budget in examples.
+        easy: not used: a low loss is easy.
+        unscored: not used: examples without a finite loss come last.
+        partial_batches: only `"stream"` is possible.
+
+    Raises:
+        ValueError: an argument is out of range, or the budget is too small for the first and last passes.
+
+    Source: Kumar, Packer & Koller 2010, *Self-Paced Learning for Latent Variable Models*, algorithm 1, where 1/K is
+        the threshold and 1.3 the factor. The least pool and the last passes are ours.
+
+    Example:
+        >>> SelfPaced(initial=0.3, epochs=10).to_dict()
+        {'type': 'self_paced', 'initial': 0.3, 'epochs': 10}
+    """
+
+    type: ClassVar[str] = "self_paced"
+    needs_scores: ClassVar[bool] = False
+
+    initial: float = 0.5
+    growth: float = 1.3
+    warmup_epochs: float = 1.0
+    final_epochs: float = 1.0
+    epochs: float | None = None
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.initial <= 1:
+            raise ValueError(
+                f"SelfPaced(initial={self.initial}) is not possible; initial is more than 0 and at most 1."
+            )
+        if not self.growth > 1:
+            raise ValueError(f"SelfPaced(growth={self.growth}) is not possible: the threshold would never rise.")
+        at_least("SelfPaced", warmup_epochs=(self.warmup_epochs, 0), final_epochs=(self.final_epochs, 0))
+        refuse_partial_batches("SelfPaced", self.partial_batches)
+        check_length(self)
+
+    @property
+    def signal(self) -> Signal:
+        """The losses of the training examples."""
+        return "losses"
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """By the losses of the last scoring pass; before the first one, as the examples come."""
+        if losses is None:
+            return ranking
+        key = np.where(np.isfinite(losses), losses, np.inf)[ranking.order]
+        # The rows' own order gives places back as they are, and those of a sort are twice as wide as an order is.
+        order = ranking.order[np.argsort(key, kind="stable")].astype(np.int32, copy=False)
+        return replace(ranking, order=order)
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The budget in passes over all examples."""
+        return epochs_of(self, budget, len(ranking))
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
+        """The budget in optimizer steps: all of them are taken."""
+        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """One stage per round; their ranks are those of the last scoring pass."""
+        size, batch, total = len(ranking), budget.global_batch_size, self.declared_steps(ranking, budget)
+        stages = []
+        for number, (name, pool, first, behind, decides) in enumerate(self._rounds(size, batch, total, log)):
+            chosen = name.startswith("round") and pool < size
+            rule = f"loss ≤ {log[int(name.split()[1]) - 1]['threshold']:.4g}" if chosen else "all"
+            draws = (behind - first) * batch
+            stages.append(Stage(number, name, rule, ((0, pool),), draws, decides=decides))
+        return tuple(stages)
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """The next threshold, and how many examples it lets in."""
+        losses = np.sort(observed.losses[ranking.order])
+        losses = losses[np.isfinite(losses)]
+        if not len(losses):
+            raise ValueError(
+                f"The scoring pass after step {observed.step} found no finite loss: the model has diverged, or it "
+                "computes none. Without losses no pool can be chosen."
+            )
+        least = max(1, int(self.initial * len(ranking) + 0.5))
+        threshold = log[-1]["threshold"] * self.growth if log else float(losses[min(least, len(losses)) - 1])
+        within = int(np.searchsorted(losses, np.float32(threshold), side="right"))
+        return {"decision": "threshold", "threshold": threshold, "pool": max(within, least), "within": within}
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """When the last passes begin."""
+        total = self.declared_steps(ranking, budget)
+        last = total - self._final_steps(len(ranking), budget.global_batch_size)
+        return (f"a scoring pass over all {len(ranking):,} examples before each round; everything from step {last:,}",)
+
+    def _final_steps(self, size: int, batch: int) -> int:
+        return whole_steps(self.final_epochs * size, batch) if self.final_epochs else 0
+
+    def _rounds(self, size: int, batch: int, total: int, log: Log) -> Iterator[tuple[str, int, int, int, bool]]:
+        """(name, pool, first step, step behind the last, whether a decision follows) of each settled round."""
+        warmup = whole_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
+        last = total - self._final_steps(size, batch)
+        if last <= warmup:
+            raise ValueError(
+                f"SelfPaced has a budget of {total:,} steps, of which the first {warmup:,} and the last "
+                f"{total - last:,} are for passes over everything: no round is left for choosing. Give it more "
+                "epochs, or smaller warmup_epochs or final_epochs."
+            )
+        if warmup:
+            yield "warm-up", size, 0, warmup, True
+        step = warmup
+        for number, entry in enumerate(log, start=1):
+            behind = min(step + whole_steps(entry["pool"], batch), last)
+            yield f"round {number}", entry["pool"], step, behind, behind < last
+            step = behind
+        if step == last < total:
+            yield "everything", size, last, total, False

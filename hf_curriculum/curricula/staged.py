@@ -1,0 +1,151 @@
+"""Staged data sets: one part of the data after the other, in one run with one schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.groups import Groups, Kind
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.stage import Stage
+
+
+@dataclass(frozen=True)
+class Staged(Curriculum):
+    """Trains on the parts of a data set one after the other, each with a curriculum of its own.
+
+    `Staged({"text": IID(epochs=20), "captions": Phases(4)}, column="source")` shows the rows whose `source` is "text",
+    then those whose `source` is "captions": one run, one optimizer, one learning-rate schedule. A part ends with a
+    whole batch, so that no batch holds rows of two.
+
+    Args:
+        parts: name of a part → its curriculum, in the order they are shown. All must be planned beforehand, and have a
+            length of their own.
+        column: names the part of each row.
+        easy: see `Curriculum`; one for all parts.
+        unscored: see `Curriculum`; a part whose curriculum looks at no score may well have none.
+        partial_batches: taken from the parts: `"keep"` if one of them keeps its own.
+
+    Raises:
+        ValueError: there are no parts, one cannot be used here, or (in a plan) rows are missing or left over.
+
+    Example:
+        >>> from hf_curriculum import IID, Phases
+        >>> Staged({"text": IID(epochs=20), "captions": Phases(4)}).to_dict()
+        {'type': 'staged', 'parts': {'text': {'type': 'iid', 'epochs': 20}, 'captions': {'type': 'phases'}}}
+    """
+
+    type: ClassVar[str] = "staged"
+
+    parts: Mapping[str, Curriculum]
+    column: str = "source"
+
+    def __post_init__(self) -> None:
+        from hf_curriculum.planning.curriculum import curriculum_from
+
+        object.__setattr__(self, "parts", {name: curriculum_from(rule) for name, rule in dict(self.parts).items()})
+        kept = any(rule.partial_batches == "keep" for rule in self.parts.values())
+        object.__setattr__(self, "partial_batches", "keep" if kept else "stream")
+        super().__post_init__()
+        if not self.parts:
+            raise ValueError("Staged(parts={}) shows nothing; give at least one part and its curriculum.")
+        for name, rule in self.parts.items():
+            if rule.signal is not None:
+                raise ValueError(
+                    f"Staged has a {type(rule).__name__} for {name!r}, which decides while training: when the next "
+                    "part begins would not be known beforehand. Use a planned curriculum there, or a run of its own."
+                )
+            if rule.easy is not None or rule.unscored != "last":
+                raise ValueError(
+                    f"Staged has a curriculum with `easy` or `unscored` of its own for {name!r}: one order serves all "
+                    "parts. Give them to Staged."
+                )
+            if rule.batches is not None:
+                raise ValueError(f"Staged has a curriculum with `batches` for {name!r}; give them to Staged.")
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether any part's curriculum does."""
+        return any(rule.needs_scores for rule in self.parts.values())
+
+    @property
+    def reads(self) -> Mapping[str, Kind]:
+        """The parts' names, and what their curricula read."""
+        others = {name: kind for rule in self.parts.values() for name, kind in rule.reads.items()}
+        return {self.column: "groups", **others}
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """Part after part, each as its curriculum arranges it; the rows of a part are then a stretch of the order."""
+        parts = self._parts(ranking)
+        order = np.concatenate([part.order for part in parts.values()])
+        starts = np.cumsum([0, *map(len, parts.values())])
+        columns = {name: values for part in parts.values() for name, values in part.columns.items()}
+        return replace(ranking, order=order, columns={**columns, self.column: Groups(tuple(parts), starts, order)})
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """What the parts' epochs are in epochs of everything."""
+        parts = self._stretches(ranking)
+        return sum(self.parts[name].nominal_epochs(budget, part) * len(part) for name, part in parts.items()) / len(
+            ranking
+        )
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """The stages of the parts; their slices are moved to where the part stands in the order."""
+        stages: list[Stage] = []
+        first = 0
+        for name, part in self._stretches(ranking).items():
+            own = list(self.parts[name].stages(part, budget))
+            short = -sum(stage.num_slots for stage in own) % budget.global_batch_size
+            own[-1] = replace(own[-1], num_draws=own[-1].num_draws + short)
+            for stage in own:
+                slices = tuple((first + start, first + stop) for start, stop in stage.slices)
+                number, label = len(stages), f"{name}, {stage.name}"
+                stages.append(replace(stage, number=number, name=label, slices=slices))
+            first += len(part)
+        return tuple(stages)
+
+    def _parts(self, ranking: Ranking) -> dict[str, Ranking]:
+        """Each part as its curriculum arranges it."""
+        groups = ranking.columns[self.column]
+        left = sorted(set(groups.names) - set(self.parts))
+        missing = [name for name in self.parts if name not in groups.names]
+        if left or missing:
+            raise ValueError(
+                f"Staged has the parts {list(self.parts)}, and `{self.column}` names {list(groups.names)}: "
+                + (f"nothing would be shown of {left}. " if left else f"there are no rows of {missing}. ")
+                + "Name each part once, or filter the data first."
+            )
+        codes = np.full(ranking.num_rows, -1, dtype=np.int32)
+        codes[groups.members] = np.repeat(np.arange(len(groups), dtype=np.int32), groups.sizes)
+        of_rank = codes[ranking.order]
+        nameless = int((of_rank < 0).sum())
+        if nameless:
+            raise ValueError(
+                f"`{self.column}` names no part for {nameless:,} of {len(ranking):,} rows: they would never be shown. "
+                "Name their part, or filter them out first."
+            )
+        return {
+            name: rule.arrange(_part(ranking, ranking.order[of_rank == groups.names.index(name)]))
+            for name, rule in self.parts.items()
+        }
+
+    def _stretches(self, ranking: Ranking) -> dict[str, Ranking]:
+        """Each part of an order that `arrange` made."""
+        groups = ranking.columns[self.column]
+        return {name: _part(ranking, groups.rows(number)) for number, name in enumerate(groups.names)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `Curriculum.to_dict`, with each part's curriculum as a mapping of its own."""
+        values = super().to_dict()
+        values.pop("partial_batches", None)
+        return {**values, "parts": {name: rule.to_dict() for name, rule in self.parts.items()}}
+
+
+def _part(ranking: Ranking, order: np.ndarray) -> Ranking:
+    """Some of the examples, in this order."""
+    scored = len(order) if ranking.scores is None else int(np.isfinite(ranking.scores[order]).sum())
+    return replace(ranking, order=order, num_scored=scored, num_unscored=len(order) - scored)

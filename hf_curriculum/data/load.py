@@ -1,0 +1,166 @@
+"""One door to captioned pictures, whatever format they come in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
+from hf_curriculum.data.images import drop_unreadable_images
+from hf_curriculum.data.readers.columns import (
+    Columns,
+    adopt,
+    caption_columns,
+    check_mapping,
+)
+from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, refuse
+from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
+from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
+
+logger = logging.getLogger(__name__)
+
+
+ARROW_SUFFIXES = (".parquet", ".arrow")
+SAVED_FILES = ("state.json", "dataset_dict.json")
+"""What `save_to_disk` leaves in a folder."""
+
+
+def load_captioned(
+    source: str | Path | Dataset | DatasetDict,
+    *,
+    images: str | Path | Literal[False] | None = None,
+    columns: Columns | None = None,
+    split: str | None = None,
+    restval: str = "train",
+    check_images: bool = True,
+    unreadable_log: str | Path | None = None,
+    num_proc: int | None = None,
+    **load_dataset_options: Any,
+) -> Dataset | DatasetDict:
+    """Captioned pictures from any usual source, one row per image-caption pair.
+
+    Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `caption` (string), `image_id`
+    (string, shared by the captions of a picture) and what else the source holds. Captions are left as they are; empty
+    ones are counted in a warning (`drop_empty_captions`).
+
+    Args:
+        source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` says what is
+            recognised, as does the error when nothing is.
+        images: the folder of pictures of a caption file. None looks for the names in the file's own folder and in
+            `images/` beside it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
+            a list of addresses, the output folder of img2dataset.
+        columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. Several columns of
+            captions may be given as a list. Names left out are looked for under their usual aliases. Where nothing
+            holds an image id, it is the file name (caption files) or a digest of the picture (data sets).
+        split: one split alone.
+        restval: what Karpathy's split "restval" counts as: "train", a split of its own ("keep") or nothing ("drop").
+        check_images: decode each picture once now. Rows with unreadable ones are left out, counted in a warning and
+            named in a log. Verdicts are cached.
+        unreadable_log: where that log is written, rather than to the cache of `datasets`.
+        num_proc: processes that check pictures.
+        load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
+
+    Returns:
+        A `DatasetDict` where the source has splits and `split` names none, or else a `Dataset`.
+
+    Raises:
+        FileNotFoundError: the path, or the folder of pictures, does not exist, or holds none of the pictures.
+        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, or no picture
+            can be read.
+        TypeError: the source is no data set, or a streamed one.
+
+    Example:
+        >>> data = load_captioned("flickr8k", num_proc=2)  # captions.jsonl beside images/
+        >>> data = load_captioned("captions_val2017.json", images="val2017")  # COCO
+        >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # Karpathy
+        >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"}, split="train")
+    """
+    check_mapping(columns)
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    options = {"images": images, "columns": columns, "split": split, "restval": restval}
+    if path is not None and (is_img2dataset(path) or is_url_list(path)):
+        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
+    elif path is not None and path.exists() and not _is_for_datasets(path):
+        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        splits, captions = read_caption_files(path, **options), [CAPTION]
+    else:
+        refuse({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
+        loaded = _load(source, split, load_dataset_options)
+        splits = {name: adopt(part, columns, images) for name, part in loaded.items()}
+        captions = caption_columns(columns)
+    if check_images:
+        pictures = {name: part for name, part in splits.items() if IMAGE in part.column_names}
+        splits |= drop_unreadable_images(pictures, log_path=unreadable_log, num_proc=num_proc)
+    splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
+    return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
+
+
+def _load_downloads(
+    path: Path, num_proc: int | None, images: str | Path | Literal[False] | None, **fixed: Any
+) -> Dataset:
+    """The output of `img2dataset`, or a list of addresses with the pictures of such an output."""
+    given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
+    refuse(given, f"{path} has one split, and its columns are fixed")
+    if path.is_dir():
+        refuse({} if images is None else {"images": images}, f"{path} holds its own pictures")
+        return load_img2dataset(path, num_proc=num_proc)
+    if images is False:
+        return Dataset(read_url_list(path))
+    if images is None:
+        raise ValueError(
+            f"{path} lists captions with addresses of pictures, which are not downloaded here. Download them with "
+            "img2dataset, and name its output folder: load_captioned(list, images='FOLDER'). images=False loads the "
+            "captions alone."
+        )
+    return load_url_list(path, images, num_proc=num_proc)
+
+
+def _is_for_datasets(path: Path) -> bool:
+    """Whether `datasets` itself wrote what is there, or reads it."""
+    if path.is_file():
+        return path.suffix in ARROW_SUFFIXES
+    if any((path / name).is_file() for name in SAVED_FILES):
+        return True
+    if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which pictures make long
+        return False
+    return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
+
+
+def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
+    """Split -> data set, for sources that `datasets` reads."""
+    if isinstance(source, (Dataset, DatasetDict)):
+        refuse(options, "the data set is loaded already")
+        return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
+    if not isinstance(source, (str, Path)):
+        raise TypeError(
+            f"A {type(source).__name__} was given, and a Dataset, a DatasetDict, a name or a path is needed. A "
+            "curriculum needs rows by number: load the data without `streaming=True`."
+        )
+    path = Path(source)
+    if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
+        refuse(options, f"{path} was written by save_to_disk")
+        return _load(datasets.load_from_disk(str(path)), split, {})
+    if path.is_file():
+        builder = path.suffix.removeprefix(".")
+        return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
+    if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
+        raise FileNotFoundError(f"There is no file or folder {source}, and it is no name of a data set on the Hub.")
+    loaded = datasets.load_dataset(str(source), split=split, **options)
+    return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else _load(loaded, None, {})
+
+
+def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
+    if captions != [CAPTION] or not holds_text(dataset, CAPTION):
+        dataset = expand_captions(dataset, captions)
+    empty = count_empty_captions(dataset)
+    if empty:
+        logger.warning("%d of %d captions are empty: drop_empty_captions(dataset) removes them.", empty, len(dataset))
+    return dataset

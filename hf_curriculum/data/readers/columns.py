@@ -1,0 +1,173 @@
+"""The columns of any data set under our names: `image`, `caption`, `image_id`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+from datasets import Dataset, Image, Value
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.captions import derive_image_ids, holds_text
+from hf_curriculum.data.readers.folder import locate_images
+
+logger = logging.getLogger(__name__)
+
+Columns = Mapping[str, "str | Sequence[str]"]
+"""Our name -> theirs. `caption` may stand for several columns of one caption each."""
+
+ALIASES = {
+    IMAGE: ("image", "img", "jpg", "jpeg", "png"),
+    CAPTION: ("caption", "captions", "text", "sentences", "txt"),
+    IMAGE_ID: ("image_id",),
+}
+"""Names looked for, in this order, where `columns` says nothing. The one taken is logged if it is not ours."""
+
+
+def check_mapping(columns: Columns | None) -> None:
+    """Raises a `ValueError` unless the mapping's keys are our names, and its values names (of `caption`, also "
+    "several)."""
+    unknown = [name for name in columns or {} if name not in ALIASES]
+    if unknown:
+        raise ValueError(
+            f"`columns` has the keys {unknown}. It maps our names {list(ALIASES)} to those of the data, so to call "
+            f"the column `{unknown[0]}` our `image`, write columns={{'image': '{unknown[0]}'}}."
+        )
+
+    several = [name for name in (IMAGE, IMAGE_ID) if not isinstance((columns or {}).get(name, name), str)]
+    if several:
+        raise ValueError(
+            f"`columns` gives {columns[several[0]]!r} for `{several[0]}`, which is one column. Only captions may "
+            "stand in several. Load each column of pictures by itself and concatenate the data sets."
+        )
+
+
+def adopt(
+    dataset: Dataset, columns: Columns | None = None, images: str | Path | Literal[False] | None = None
+) -> Dataset:
+    """The data set with its columns under our names and of our types; other columns stay.
+
+    Args:
+        dataset: rows with pictures (bytes, paths, or `datasets.Image`) and captions, or lists of captions.
+        columns: our name -> theirs; names that are missing are looked for among `ALIASES`.
+        images: False leaves the pictures out; a folder is where a column of relative paths starts from.
+
+    Returns:
+        `image` (`datasets.Image`, undecoded), `image_id` (string; where there is none, the path or address that stands
+        for the picture, or else a digest of the picture) and `caption` (text, or still a list: see `expand_captions`).
+        Formats and transforms are removed.
+
+    Raises:
+        ValueError: a column is missing, of a type that is no picture, would be overwritten, or has rows without id.
+    """
+    check_mapping(columns)
+    dataset = dataset.with_format(None)
+    theirs = {name: _their_name(name, dataset.column_names, columns) for name in ALIASES}
+    captions = [theirs[CAPTION]] if isinstance(theirs[CAPTION], str) else list(theirs[CAPTION] or [CAPTION])
+    without_images = images is False and theirs[IMAGE] is None
+    require_columns(
+        dataset.column_names,
+        [
+            *captions,
+            *([] if without_images else [theirs[IMAGE] or IMAGE]),
+            *([theirs[IMAGE_ID]] if theirs[IMAGE_ID] else []),
+        ],
+        reader="`load_captioned` reads them.",
+        remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone "
+        "(hf-curriculum score: --column caption=..., --images none).",
+    )
+    renamed = {theirs[name]: name for name in (IMAGE, IMAGE_ID) if theirs[name]}
+    if len(captions) == 1:
+        renamed[captions[0]] = CAPTION
+    dataset = _rename(dataset, renamed)
+    if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
+        dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
+    if images is not False:
+        dataset = _as_pictures(dataset, None if images is None else Path(images))
+    dataset = _with_ids(dataset)
+    return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
+
+
+def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
+    if columns and name in columns:
+        return columns[name]
+    alias = next((alias for alias in ALIASES[name] if alias in found), None)
+    if alias not in (None, name):
+        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", alias, name, name)
+    return alias
+
+
+def caption_columns(columns: Columns | None) -> list[str]:
+    """The columns that hold the captions of an adopted data set: `caption`, or the several that were named."""
+    named = (columns or {}).get(CAPTION, CAPTION)
+    return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
+
+
+def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
+    renamed = {theirs: ours for theirs, ours in renamed.items() if theirs != ours}
+    overwritten = [ours for ours in renamed.values() if ours in dataset.column_names and ours not in renamed]
+    if overwritten:
+        raise ValueError(
+            f"The data has columns {overwritten} already, which {renamed} would overwrite. Remove or rename them "
+            f"first: dataset.remove_columns({overwritten})."
+        )
+    return dataset.rename_columns(renamed) if renamed else dataset
+
+
+def _as_pictures(dataset: Dataset, folder: Path | None) -> Dataset:
+    feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
+    if holds_text(dataset, IMAGE):
+        return _from_paths(dataset, folder)
+    if folder is not None:
+        raise ValueError(
+            f"`images={str(folder)!r}` was given, but the data holds its pictures itself ({feature}), so the folder "
+            "would not be read. Leave `images` out."
+        )
+    if isinstance(feature, Image):
+        return dataset if feature.decode else dataset.cast_column(IMAGE, Image(mode=feature.mode))
+    is_record = pa.types.is_struct(kind) and {field.name for field in kind} <= {"bytes", "path"}
+    if is_record or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return dataset.cast_column(IMAGE, Image())
+    raise ValueError(
+        f"The column taken for `image` holds {feature}, and pictures are `datasets.Image`, bytes or paths. Cast it "
+        "first, or name another column: columns={'image': ...}."
+    )
+
+
+def _from_paths(dataset: Dataset, folder: Path | None) -> Dataset:
+    paths = dataset[IMAGE][:]
+    first = next((path for path in paths if path), "")
+    if first.startswith(("http://", "https://")):
+        raise ValueError(
+            f"The column taken for `image` holds addresses ({first!r:.80}), and nothing is downloaded here. Fetch the "
+            "pictures with img2dataset and load its output, or pass images=False for text alone."
+        )
+    if folder is None:
+        paths = [path and os.path.abspath(path) for path in paths]
+    elif all(paths):
+        paths = locate_images(folder, paths)
+    else:
+        paths = [path and os.path.join(os.path.abspath(folder), path) for path in paths]
+    dataset = dataset.remove_columns(IMAGE).add_column(IMAGE, paths)
+    return dataset.cast_column(IMAGE, Image())
+
+
+def _with_ids(dataset: Dataset) -> Dataset:
+    if IMAGE_ID not in dataset.column_names:
+        if IMAGE in dataset.column_names:
+            return derive_image_ids(dataset)
+        logger.warning(
+            "The data has neither pictures nor `%s`: which captions share a picture is not known.", IMAGE_ID
+        )
+        return dataset
+    missing = sum(image_id is None for image_id in dataset[IMAGE_ID][:])
+    if missing:
+        raise ValueError(
+            f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
+            "picture. Fill the column, or remove it, and it is derived from the pictures."
+        )
+    return dataset.cast_column(IMAGE_ID, Value("string"))

@@ -1,0 +1,171 @@
+"""Caption files of every kind, and folders of them, as data sets with the pictures as paths."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset, Image
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.readers.coco import is_coco, read_coco
+from hf_curriculum.data.readers.columns import Columns
+from hf_curriculum.data.readers.folder import (
+    CAPTION_FILES,
+    CAPTION_PATTERNS,
+    find_caption_file,
+    find_image_folder,
+    find_split_folders,
+    locate_images,
+)
+from hf_curriculum.data.readers.karpathy import is_karpathy, read_karpathy
+from hf_curriculum.data.readers.tables import (
+    CAPTION_FIELDS,
+    FILE_FIELDS,
+    FILE_NAME,
+    read_caption_table,
+    read_records,
+    table_fields,
+)
+
+logger = logging.getLogger(__name__)
+
+
+# In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
+
+
+UNSPLIT = "all"
+"""The only key where a source has no splits."""
+SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".txt")
+RULES = f"""It recognises:
+- a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
+- COCO's caption file: a JSON object with the lists `images` and `annotations`;
+- Karpathy's dataset_*.json: a JSON object with a list `images`, each with `sentences`;
+- a table with a file name ({", ".join(FILE_FIELDS)})
+  and a caption or a list of captions ({", ".join(CAPTION_FIELDS)}):
+  .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt;
+- the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
+  with such a folder as `images=`;
+- any of these files compressed (.gz);
+- a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
+  or with such folders called train, validation (valid, val, dev) and test."""
+
+
+def read_caption_files(
+    path: Path,
+    *,
+    images: str | Path | Literal[False] | None = None,
+    columns: Columns | None = None,
+    split: str | None = None,
+    restval: str = "train",
+) -> dict[str, Dataset]:
+    """Split -> data set of a caption file, or of a folder that holds one or one for each split.
+
+    Args: as of `load_captioned`.
+
+    Returns:
+        One row per caption, with the columns of the format's reader and `image`, a path, unless it is text alone.
+        Without splits, or with `split`, the only key is `UNSPLIT`.
+
+    Raises:
+        ValueError: the file or folder is not recognised, or an argument would have no effect.
+        FileNotFoundError: the folder of pictures is missing or holds none of them.
+    """
+    tables: dict[str, tuple[dict[str, list], Path]] = {}
+    for folder_split, file in _caption_files(path).items():
+        for file_split, table in _parse(file, columns, restval).items():
+            tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
+    return {name: _build(table, file, images) for name, (table, file) in choose_split(tables, split).items()}
+
+
+def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
+    """All splits, or under `UNSPLIT` the one that is named.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if split is None:
+        return splits
+    if split not in splits or list(splits) == [UNSPLIT]:
+        found = "no splits" if list(splits) == [UNSPLIT] else f"the splits {list(splits)}"
+        raise ValueError(
+            f"`split={split!r}` was given, but the source has {found}. Name one of them, or leave `split` out."
+        )
+    return {UNSPLIT: splits[split]}
+
+
+def refuse(options: Mapping[str, Any], because: str) -> None:
+    """Raises a `ValueError` if there are options: they would do nothing, and silently so."""
+    if options:
+        raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
+
+
+def _caption_files(path: Path) -> dict[str, Path]:
+    """Split -> caption file."""
+    if path.is_file():
+        return {UNSPLIT: path}
+    file = find_caption_file(path)
+    if file is not None:
+        return {UNSPLIT: file}
+    folders = find_split_folders(path)
+    if folders:
+        return {split: find_caption_file(folder) for split, folder in folders.items()}
+    names = sorted(entry.name for entry in path.iterdir())
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    raise ValueError(f"load_captioned recognises nothing in {path}, which holds {names[:10]}{more}. {RULES}")
+
+
+def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[str, list]]:
+    """Split -> columns of a caption file."""
+    content = _content(path)
+    if is_karpathy(content):
+        refuse({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
+        return read_karpathy(content, restval=restval)
+    refuse({} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split")
+    if is_coco(content):
+        refuse({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
+        return {UNSPLIT: read_coco(content)}
+    first = content[0] if isinstance(content, list) and content else content
+    found = list(first) if isinstance(first, Mapping) else first
+    if isinstance(content, list) and isinstance(first, Mapping):
+        fields = table_fields(found, columns)
+        if fields is not None:
+            return {UNSPLIT: read_caption_table(content, fields)}
+    raise ValueError(
+        f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
+        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the picture's file and of "
+        f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
+        f"convert the file. {RULES}"
+    )
+
+
+def _content(path: Path) -> Any:
+    is_compressed = path.suffix == ".gz"
+    suffix = Path(path.stem).suffix if is_compressed else path.suffix
+    if suffix not in SUFFIXES:
+        raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
+    try:
+        with (gzip.open if is_compressed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return read_records(file.read(), suffix)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 ({error}), so its captions cannot be read. Convert it first."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}). JSON Lines, an object per line, end in .jsonl.") from error
+
+
+def _build(table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None) -> Dataset:
+    """The data set of a caption file's columns, with the pictures as paths."""
+    names = table[FILE_NAME]
+    folder = find_image_folder(caption_file, names) if images is None else images
+    if folder is None:
+        logger.warning("No pictures beside %s: loaded as text alone. `images=` names their folder.", caption_file)
+    table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
+    if folder is None or folder is False:
+        return Dataset.from_dict(table)
+    return Dataset.from_dict({IMAGE: locate_images(Path(folder), names), **table}).cast_column(IMAGE, Image())

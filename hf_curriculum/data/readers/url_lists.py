@@ -1,0 +1,231 @@
+"""Captions with addresses of pictures: Conceptual Captions' and Localized Narratives' own files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, Image, concatenate_datasets
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.readers.img2dataset import (
+    PICTURES,
+    URL,
+    Downloads,
+    finished_shards,
+    is_img2dataset,
+    load_img2dataset,
+    log_downloads,
+)
+
+logger = logging.getLogger(__name__)
+
+_ADDRESS = re.compile(r"https?://\S+$")
+_NARRATIVE = ("image_id", "caption", "annotator_id")
+ABSENT = "not among the downloads"
+
+
+def is_url_list(path: Path) -> bool:
+    """Whether a file lists captions with addresses, or with Localized Narratives' image ids, by its first line."""
+    if not path.is_file() or _ending(path) not in (".tsv", ".jsonl"):
+        return False
+    with _open(path) as file:
+        first = file.readline(1 << 24).rstrip("\r\n")
+    if _ending(path) == ".tsv":
+        return _columns_of(first) is not None
+    try:
+        record = json.loads(first)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and all(field in record for field in _NARRATIVE)
+
+
+def read_url_list(path: str | Path) -> pa.Table:
+    """The rows of a URL list.
+
+    Args:
+        path: Conceptual Captions' TSV (caption and address, in either order, without a header), or Localized
+            Narratives' JSON Lines (`image_id`, `caption`, `annotator_id`, and traces, which are not kept), .gz or not.
+
+    Returns:
+        `caption`, `image_id` (the address, or the narratives' image id), `url` (null for narratives).
+
+    Raises:
+        ValueError: a line has not the form of the first one.
+
+    Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
+
+    Example:
+        >>> read_url_list("Train_GCC-training.tsv").num_rows  # doctest: +SKIP
+        3318333
+    """
+    path = Path(path)
+    read = _read_tsv if _ending(path) == ".tsv" else _read_narratives
+    captions, ids, urls = [], [], []
+    with _open(path) as file:
+        for caption, image_id, url in read(file, path):
+            captions.append(caption)
+            ids.append(image_id)
+            urls.append(url)
+    columns = {CAPTION: captions, IMAGE_ID: ids, URL: urls}
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+
+
+def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None = None) -> Dataset:
+    """The rows of a URL list whose pictures were downloaded, with them; the others are counted by reason and logged.
+
+    Conceptual Captions are joined by address. Localized Narratives name their pictures by id: a picture is theirs if
+    its file, or the file its address names, is called so; zeros before a number do not count ("000000137576.jpg").
+
+    Args:
+        path: the list, see `read_url_list`.
+        images: an output folder of `img2dataset`, or for narratives also a folder of pictures.
+        num_proc: processes that read an output folder.
+
+    Returns:
+        One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, a picture with several
+        captions is written once for each of them to the cache of `datasets`.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: no row has its picture, or a folder of bare pictures was given for a list of addresses.
+
+    Example:
+        >>> pairs = load_url_list("open_images_train_v6_captions.jsonl", "open_images")  # doctest: +SKIP
+    """
+    path, folder = Path(path), Path(images)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"The folder of pictures {folder} does not exist. Give another as `images=`.")
+    rows = read_url_list(path)
+    by_address = rows[URL].null_count == 0
+    if is_img2dataset(folder):
+        pictures = load_img2dataset(folder, num_proc=num_proc)
+        names = pictures.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
+        reasons = _failures(folder)
+    elif by_address:
+        raise ValueError(
+            f"{path} lists addresses, and {folder} is no output folder of img2dataset, which alone says which address "
+            f"a file is from. Download the list with it: `img2dataset --url_list {path.name} ...`."
+        )
+    else:
+        files = sorted(
+            str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*PICTURES, ".jpeg")
+        )
+        pictures = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
+        names, reasons = pa.array(files, pa.string()), {}
+    if not by_address:
+        names = pa.array([_stem(name) for name in names.to_pylist()], pa.string())
+        reasons = {_stem(name): reason for name, reason in reasons.items()}
+    wanted = rows[URL] if by_address else pa.array(map(_bare, rows[IMAGE_ID].to_pylist()), pa.string())
+    at = pc.index_in(wanted, value_set=names)
+    return _joined(path, rows, pictures, at, wanted, reasons)
+
+
+def _joined(
+    path: Path, rows: pa.Table, pictures: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
+) -> Dataset:
+    """The list's rows beside their pictures.
+
+    Args:
+        path: the list.
+        rows: its rows.
+        pictures: the downloads.
+        at: the row of each list row's picture, or null.
+        wanted: what each list row looked for.
+        reasons: why there is no picture, by what was looked for.
+    """
+    found = pc.is_valid(at).to_numpy(zero_copy_only=False)
+    lost = Counter(reasons.get(name, ABSENT) for name in pc.filter(wanted, pc.is_null(at)).to_pylist())
+    downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
+    if not downloads.found:
+        raise ValueError(f"{path}: {downloads.describe()}. Are these the pictures of this list?")
+    log_downloads(f"{path}, rows", downloads)
+    chosen = pc.filter(at, pc.is_valid(at)).to_numpy(zero_copy_only=False).astype(np.int64)
+    texts = {name: rows[name].filter(pa.array(found)).cast(pa.string()).combine_chunks() for name in rows.column_names}
+    if isinstance(texts[CAPTION], pa.ChunkedArray):
+        texts = {name: column.chunk(0) for name, column in texts.items()}
+    return concatenate_datasets([pictures.select(chosen).select_columns([IMAGE]), Dataset(pa.table(texts))], axis=1)
+
+
+def _open(path: Path) -> Any:
+    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
+
+
+def _ending(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+
+
+def _columns_of(line: str) -> tuple[int, int] | None:
+    """Where caption and address stand in a line of a TSV; None if it is another table."""
+    cells = line.split("\t")
+    if len(cells) != 2:
+        return None
+    addresses = [bool(_ADDRESS.match(cell.strip())) for cell in cells]
+    return (1 - addresses.index(True), addresses.index(True)) if sum(addresses) == 1 else None
+
+
+def _read_tsv(file: Any, path: Path) -> Iterator[tuple[str, str, str]]:
+    order = None
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r\n").split("\t")
+        order = order or _columns_of(line.rstrip("\r\n"))
+        if order is None or len(cells) != 2 or not _ADDRESS.match(cells[order[1]].strip()):
+            raise ValueError(
+                f"Line {number} of {path} is {line[:80]!r}, and a caption and an address with a tab between them are "
+                "needed, in the order of the first line. Correct the file, or load it with a header by load_captioned."
+            )
+        address = cells[order[1]].strip()
+        yield cells[order[0]], address, address
+
+
+def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            yield record["caption"], str(record["image_id"]), None
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Line {number} of {path} is no narrative ({error!r}): {line[:80]!r}. Each line is an object with "
+                f"{list(_NARRATIVE)}. Download the file again."
+            ) from error
+
+
+def _failures(folder: Path) -> dict[str, str]:
+    """Address -> why `img2dataset` has no picture of it, from the tables beside its shards."""
+    reasons = {}
+    for shard in finished_shards(folder):
+        table = folder / f"{shard}.parquet"
+        if not table.is_file():
+            continue
+        file = pq.ParquetFile(table)
+        columns = [name for name in (URL, "status", "error_message") if name in file.schema_arrow.names]
+        if "status" not in columns:
+            continue
+        for batch in file.iter_batches(columns=columns):
+            for row in batch.filter(pc.not_equal(batch["status"], "success")).to_pylist():
+                reasons[row[URL]] = row.get("error_message") or row["status"]
+    return reasons
+
+
+def _stem(name: str | None) -> str:
+    """A file's or an address's name, as narratives call pictures."""
+    return _bare(PurePosixPath(urlsplit(name or "").path).stem)
+
+
+def _bare(name: str) -> str:
+    return (name.lstrip("0") or "0") if name.isdigit() else name

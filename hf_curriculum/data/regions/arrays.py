@@ -1,0 +1,320 @@
+"""Proposals and class scores as arrays: folders of .npy or .mat, .npz, HDF5 and MATLAB files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hf_curriculum.data.regions.base import Regions, RegionSource
+
+Order = Literal["xyxy", "yxyx", "xywh"]
+ORDERS = ("xyxy", "yxyx", "xywh")
+PARTS = ("boxes", "class_scores", "features", "confidence", "size")
+"""What an archive may hold of an image, as `<image id>/<part>`; `size` is width, height in pixels."""
+_NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
+
+
+class BoxArrays(RegionSource):
+    """What the readers of arrays have in common: how four numbers are a box.
+
+    Args:
+        path: the file or folder.
+        order: "xyxy" is left, top, right, bottom; "yxyx" is top, left, bottom, right; "xywh" is left, top, width,
+            height.
+        normalised: whether they are shares of the picture's sides instead of pixels.
+        one_based: whether the first pixel is 1 and the last one belongs to the box, as in MATLAB.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: an unknown `order`, or boxes that contradict these arguments.
+    """
+
+    def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
+        super().__init__(path)
+        if order not in ORDERS:
+            raise ValueError(f"`order` is {order!r}. It is one of {', '.join(map(repr, ORDERS))}.")
+        self.order, self.normalised, self.one_based = order, normalised, one_based
+
+    def _boxes(self, image_id: str, values: Any) -> np.ndarray:
+        """Shapes: (regions, 4) in this file's order -> float32 (regions, 4): left, top, right, bottom."""
+        values = np.asarray(values, dtype=np.float32)
+        if values.size == 0:
+            return np.zeros((0, 4), np.float32)
+        if values.ndim != 2 or values.shape[1] != 4 or not np.isfinite(values).all():
+            raise ValueError(
+                f"The boxes of image {image_id!r} in {self.path} have the shape {values.shape}, or are not finite. "
+                "Four finite numbers per region are needed."
+            )
+        top = float(np.abs(values).max())
+        if self.normalised and top > 1.5:
+            raise ValueError(
+                f"The boxes of image {image_id!r} in {self.path} go up to {top:g}, so they are pixels, not shares of "
+                "the picture's sides. Pass `normalised=False`."
+            )
+        first, last = values[:, :2], values[:, 2:]
+        if self.order == "yxyx":
+            first, last = first[:, ::-1], last[:, ::-1]
+        if self.one_based:
+            first = first - 1
+        if self.order == "xywh":
+            last = first + last
+        if (last < first).any():
+            row = int(np.flatnonzero((last < first).any(axis=1))[0])
+            raise ValueError(
+                f"Box {row} of image {image_id!r} in {self.path}, {values[row].tolist()}, ends before it begins, so "
+                "it "
+                f'is not {self.order!r}. Pass another `order`; left, top, width, height is "xywh".'
+            )
+        return np.concatenate([first, last], axis=1)
+
+
+class ProposalFolder(BoxArrays):
+    """A folder with a .npy or .mat file per picture, in subfolders or not: image id -> `Regions`.
+
+    The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
+    `COCO_train2014_000000000009.mat` holds the boxes of "9".
+
+    Args:
+        path: the folder.
+        order: "yxyx" by default, as Cap2Det's .npy files and MCG's .mat files have it; see `BoxArrays`.
+        normalised: whether boxes are shares of the sides. Left out: yes for .npy, no for .mat, as those two have it.
+        one_based: whether the first pixel is 1. Left out: no for .npy, yes for .mat.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: no such files in it, files of both kinds, or boxes that contradict the arguments.
+
+    Source: Ye et al. 2019 (Cap2Det), released code: `{id % 10}/{id}.npy`, top, left, bottom, right as shares. MCG:
+    Arbelaez et al. 2014, published boxes for COCO: top, left, bottom, right, from 1.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        order: Order = "yxyx",
+        normalised: bool | None = None,
+        one_based: bool | None = None,
+    ) -> None:
+        kinds = {file.suffix for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")}
+        if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
+            raise ValueError(
+                f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
+                "One file per picture is needed, all of one kind."
+            )
+        matlab = kinds == {".mat"}
+        super().__init__(
+            path,
+            order,
+            not matlab if normalised is None else normalised,
+            matlab if one_based is None else one_based,
+        )
+
+    def _find(self) -> dict[str, str]:
+        files = sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in (".npy", ".mat"))
+        return by_name(files)
+
+    def __iter__(self) -> Any:
+        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+
+    def __len__(self) -> int:
+        return len(set(self._places.values()))
+
+    def _read(self, image_id: str, where: str) -> Regions:
+        if where.endswith(".npy"):
+            boxes = np.load(where, mmap_mode="r")
+        else:
+            content = read_matlab(where, ("boxes", "bboxes"))
+            boxes = next(iter(content.values()))
+        return Regions(image_id, boxes=self._boxes(image_id, boxes), normalised=self.normalised)
+
+
+def by_name(files: list[str]) -> dict[str, str]:
+    """Image id -> file: the names without their ends, then the numbers they end in, where only one file has it."""
+    places = {Path(file).stem: file for file in files}
+    numbers: dict[str, list[str]] = {}
+    for file in files:
+        match = _NUMBER.match(Path(file).stem)
+        if match:
+            numbers.setdefault(match[1], []).append(file)
+    for number, found in numbers.items():
+        if len(found) == 1:
+            places.setdefault(number, found[0])
+    return places
+
+
+class RegionArchive(BoxArrays):
+    """A .npz, HDF5 or MATLAB file with the regions of many pictures: image id -> `Regions`, each read when asked for.
+
+    In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
+    `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
+    has a cell array `boxes` with a cell per picture and one `images` with their names, as selective search's have.
+
+    Args:
+        path: the file: .npz, .h5, .hdf5 or .mat.
+        order: see `BoxArrays`. Left out: "yxyx" for MATLAB, "xyxy" for others.
+        normalised: whether boxes are shares of the sides; no by default.
+        one_based: whether the first pixel is 1. Left out: yes for MATLAB, no for others.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ImportError: h5py or SciPy, which read HDF5 and MATLAB files, is missing.
+        ValueError: a file of another kind or without these parts, or boxes that contradict the arguments.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        order: Order | None = None,
+        normalised: bool = False,
+        one_based: bool | None = None,
+    ) -> None:
+        self.kind = Path(path).suffix.lower()
+        if self.kind not in (".npz", ".h5", ".hdf5", ".mat"):
+            raise ValueError(f"{str(path)!r} is no archive of regions: .npz, .h5, .hdf5 and .mat are.")
+        matlab = self.kind == ".mat"
+        super().__init__(
+            path, order or ("yxyx" if matlab else "xyxy"), normalised, matlab if one_based is None else one_based
+        )
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return {".npz": (), ".mat": ("h5py", "scipy")}.get(self.kind, ("h5py",))
+
+    def _content(self) -> Any:
+        """The open file: entry -> array."""
+        if "_file" not in self.__dict__:
+            if self.kind == ".npz":
+                self._file = np.load(self.path)
+            elif self.kind == ".mat":
+                self._file = _cells(self.path)
+            else:
+                self._file = require_h5py(self.path).File(self.path, "r")
+        return self._file
+
+    def _entries(self) -> list[str]:
+        """Names of the arrays; those of groups inside an HDF5 file are joined by slashes."""
+        content = self._content()
+        if self.kind not in (".h5", ".hdf5"):
+            return list(content)
+        dataset, names = require_h5py(self.path).Dataset, []
+        content.visititems(lambda name, item: names.append(name) if isinstance(item, dataset) else None)
+        return names
+
+    def _find(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for entry in self._entries():
+            image_id, _, part = entry.rpartition("/")
+            if not image_id:
+                image_id, part = entry, "boxes"
+            if part not in PARTS:
+                raise ValueError(
+                    f"{self.path} has the entry {entry!r}. Entries are called `<image id>`, or `<image id>/` and one "
+                    f"of {list(PARTS)}."
+                )
+            found.setdefault(image_id, {})[part] = entry
+        return found
+
+    def _read(self, image_id: str, where: dict[str, str]) -> Regions:
+        content = self._content()
+        arrays = {part: np.asarray(content[entry], dtype=np.float32) for part, entry in where.items()}
+        width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
+        if "boxes" in arrays:
+            arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
+        return Regions(image_id, normalised=self.normalised, width=width, height=height, **arrays)
+
+
+def _cells(path: str) -> dict[str, np.ndarray]:
+    content = read_matlab(path, ("boxes", "images"))
+    if set(content) != {"boxes", "images"} or len(content["boxes"]) != len(content["images"]):
+        raise ValueError(
+            f"{path} needs two cell arrays of equal length, `boxes` and `images`, to tell whose boxes they are; "
+            f"found: { {name: len(value) for name, value in content.items()} }. One file per picture is read as a "
+            "folder."
+        )
+    return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
+
+
+def require_h5py(path: str) -> Any:
+    """The module h5py, or an error that says how to get it."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs h5py, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
+        ) from error
+    return h5py
+
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
+    """Those of the variables called `names` that a MATLAB file has.
+
+    Args:
+        path: the file.
+        names: variables wanted; others are not read.
+
+    Returns:
+        Name -> a numeric array as MATLAB shows it, or for a cell array a list of its cells: arrays, or strings.
+
+    Raises:
+        ImportError: SciPy (for version 5 to 7) or h5py (for 7.3) is missing.
+        ValueError: no MATLAB file, or none of the variables is in it.
+    """
+    with open(path, "rb") as file:
+        head = file.read(520)
+    content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)
+    if not content:
+        raise ValueError(
+            f"{path} has none of the variables {list(names)}, so there are no boxes to read. MCG's files have `boxes` "
+            "or `bboxes`, selective search's `boxes` and `images`."
+        )
+    return content
+
+
+def _read_version_5(path: str, names: Sequence[str]) -> dict[str, Any]:
+    try:
+        from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs SciPy, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
+        ) from error
+    try:
+        content = loadmat(path, variable_names=list(names))
+    except (MatReadError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} is no MATLAB file ({error}).") from error
+    return {name: _from_cells(content[name]) for name in names if name in content}
+
+
+def _from_cells(value: np.ndarray) -> Any:
+    if value.dtype != object:
+        return value
+    return [str(cell.item()) if cell.dtype.kind == "U" else cell for cell in value.ravel(order="F")]
+
+
+def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path}, a MATLAB file of version 7.3, needs h5py, which is not installed. Run "
+            "`pip install 'hf-curriculum[detection]'`."
+        ) from error
+
+    def value(item: Any) -> Any:
+        if item.attrs.get("MATLAB_empty", 0):
+            return np.zeros((0, 0))
+        if item.dtype == h5py.ref_dtype:  # a cell array holds references; HDF5 has MATLAB's axes reversed
+            return [value(file[reference]) for reference in item[()].T.ravel(order="F")]
+        if item.attrs.get("MATLAB_class", b"") == b"char":
+            return "".join(map(chr, item[()].T.ravel()))
+        return item[()].T
+
+    with h5py.File(path, "r") as file:
+        return {name: value(file[name]) for name in names if name in file}

@@ -1,0 +1,234 @@
+"""Tables of regions with arrays in base64, one picture per line: bottom-up attention and its relatives."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_curriculum.data.regions.base import Regions, RegionSource
+
+logger = logging.getLogger(__name__)
+
+BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+"""The columns that bottom-up attention publishes."""
+WITH_CLASSES = (*BOTTOM_UP, "cls_prob")
+"""The same with the probabilities of 1,601 classes, of which the first is "no object"."""
+LXMERT = (
+    "img_id",
+    "img_h",
+    "img_w",
+    "objects_id",
+    "objects_conf",
+    "attrs_id",
+    "attrs_conf",
+    "num_boxes",
+    "boxes",
+    "features",
+)
+"""LXMERT's columns."""
+OSCAR = ("image_id", "num_boxes", "features")
+"""Oscar's for retrieval and pre-training."""
+LAYOUTS = {len(fields): fields for fields in (OSCAR, BOTTOM_UP, WITH_CLASSES, LXMERT)}
+
+_ALIASES = {
+    "img_id": "image_id",
+    "img_w": "image_w",
+    "img_h": "image_h",
+    "cls_prob": "class_scores",
+    "objects_conf": "confidence",
+}
+_SIX_BOX_VALUES = 2054
+"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the picture's sides."""
+
+
+def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
+    """An array from base64 of float32, its size checked.
+
+    Args:
+        text: base64.
+        rows: how many rows there must be.
+        what: what the array is called in errors, such as "`boxes` of image '9'".
+        columns: how many columns there must be; None for as many as there are.
+
+    Shapes:
+        returns float32 (rows, columns), read-only.
+
+    Raises:
+        ValueError: not base64, or not so many numbers.
+
+    Example:
+        >>> decode_floats(base64.b64encode(np.float32([1, 2, 3, 4])), 2, what="numbers")
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
+    """
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(
+            f"{what} is not base64 ({error}): {text[:40]!r}. The line is cut off, or the columns are in another order."
+        ) from error
+    wanted = f"{rows} rows of {columns if columns is not None else 'equally many'} float32 numbers"
+    row_bytes = 4 if columns is None else 4 * columns
+    exact = len(raw) == rows * row_bytes if columns is not None else not len(raw) % max(4 * rows, 1)
+    if not exact or (rows == 0 and raw):
+        raise ValueError(
+            f"{what} has {len(raw)} bytes, which cannot be {wanted}. The number of boxes belongs to another line, the "
+            "numbers are of another type, or the file is cut off."
+        )
+    width = columns if columns is not None else len(raw) // 4 // rows if rows else 0
+    return np.frombuffer(raw, "<f4").reshape(rows, width)
+
+
+def boxes_in_features(features: np.ndarray) -> np.ndarray | None:
+    """The boxes that Oscar's 2,054 features end in, as shares of the sides; None for other features."""
+    return features[:, 2048:2052] if features.shape[1] == _SIX_BOX_VALUES else None
+
+
+def line_index_path(path: str | Path) -> Path:
+    """Where the byte offsets of a table's lines are kept: `features.lineidx` for `features.tsv`."""
+    return Path(path).with_suffix(".lineidx")
+
+
+def write_line_index(path: str | Path) -> Path:
+    """Writes the byte offset of every line beside a table, so that opening it takes no pass over the whole file.
+
+    Args:
+        path: the table, `*.tsv`.
+
+    Returns:
+        The file written.
+    """
+    target = line_index_path(path)
+    with open(path, "rb") as table:
+        offsets, offset = [], 0
+        for line in table:
+            offsets.append(offset)
+            offset += len(line)
+    target.write_text("".join(f"{offset}\n" for offset in offsets), encoding="ascii")
+    return target
+
+
+def find_lines(path: str | Path) -> dict[str, int]:
+    """First field of every line of a table -> the byte where the line begins; by its `.lineidx` where there is one.
+
+    Raises:
+        ValueError: a line without a tab, or a `.lineidx` that belongs to another file.
+    """
+    index = line_index_path(path)
+    lines: dict[str, int] = {}
+    twice = 0
+    with open(path, "rb") as table:
+        for key, offset in _indexed(table, index) if index.is_file() else _scanned(table, path):
+            twice += key in lines
+            lines.setdefault(key, offset)
+    if twice:
+        logger.warning("%s has %d lines for images it had before; the first line of each is used.", path, twice)
+    return lines
+
+
+def _scanned(table: Any, path: str | Path) -> Any:
+    offset = 0
+    for line in table:
+        key, tab, _ = line.partition(b"\t")
+        if tab:
+            yield key.decode(), offset
+        elif line.strip():
+            raise ValueError(
+                f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what "
+                "was found in the image, separated by tabs."
+            )
+        offset += len(line)
+
+
+def _indexed(table: Any, index: Path) -> Any:
+    for number in index.read_text(encoding="ascii").split():
+        offset = int(number)
+        table.seek(max(offset - 1, 0))
+        start = table.read(256)
+        begins_line = offset == 0 or start[:1] == b"\n"
+        key, tab, _ = (start if offset == 0 else start[1:]).partition(b"\t")
+        if not tab or not begins_line:
+            raise ValueError(
+                f"{index} says that a line begins at byte {offset} of {table.name}, and none does. The index belongs "
+                "to another version of the file. Delete it, or run `write_line_index`."
+            )
+        yield key.decode(), offset
+
+
+def read_line(path: str | Path, offset: int) -> str:
+    """The line of a table that begins at a byte, without its end."""
+    with open(path, "rb") as table:
+        table.seek(offset)
+        return table.readline().decode().rstrip("\r\n")
+
+
+class RegionTable(RegionSource):
+    """A table with arrays in base64, one picture per line: image id -> `Regions`, each line read when asked for.
+
+    The columns are told by their number where `fields` is left out: 6 bottom-up attention's, 7 the same with class
+    probabilities, 10 LXMERT's, 3 Oscar's for retrieval and pre-training.
+
+    Args:
+        path: the table, `*.tsv`.
+        fields: names of its columns. Read are `image_id`, `image_w`, `image_h`, `num_boxes`, `boxes`, `features`,
+            `class_scores` (or `cls_prob`), `confidence` (or `objects_conf`); LXMERT's `img_*` are the same.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: columns of an unknown layout, or sizes that do not fit the number of boxes.
+
+    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes a picture, 1,600 classes and "no object".
+    """
+
+    def __init__(self, path: str | Path, fields: Sequence[str] | None = None) -> None:
+        super().__init__(path)
+        if fields is None:
+            columns = read_line(path, 0).count("\t") + 1
+            if columns not in LAYOUTS:
+                raise ValueError(
+                    f"{path} has {columns} columns, and the layouts that are known by their number have "
+                    f"{sorted(LAYOUTS)}. Name the columns: `fields=[...]`."
+                )
+            fields = LAYOUTS[columns]
+        self.fields = tuple(_ALIASES.get(field, field) for field in fields)
+        lacking = [field for field in ("image_id", "num_boxes") if field not in self.fields]
+        if lacking or self.fields[0] != "image_id":
+            raise ValueError(
+                f"The columns {list(fields)} of {path} cannot be read: the first must be `image_id`, and `num_boxes` "
+                "must be among them, because the arrays are checked against it."
+            )
+
+    def _find(self) -> dict[str, int]:
+        lines = find_lines(self.path)
+        heading = next(iter(lines), None)
+        if heading is not None and _ALIASES.get(heading, heading) == "image_id":
+            del lines[heading]
+        return lines
+
+    def _read(self, image_id: str, where: int) -> Regions:
+        values = read_line(self.path, where).split("\t")
+        if len(values) != len(self.fields):
+            raise ValueError(
+                f"The line of image {image_id!r} in {self.path} has {len(values)} columns, not the {len(self.fields)} "
+                f"{list(self.fields)}. The line is cut off, or the file changes its layout."
+            )
+        line = dict(zip(self.fields, values, strict=True))
+        count = int(line["num_boxes"])
+        arrays = {}
+        for name, columns in (("boxes", 4), ("features", None), ("class_scores", None), ("confidence", 1)):
+            if name in line:
+                what = f"`{name}` of image {image_id!r} in {self.path}"
+                arrays[name] = decode_floats(line[name], count, what=what, columns=columns)
+        if "confidence" in arrays:
+            arrays["confidence"] = arrays["confidence"][:, 0]
+        inside = boxes_in_features(arrays["features"]) if "features" in arrays and "boxes" not in arrays else None
+        if inside is not None:
+            arrays["boxes"] = inside
+        width, height = (float(line[name]) if name in line else None for name in ("image_w", "image_h"))
+        return Regions(image_id, width=width, height=height, normalised=inside is not None, **arrays)

@@ -1,0 +1,186 @@
+"""Randomness inside an example, keyed by the draw: the same crop for the same draw on any worker, in any batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from hf_curriculum.rng import HOLE, mix64
+
+# Separate streams of one draw, so that a transform of the data set and one of the collator do not share their numbers.
+FETCHING, PREPARING, COLLATING = range(3)
+
+
+def draw_seed(seed: int, draw: int, stream: int = FETCHING) -> int:
+    """A 64-bit seed for one draw, by integer arithmetic alone, so that no library's upgrade changes it.
+
+    For one seed and stream the map from draws to seeds is a bijection: two draws never share a seed.
+
+    Args:
+        seed: the run's seed.
+        draw: position in the stream of draws, counted from 0 over the whole run.
+        stream: which of the draw's uses of randomness: `FETCHING`, `PREPARING` or `COLLATING`.
+
+    Example:
+        >>> draw_seed(0, 7) == draw_seed(0, 7), draw_seed(0, 7) == draw_seed(0, 8)
+        (True, False)
+    """
+    return mix64(seed, stream, draw)
+
+
+def seed_generators(seed: int, draw: int, stream: int = FETCHING) -> None:
+    """Seeds Python's `random`, numpy's legacy global generator and torch's default CPU generator from `draw_seed`.
+
+    numpy takes 32 bits, the upper half. No CUDA generator is touched. Call it inside `forked_generators`, which puts
+    the three back.
+    """
+    key = draw_seed(seed, draw, stream)
+    random.seed(key)
+    np.random.seed(key >> 32)  # noqa: NPY002 - the global generator is what transforms draw from
+    torch.default_generator.manual_seed(key)
+
+
+@contextmanager
+def forked_generators() -> Iterator[None]:
+    """Restores the three generators that `seed_generators` seeds, exactly as they were, also after an error.
+
+    Example:
+        >>> with forked_generators():
+        ...     seed_generators(seed=0, draw=7)
+        ...     flip = random.random() < 0.5
+    """
+    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.default_generator.set_state(states[2])
+
+
+class Drawn(NamedTuple):
+    """An example as it was drawn."""
+
+    example: Any
+    """The row."""
+    index: int
+    """Its number in the data set."""
+    draw: int
+    """Its position in the stream of draws, from 0."""
+
+
+class DrawnDataset(torch.utils.data.Dataset):
+    """A data set asked for (index, draw) pairs, each fetched under its own seed.
+
+    Transforms that draw from the global generators (`Dataset.set_transform`, torchvision) thereby give the same result
+    for the same (seed, draw), whatever the worker, the batch or the moment.
+
+    Args:
+        dataset: any map-style data set.
+        seed: the run's seed.
+        seeded: whether to seed. False where fetching has no randomness: batches are then fetched in one go.
+
+    Raises:
+        TypeError: `dataset` has no length or no rows by number.
+
+    Example:
+        >>> DrawnDataset(["a", "b", "c"], seed=0, seeded=True).__getitems__([(2, 0), (1, 1)])
+        [Drawn(example='c', index=2, draw=0), Drawn(example='b', index=1, draw=1)]
+    """
+
+    def __init__(self, dataset: Any, seed: int, seeded: bool) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(
+                f"A {type(dataset).__name__} was given, which has no rows by number or no length. Draws are row "
+                "numbers: give a map-style data set (a streamed one can be loaded without `streaming=True`)."
+            )
+        self.dataset, self.seed, self.seeded = dataset, seed, seeded
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, pair: tuple[int, int]) -> Drawn:
+        return self.__getitems__([pair])[0]
+
+    def __getitems__(self, pairs: Sequence[tuple[int, int]]) -> list[Drawn]:
+        """The examples of `pairs` of (index, draw), in their order; a `HOLE` gives none.
+
+        torch's fetcher calls this once per batch.
+        """
+        pairs = [pair for pair in pairs if pair[0] != HOLE]
+        if self.seeded:
+            examples = []
+            with forked_generators():
+                for index, draw in pairs:
+                    seed_generators(self.seed, draw, FETCHING)
+                    examples.append(self.dataset[index])
+        elif hasattr(self.dataset, "__getitems__"):  # torch's own protocol for fetching a batch at once
+            examples = self.dataset.__getitems__([index for index, _ in pairs])
+        else:
+            examples = [self.dataset[index] for index, _ in pairs]
+        return [Drawn(example, *pair) for example, pair in zip(examples, pairs, strict=True)]
+
+
+@runtime_checkable
+class PreparingCollator(Protocol):
+    """A collator in two steps: `prepare` for one example, where all its randomness is, and `collate` for the batch."""
+
+    def prepare(self, example: Any) -> Any: ...
+
+    def collate(self, prepared: list[Any]) -> Any: ...
+
+
+class DrawnCollator:
+    """A collator for the items of a `DrawnDataset`, which seeds before it draws and says which rows it was given.
+
+    A `PreparingCollator` prepares each example under its own (seed, draw), so an example's pixels do not depend on the
+    batch it is in. Any other collator is seeded once per batch, by the batch's first draw.
+
+    Args:
+        collator: what makes a batch of examples.
+        seed: the run's seed.
+        seeded: whether to seed. False where collating has no randomness.
+
+    Shapes: adds `example_index` (B,) int64, row numbers, where the collator's batch is a mapping.
+
+    Raises:
+        ValueError: an example could not be prepared; its row number stands before the collator's own message.
+    """
+
+    def __init__(self, collator: Callable[[list[Any]], Any], seed: int, seeded: bool) -> None:
+        self.collator, self.seed, self.seeded = collator, seed, seeded
+        # Asked once: a protocol's check costs as much as a small batch.
+        self._prepares = isinstance(collator, PreparingCollator)
+
+    def __call__(self, drawn: Sequence[Drawn]) -> Any:
+        if self.seeded:
+            with forked_generators():
+                batch = self._collate(drawn)
+        else:
+            batch = self._collate(drawn)
+        if isinstance(batch, Mapping):
+            batch["example_index"] = torch.tensor([item.index for item in drawn], dtype=torch.int64)
+        return batch
+
+    def _collate(self, drawn: Sequence[Drawn]) -> Any:
+        if self._prepares:
+            prepared = [self._prepare(item) for item in drawn]
+            if self.seeded:
+                seed_generators(self.seed, drawn[0].draw, COLLATING)
+            return self.collator.collate(prepared)
+        if self.seeded:
+            seed_generators(self.seed, drawn[0].draw, COLLATING)
+        return self.collator([item.example for item in drawn])
+
+    def _prepare(self, item: Drawn) -> Any:
+        if self.seeded:
+            seed_generators(self.seed, item.draw, PREPARING)
+        try:
+            return self.collator.prepare(item.example)
+        except ValueError as error:
+            raise ValueError(f"Row {item.index}: {error}") from error

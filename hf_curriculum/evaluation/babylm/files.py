@@ -1,0 +1,195 @@
+"""Reading the benchmarks' files, with errors that say which line lacks what."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+_PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".PNG", ".JPG", ".JPEG")
+
+
+def need_folder(folder: Path, *, task: str) -> Path:
+    """The folder, if it is there.
+
+    Raises:
+        FileNotFoundError: it is not; the error says what else is.
+    """
+    if not folder.is_dir():
+        beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"`{task}` needs the folder {folder}, which does not exist; beside it there are {beside[:12]}. Get the "
+            "challenge's `evaluation_data` (see its README), or make small ones with `make_miniature_benchmarks`."
+        )
+    return folder
+
+
+def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a JSON Lines file, each an object with these fields.
+
+    Args:
+        file: one object per line; blank lines are passed over.
+        fields: what each must have.
+
+    Raises:
+        ValueError: a line is no JSON object, or lacks a field; the file is empty.
+    """
+    rows = []
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file anew."
+                ) from error
+            need_fields(row, fields, f"{file}, line {number}")
+            rows.append(row)
+    return need_rows(rows, file)
+
+
+def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
+    """Raises:
+    ValueError: `row` is no object, or lacks one of the fields.
+    """
+    missing = [name for name in fields if not isinstance(row, dict) or row.get(name) is None]
+    if missing:
+        found = sorted(row) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(
+            f"{where} has no {missing}; it has {found}. The item cannot be scored without. Check that the file is the "
+            "challenge's."
+        )
+
+
+def need_rows(rows: list[Any], file: Path) -> list[Any]:
+    """Raises:
+    ValueError: there are none.
+    """
+    if not rows:
+        raise ValueError(f"{file} has no items, so there is nothing to score. Get the file anew, or remove it.")
+    return rows
+
+
+def read_csv(file: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file with a heading, whatever mark its encoding begins with; None where a cell is empty.
+
+    Raises:
+        ValueError: it has no rows, or one with more cells than the heading.
+    """
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for number, row in enumerate(rows, start=1):
+        if any(row.pop(None, ())):
+            raise ValueError(
+                f"{file}, row {number} has more cells than the heading has names ({list(row)}). Which is which is not "
+                "known: quote texts that hold commas, or get the file anew."
+            )
+    return need_rows([{name: cell or None for name, cell in row.items()} for row in rows], file)
+
+
+def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:
+    """The folder's files by their names without the ending: those in `order` first, then by alphabet.
+
+    Raises:
+        FileNotFoundError: the folder is missing, or has no such file.
+    """
+    found = {
+        path.name.removesuffix(ending): path for path in sorted(need_folder(folder, task=task).glob(f"*{ending}"))
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"`{task}` reads {folder}/*{ending}, but there is no such file. Unpack the challenge's data there."
+        )
+    names = [name for name in order if name in found]
+    return {name: found[name] for name in [*names, *(name for name in found if name not in order)]}
+
+
+def find_pictures(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
+    """Paths of pictures, also where a copy has another format than the list says (`ball.png` for `ball.jpg`).
+
+    Args:
+        folder: names are relative to it.
+        names: of picture files.
+        task: for the error.
+
+    Raises:
+        FileNotFoundError: a picture is missing.
+    """
+    paths = [next(_candidates(folder / name), None) for name in names]
+    missing = [name for name, path in zip(names, paths, strict=True) if path is None]
+    if missing:
+        raise FileNotFoundError(
+            f"`{task}`: {len(missing):,} of {len(names):,} pictures are not in {folder}, the first is {missing[0]!r}. "
+            "A trial without its pictures cannot be scored. Add them, or leave this task out with `tasks=`."
+        )
+    return [path for path in paths if path is not None]
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    for candidate in (path, *(path.with_suffix(ending) for ending in _PICTURE_ENDINGS)):
+        if candidate.is_file():
+            yield candidate
+
+
+def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
+    """One split of a data set.
+
+    Args:
+        source: a repository of the Hub, a folder saved by `save_to_disk`, or one with data files.
+        split: its name.
+        config: of a repository with several.
+
+    Raises:
+        ValueError: the split is not there.
+
+    Example:
+        >>> load_rows("facebook/winoground", "test")  # doctest: +SKIP
+    """
+    from datasets import DatasetDict, load_dataset, load_from_disk
+
+    saved = Path(source) / "dataset_dict.json"
+    single = Path(source) / "state.json"
+    if single.is_file():
+        return load_from_disk(source)
+    found = load_from_disk(source) if saved.is_file() else load_dataset(source, config)
+    if not isinstance(found, DatasetDict) or split not in found:
+        raise ValueError(f"{source!r} has no split {split!r}; it has {list(found)}. Name the data set the task is of.")
+    return found[split]
+
+
+class RowPicture:
+    """A picture of a data set, decoded when it is called.
+
+    Args:
+        rows: the data set.
+        row: which row.
+        column: which column.
+
+    Raises:
+        ValueError: no such row or column.
+    """
+
+    def __init__(self, rows: Dataset, row: int, column: str) -> None:
+        if not 0 <= row < len(rows) or column not in rows.column_names:
+            raise ValueError(
+                f"Row {row}, column {column!r} was asked for, but the data set has {len(rows):,} rows with "
+                f"{rows.column_names}. It is not the one that the items' numbers count: check `sources`."
+            )
+        self.rows, self.row, self.column = rows, row, column
+
+    def __call__(self) -> Any:
+        return self.rows[self.row][self.column]
+
+
+def pictures_of(source: str, split: str) -> Callable[[int, str], RowPicture]:
+    """A function from a row's number and a column to its picture."""
+    rows = load_rows(source, split)
+    return lambda row, column: RowPicture(rows, row, column)

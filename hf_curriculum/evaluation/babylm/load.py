@@ -1,0 +1,102 @@
+"""A model by its name on the suite: what the command line calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks
+from hf_curriculum.evaluation.babylm.run import GlueSettings
+from hf_curriculum.evaluation.babylm.suite import SuiteResult, evaluate_suite
+from hf_curriculum.scorers.pretrained import load_model, load_pretrained
+
+
+def evaluate_pretrained(
+    name: str,
+    suite: str = "babylm",
+    *,
+    output_dir: str | PathLike[str],
+    data_dir: str | PathLike[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    sources: Mapping[str, str] | None = None,
+    batch_size: int = 64,
+    glue: GlueSettings | None = None,
+    limit: int | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    progress: bool = True,
+) -> SuiteResult:
+    """`evaluate_suite` for a model's folder or a repository of the Hub.
+
+    Args:
+        name: the folder or repository; tokenizer and image processor are taken from it too.
+        suite: of `evaluate_suite`.
+        output_dir: of `evaluate_suite`.
+        data_dir: of `evaluate_suite`. Without one, miniature benchmarks are made below `output_dir`, which the results
+            say.
+        tasks, sources, batch_size, glue, limit, progress: of `evaluate_suite`.
+        revision: of a repository.
+        device: such as `"cuda"`; by default a GPU where there is one.
+
+    Raises:
+        FileNotFoundError, ValueError: of `load_for_evaluation` and `evaluate_suite`.
+
+    Example:
+        >>> evaluate_pretrained("my-model", output_dir="results").averages["blimp"]  # doctest: +SKIP
+        {'accuracy': 0.8125}
+    """
+    import torch
+
+    if data_dir is None:
+        data_dir = Path(output_dir) / "miniature"
+        if not (data_dir / "MINIATURE.txt").is_file():
+            make_miniature_benchmarks(data_dir)
+    model, tokenizer, image_processor = load_for_evaluation(name, revision)
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return evaluate_suite(
+        model.to(chosen),
+        tokenizer,
+        image_processor,
+        suite,
+        data_dir=data_dir,
+        output_dir=output_dir,
+        tasks=tasks,
+        sources=sources,
+        batch_size=batch_size,
+        glue=glue,
+        limit=limit,
+        progress=progress,
+    )
+
+
+def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, Any, Any | None]:
+    """Model, tokenizer and, if it sees, image processor.
+
+    Args:
+        name: a folder, or a repository of the Hub.
+        revision: of a repository.
+
+    Raises:
+        FileNotFoundError: there is no such model, or it has no tokenizer or image processor.
+        ValueError: weights are missing.
+
+    Example:
+        >>> model, tokenizer, image_processor = load_for_evaluation("my-model")  # doctest: +SKIP
+    """
+    from transformers import (
+        AutoConfig,
+        AutoImageProcessor,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoTokenizer,
+    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    config = load_pretrained(AutoConfig, name, revision)
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    model = load_model(AutoModelForImageTextToText if sees else AutoModelForCausalLM, name, revision)
+    tokenizer = load_pretrained(AutoTokenizer, name, revision)
+    image_processor = load_pretrained(AutoImageProcessor, name, revision, backend="pil") if sees else None
+    return model, tokenizer, image_processor

@@ -1,0 +1,502 @@
+"""A small copy of every benchmark, in the official formats, about the drawn scenes: each runs in seconds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hf_curriculum.evaluation.babylm.text_tasks import both_ways
+from hf_curriculum.scenes.drawing import draw
+from hf_curriculum.scenes.make import encode_png
+from hf_curriculum.scenes.random import Draws
+from hf_curriculum.scenes.scene import Backdrop, Scene, Thing
+from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, TYPICAL_COLOURS, article, number, plural
+
+_README = """Miniature benchmarks, made by a program from the vocabulary and the drawings of the embedded scenes.
+
+They have the file formats of the BabyLM 2024 challenge's evaluation data and nothing of its content: scores on them
+say that an evaluation works and what a model learnt about the scenes, and cannot be compared with published ones. The
+human data in devbench/evals are drawn numbers, no people's answers.
+"""
+
+
+def make_miniature_benchmarks(
+    folder: str | PathLike[str], seed: int = 0, *, size: int = 16, image_size: int = 64
+) -> Path:
+    """Writes `blimp_filtered`, `supplement_filtered`, `ewok_filtered`, `glue_filtered`, `winoground_filtered`,
+    `vqa_filtered` and `devbench`, as the challenge's `evaluation_data` has them.
+
+    All of it follows from the arguments: the same files on every platform.
+
+    Args:
+        folder: where to; made if need be, files in it are written over.
+        seed: 0 or more; another seed is other items.
+        size: items per subtask, an even number of 4 or more (training files of (Super)GLUE have four times as many).
+        image_size: side of the pictures in pixels.
+
+    Returns:
+        The folder: the `data_dir` of `evaluate_suite`.
+
+    Raises:
+        ValueError: `size` is odd or below 4, `seed` is negative.
+
+    Example:
+        >>> import tempfile
+        >>> folder = make_miniature_benchmarks(tempfile.mkdtemp(), size=4)
+        >>> sorted(path.name for path in folder.iterdir())[:3]
+        ['MINIATURE.txt', 'blimp_filtered', 'devbench']
+    """
+    if size < 4 or size % 2 or seed < 0:
+        raise ValueError(
+            f"size={size}, seed={seed} were given. Items come in pairs, so `size` is even and at least 4; `seed` is 0 "
+            "or more."
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "MINIATURE.txt").unlink(missing_ok=True)
+    text = {"blimp_filtered": blimp_rows, "supplement_filtered": supplement_rows, "ewok_filtered": ewok_rows}
+    for name, make in text.items():
+        for subtask, rows in make(seed, size).items():
+            _write(folder / name / f"{subtask}.jsonl", rows)
+    for task, (training, validation) in glue_rows(seed, size).items():
+        _write(folder / "glue_filtered" / f"{task}.train.jsonl", training)
+        _write(folder / "glue_filtered" / f"{task}.valid.jsonl", validation)
+    _write(
+        folder / "winoground_filtered" / "winoground.jsonl",
+        winoground_rows(Pictures(folder / "winoground_filtered" / "images", image_size), seed, size),
+    )
+    questions = vqa_rows(Pictures(folder / "vqa_filtered" / "images", image_size), seed, size)
+    (folder / "vqa_filtered" / "vqa_distractors_info.json").write_text(json.dumps(questions), encoding="utf-8")
+    write_devbench(folder / "devbench", seed, size, image_size)
+    (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # last: it says that all the others are there
+    return folder
+
+
+def _write(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+COUNTED = [noun for noun in NOUNS if plural(noun) != noun]
+"""Nouns whose plural differs from the singular."""
+_SIDES = ["left", "right"]
+
+
+class Subject(NamedTuple):
+    """A thing to speak of, and another one."""
+
+    noun: str
+    colour: str
+    other: str
+    other_colour: str
+
+    @property
+    def one(self) -> str:
+        """Such as "a red ball"."""
+        return f"{article(self.colour)} {self.colour} {self.noun}"
+
+    @property
+    def second(self) -> str:
+        """The other thing, such as "an orange cup"."""
+        return f"{article(self.other_colour)} {self.other_colour} {self.other}"
+
+
+def draws_for(seed: int, name: str, index: int) -> Draws:
+    """Random numbers of one item: of its seed, its benchmark and its place alone."""
+    return Draws(seed, index, 16 + zlib.crc32(name.encode()))  # the scenes' own streams are 0 to 3
+
+
+def subject(draws: Draws) -> Subject:
+    """Two different nouns in two different colours."""
+    noun, other = draws.sample(COUNTED, 2)
+    colour, other_colour = draws.sample(COLOURS, 2)
+    return Subject(noun, colour, other, other_colour)
+
+
+def blimp_rows(seed: int, size: int) -> dict[str, list[dict[str, Any]]]:
+    """Three paradigms of BLiMP whose contrast the scenes' captions show."""
+    return {
+        name: [_pair(make(draws_for(seed, name, at)), name, at) for at in range(size)] for name, make in _BLIMP.items()
+    }
+
+
+def supplement_rows(seed: int, size: int) -> dict[str, list[dict[str, Any]]]:
+    """The supplement's five subtasks; its files have the two sentences alone."""
+    made = {}
+    for name, make in _SUPPLEMENT.items():
+        pairs = [make(draws_for(seed, name, at)) for at in range(size)]
+        made[name] = [{"sentence_good": good, "sentence_bad": bad} for good, bad in pairs]
+    return made
+
+
+def ewok_rows(seed: int, size: int) -> dict[str, list[dict[str, Any]]]:
+    """Three of EWoK's domains, every item twice, the second time exchanged."""
+    made = {}
+    for name, make in _EWOK.items():
+        rows = []
+        for at in range(size // 2):
+            context_1, context_2, target_1, target_2 = make(draws_for(seed, name, at))
+            contexts = {"Context1": context_1, "Context2": context_2}
+            rows += both_ways({"Domain": name, **contexts, "Target1": target_1, "Target2": target_2})
+        made[name] = rows
+    return made
+
+
+def _pair(sentences: tuple[str, str], name: str, at: int) -> dict[str, Any]:
+    good, bad = sentences
+    about = {"field": "morphology", "linguistics_term": "miniature", "UID": name, "pairID": str(at)}
+    return {"sentence_good": good, "sentence_bad": bad, **about}
+
+
+def _number_of_noun(draws: Draws) -> tuple[str, str]:
+    noun = draws.pick(COUNTED)
+    if draws.chance(0.5):
+        return f"there is {article(noun)} {noun}", f"there is {article(noun)} {plural(noun)}"
+    count = number(2 + draws.integer(2))
+    return f"there are {count} {plural(noun)}", f"there are {count} {noun}"
+
+
+def _number_with_adjective(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    if draws.chance(0.5):
+        return thing.one, f"{article(thing.colour)} {thing.colour} {plural(thing.noun)}"
+    count = number(2 + draws.integer(2))
+    return f"{count} {thing.colour} {plural(thing.noun)}", f"{count} {thing.colour} {thing.noun}"
+
+
+def _number_of_verb(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    if draws.chance(0.5):
+        return f"there is {thing.one}", f"there are {thing.one}"
+    many = f"{number(2 + draws.integer(2))} {thing.colour} {plural(thing.noun)}"
+    return f"there are {many}", f"there is {many}"
+
+
+def _hypernym(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    return f"there is {thing.one}, so there is a {thing.noun}", f"there is {thing.one}, so there is a {thing.other}"
+
+
+def _answer_what(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    side = draws.pick(_SIDES)
+    return f"what is there? {thing.one}.", f"what is there? on the {side} side."
+
+
+def _answer_where(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    side = draws.pick(_SIDES)
+    return f"where is the {thing.noun}? on the {side} side.", f"where is the {thing.noun}? {thing.second}."
+
+
+def _inversion(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    return f"is there {thing.one} next to {thing.second}?", f"there {thing.one} is next to {thing.second}?"
+
+
+def _turns(draws: Draws) -> tuple[str, str]:
+    thing = subject(draws)
+    if draws.chance(0.5):
+        return f"is there {thing.one}? yes, there is.", f"is there {thing.one}? yes, there are."
+    many = f"two {thing.colour} {plural(thing.noun)}"
+    return f"are there {many}? yes, there are.", f"are there {many}? yes, there is."
+
+
+def _sides(draws: Draws) -> tuple[str, str, str, str]:
+    thing = subject(draws)
+    left = f"the {thing.noun} is to the left of the {thing.other}."
+    right = f"the {thing.noun} is to the right of the {thing.other}."
+    back_left = f"the {thing.other} is to the left of the {thing.noun}."
+    back_right = f"the {thing.other} is to the right of the {thing.noun}."
+    return left, right, back_right, back_left
+
+
+def _colours(draws: Draws) -> tuple[str, str, str, str]:
+    thing = subject(draws)
+    first, second = f"the {thing.noun} is {thing.colour}.", f"the {thing.noun} is {thing.other_colour}."
+    targets = [f"there is {article(colour)} {colour} {thing.noun}." for colour in (thing.colour, thing.other_colour)]
+    return first, second, *targets
+
+
+def _counts(draws: Draws) -> tuple[str, str, str, str]:
+    thing = subject(draws)
+    one, many = f"there is {thing.one}.", f"there are two {thing.colour} {plural(thing.noun)}."
+    return one, many, f"the {thing.noun} is {thing.colour}.", f"the {plural(thing.noun)} are {thing.colour}."
+
+
+_BLIMP = {
+    "determiner_noun_agreement_1": _number_of_noun,
+    "determiner_noun_agreement_with_adjective_1": _number_with_adjective,
+    "regular_plural_subject_verb_agreement_1": _number_of_verb,
+}
+_SUPPLEMENT = {
+    "hypernym": _hypernym,
+    "qa_congruence_easy": _answer_what,
+    "qa_congruence_tricky": _answer_where,
+    "subject_aux_inversion": _inversion,
+    "turn_taking": _turns,
+}
+_EWOK = {"material-properties": _colours, "quantitative-properties": _counts, "spatial-relations": _sides}
+
+_AGES = {"4": 0.55, "7": 0.65, "10": 0.75, "25": 0.85}
+_LOOKING_AGES = ["1.5", "2", "2.5"]
+_IMAGES = ["image1", "image2", "image3", "image4"]
+
+
+def write_devbench(folder: Path, seed: int, size: int, image_size: int) -> None:
+    """`assets` and `evals` of the four tasks that are read.
+
+    gram-trog's human data has two trials more than its manifest, lex-viz_vocab's lacks one, as the real ones do.
+    """
+    _vocabulary(folder, seed, size, image_size)
+    _grammar(folder, seed, size, image_size)
+    _looking(folder, seed, size, image_size)
+    _things(folder, seed, image_size)
+
+
+def _vocabulary(folder: Path, seed: int, size: int, image_size: int) -> None:
+    pictures = Pictures(folder / "assets" / "lex-viz_vocab" / "images", image_size)
+    trials, people = [], []
+    for at, noun in enumerate(NOUNS[:size]):
+        draws = draws_for(seed, "lex-viz_vocab", at)
+        shown = [noun, *draws.sample([other for other in NOUNS if other != noun], 3)]
+        trials.append([noun, *(_one(pictures, name, TYPICAL_COLOURS[name][0]) for name in shown)])
+        for age, right in _AGES.items() if at else ():
+            people.append([noun, age, str(at + 1), *_shares(draws, right)])
+    _manifest(folder, "lex-viz_vocab", ["text1", *_IMAGES], trials)
+    _human(folder, "lex-viz_vocab", ["text1", "age_bin", "trial", *_IMAGES], people)
+
+
+def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
+    pictures = Pictures(folder / "assets" / "gram-trog" / "images", image_size)
+    trials, people, told = [], [], set()
+    at = 0
+    while len(trials) < size + 2:
+        draws = draws_for(seed, "gram-trog", at)
+        (noun, other), (colour, second) = draws.sample(NOUNS, 2), draws.sample(COLOURS, 2)
+        text = f"{article(colour)} {colour} {noun}"
+        at += 1
+        if text in told:  # trials are told apart by their text
+            continue
+        told.add(text)
+        shown = [(noun, colour), (noun, second), (other, colour), (other, second)]
+        trials.append([text, *(_one(pictures, *thing) for thing in shown)])
+        people.append([str(len(trials)), text, *_shares(draws, 0.8)])
+    _human(folder, "gram-trog", ["trial", "text1", *_IMAGES], people)
+    del trials[size // 2 : size // 2 + 2]  # from here on the trials' numbers mean others
+    _manifest(folder, "gram-trog", ["text1", *_IMAGES], trials)
+
+
+def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
+    pictures = Pictures(folder / "assets" / "lex-lwl" / "images", image_size)
+    trials, people = [], []
+    for at in range(size):
+        draws = draws_for(seed, "lex-lwl", at)
+        noun, other = draws.sample(NOUNS, 2)
+        trials.append([noun, _one(pictures, noun, draws.pick(COLOURS)), _one(pictures, other, draws.pick(COLOURS))])
+        people.append([_LOOKING_AGES[at % 3], f"{draws.uniform(0.5, 0.8):.6f}", str(at + 1)])
+    _manifest(folder, "lex-lwl", ["text1", "image1", "image2"], trials)
+    _human(folder, "lex-lwl", ["age_bin", "prop", "trial"], people)
+
+
+def _things(folder: Path, seed: int, image_size: int) -> None:
+    """Every noun in its typical colours; alike are equal nouns, and less so equal colours."""
+    pictures = Pictures(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
+    things = [(noun, colour) for noun in NOUNS for colour in TYPICAL_COLOURS[noun]]
+    rows = [[f"{colour}_{noun}", _one(pictures, noun, colour)] for noun, colour in things]
+    _manifest(folder, "sem-things", ["text1", "image1"], rows)
+    draws = draws_for(seed, "sem-things", 0)
+    alike = np.array([[0.6 * (a == c) + 0.3 * (b == d) for c, d in things] for a, b in things])
+    noise = np.array([[draws.uniform(0, 0.1) for _ in things] for _ in things])
+    evals = folder / "evals" / "sem-things"
+    evals.mkdir(parents=True, exist_ok=True)
+    np.save(evals / "spose_similarity.npy", np.where(np.eye(len(things)), 1.0, alike + (noise + noise.T) / 2))
+
+
+def _one(pictures: Pictures, noun: str, colour: str) -> str:
+    return f"{pictures.folder.name}/{pictures.draw(f'{colour}-{noun}.png', (noun, colour))}"
+
+
+def _shares(draws: Draws, right: float) -> list[str]:
+    """Four shares that sum to 1, the first about `right`."""
+    first = right + draws.uniform(-0.05, 0.05)
+    rest = [draws.uniform(0.5, 1.5) for _ in range(3)]
+    return [f"{share:.12f}" for share in (first, *((1 - first) * part / sum(rest) for part in rest))]
+
+
+def _manifest(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    _csv(folder / "assets" / task / "manifest.csv", columns, rows)
+
+
+def _human(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    _csv(folder / "evals" / task / "human.csv", columns, rows)
+
+
+def _csv(file: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+Rows = list[dict[str, Any]]
+
+
+def glue_rows(seed: int, size: int) -> dict[str, tuple[Rows, Rows]]:
+    """Task → training and validation rows; labels take turns, so that none is rare.
+
+    Args:
+        seed: of the items.
+        size: validation rows; training has four times as many.
+    """
+    made = {}
+    for name, (labels, make) in _TASKS.items():
+        rows = [
+            {**make(draws_for(seed, f"glue {name}", at), at % labels), "label": at % labels, "idx": at}
+            for at in range(5 * size)
+        ]
+        made[name] = rows[: 4 * size], rows[4 * size :]
+    return made
+
+
+def _other(thing: Subject) -> str:
+    """The first thing in the second's colour."""
+    return f"{article(thing.other_colour)} {thing.other_colour} {thing.noun}"
+
+
+def _cola(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    return {"sentence": f"there is {thing.one}" if label else f"there {thing.colour} is a {thing.noun}"}
+
+
+def _sst2(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    return {"sentence": f"a {('small', 'large')[label]} {thing.colour} {thing.noun}"}
+
+
+def _same(first: str, second: str) -> Callable[[Draws, int], dict[str, str]]:
+    def make(draws: Draws, label: int) -> dict[str, str]:
+        thing = subject(draws)
+        return {first: f"there is {thing.one}", second: f"the picture has {thing.one if label else _other(thing)}"}
+
+    return make
+
+
+def _mnli(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    hypotheses = (f"there is a {thing.noun}", f"there is {thing.second}", f"there is no {thing.noun}")
+    return {"premise": f"there is {thing.one}", "hypothesis": hypotheses[label]}
+
+
+def _qnli(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    answer = f"the {thing.other if label else thing.noun} is {thing.colour}"
+    return {"question": f"what color is the {thing.noun}?", "sentence": answer}
+
+
+def _rte(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    return {"sentence1": f"there is {thing.one}", "sentence2": f"there is a {thing.other if label else thing.noun}"}
+
+
+def _boolq(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    colour = thing.colour if label else thing.other_colour
+    return {"question": f"is the {thing.noun} {colour}", "passage": f"there is {thing.one}."}
+
+
+def _multirc(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    paragraph = f"there is {thing.one}. there are two {thing.other_colour} {plural(thing.other)}."
+    answer = thing.colour if label else thing.other_colour
+    return {"paragraph": paragraph, "question": f"what color is the {thing.noun}?", "answer": answer}
+
+
+def _wsc(draws: Draws, label: int) -> dict[str, str]:
+    thing = subject(draws)
+    text = f"there is {thing.one} next to {thing.second}. it is {thing.colour}."
+    return {"text": text, "span1_text": thing.noun if label else thing.other, "span2_text": "it"}
+
+
+_TASKS: dict[str, tuple[int, Callable[[Draws, int], dict[str, str]]]] = {
+    "boolq": (2, _boolq),
+    "cola": (2, _cola),
+    "mnli": (3, _mnli),
+    "mnli-mm": (3, _mnli),
+    "mrpc": (2, _same("sentence1", "sentence2")),
+    "multirc": (2, _multirc),
+    "qnli": (2, _qnli),
+    "qqp": (2, _same("question1", "question2")),
+    "rte": (2, _rte),
+    "sst2": (2, _sst2),
+    "wsc": (2, _wsc),
+}
+
+_BACKDROP = Backdrop("grey", "plain", 0.3, "dots", ())
+
+
+class Pictures:
+    """A folder of drawings, each made once.
+
+    Args:
+        folder: where they are written.
+        image_size: side in pixels.
+    """
+
+    def __init__(self, folder: Path, image_size: int) -> None:
+        self.folder, self.image_size = folder, image_size
+        self.made: set[str] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def draw(self, name: str, *things: tuple[str, str]) -> str:
+        """Draws one thing, or two from left to right, each a noun and a colour; returns the name."""
+        if name not in self.made:
+            side = 0.6 if len(things) == 1 else 0.4
+            places = [0.5] if len(things) == 1 else [0.27, 0.73]
+            drawn = tuple(
+                Thing(noun, colour, "large", "plain", side, 0.0, x, 0.5)
+                for (noun, colour), x in zip(things, places, strict=True)
+            )
+            hidden = tuple((0.0,) * len(things) for _ in things)
+            scene = Scene(drawn, hidden, (1.0,) * len(things), _BACKDROP)
+            (self.folder / name).write_bytes(encode_png(draw(scene, self.image_size)))
+            self.made.add(name)
+        return name
+
+
+def winoground_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
+    """Two things whose colours are exchanged from one picture to the other: a row per picture, its caption first."""
+    rows = []
+    for at in range(size // 2):
+        thing = subject(draws_for(seed, "winoground", at))
+        exchanged = Subject(thing.noun, thing.other_colour, thing.other, thing.colour)
+        captions = [f"{one.one} to the left of {one.second}" for one in (thing, exchanged)]
+        for side, one in enumerate((thing, exchanged)):
+            pictures.draw(f"ex_{at}_img_{side}.png", (one.noun, one.colour), (one.other, one.other_colour))
+            own, foreign = captions[side], captions[1 - side]
+            tags = {"tag": "Adjective-Color", "secondary_tag": "", "collapsed_tag": "Object"}
+            key = {"id": at, "image_idx": at, "image_key": f"image_{side}"}
+            rows.append({**key, "caption_0": own, "caption_1": foreign, **tags})
+    return rows
+
+
+def vqa_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
+    """What colour one of two things has; the seven other colours are the distractors."""
+    rows = []
+    for at in range(size):
+        thing = subject(draws_for(seed, "vqa", at))
+        # PNG under the name that the release gives its JPEGs: what counts is the file's beginning.
+        name = f"COCO_val2014_{at + 1:012d}.jpg"
+        pictures.draw(name, (thing.noun, thing.colour), (thing.other, thing.other_colour))
+        others = [colour for colour in COLOURS if colour != thing.colour]
+        question = {"question": f"what color is the {thing.noun}?", "target_ans": thing.colour, "distractors": others}
+        rows.append({"idx_in_hf_dataset": at, "image_id": at + 1, "question_id": 1000 * (at + 1), **question})
+    return rows

@@ -1,0 +1,289 @@
+"""What one evaluation knows, and how its scores survive a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm.auto import tqdm
+
+from hf_curriculum.evaluation.babylm.scorer import (
+    Item,
+    TextImageScorer,
+    by_length,
+    mean_log_prob,
+    picture_key,
+    sum_of_log_probs,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GlueSettings:
+    """The defaults of the BabyLM 2024 evaluation pipeline.
+
+    Args:
+        learning_rate: at the start; it falls to 0 on a line, without warm-up.
+        batch_size: texts per step.
+        num_epochs: at most.
+        patience: epochs without an improvement of more than `threshold` after which training stops.
+        threshold: the improvement that counts.
+        seed: of the head's weights, the order and dropout.
+        max_length: tokens of a text or pair, special ones included.
+        pooling: what the head of a model of this library reads: the hidden state of the "last" token, as the heads of
+            `transformers` on causal models do, or the "mean" of all.
+
+    Raises:
+        ValueError: `pooling` is neither; a count below 1.
+
+    Source: BabyLM 2024 evaluation pipeline; Saha et al. 2024 (BabyLM), section 4.2, has batch 128 and 50 tokens.
+
+    Example:
+        >>> GlueSettings(batch_size=128, max_length=50).learning_rate
+        5e-05
+    """
+
+    learning_rate: float = 5e-5
+    batch_size: int = 64
+    num_epochs: int = 10
+    patience: int = 3
+    threshold: float = 0.001
+    seed: int = 12
+    max_length: int = 128
+    pooling: Literal["last", "mean"] = "last"
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("last", "mean"):
+            raise ValueError(f"pooling={self.pooling!r} is not known. The head reads the 'last' token, or the 'mean'.")
+        for name in ("batch_size", "num_epochs", "patience", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} was given. Fine-tuning needs 1 or more.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model on the benchmarks of one folder.
+
+    Args:
+        scorer: asks the model.
+        data_dir: folder with the benchmarks' official files.
+        scores_dir: where scores are kept, so that a killed run goes on where it was; None keeps none.
+        sources: task → a repository of the Hub (or a folder that `datasets` loads) to take it or its pictures from.
+        subtasks: those to run; None is all there are.
+        limit: so many items of each subtask at most; for a try, not for a result.
+        progress: shows bars.
+        save_every: seconds between two writes of unfinished scores.
+        glue: how (Super)GLUE is fine-tuned.
+    """
+
+    scorer: TextImageScorer
+    data_dir: Path
+    scores_dir: Path | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    subtasks: tuple[str, ...] | None = None
+    limit: int | None = None
+    progress: bool = True
+    save_every: float = 30.0
+    glue: GlueSettings = field(default_factory=GlueSettings)
+
+    def wanted(self, found: Sequence[str], *, task: str) -> list[str]:
+        """Those of the subtasks found that were asked for.
+
+        Raises:
+            ValueError: one that was asked for is not there.
+        """
+        unknown = [name for name in self.subtasks or () if name not in found]
+        if unknown:
+            raise ValueError(
+                f"{unknown} of `{task}` were asked for, but {self.data_dir} has {list(found)}. Check the names, or "
+                "add the files."
+            )
+        return [name for name in found if self.subtasks is None or name in self.subtasks]
+
+    def cut(self, values: Sequence[Any]) -> list[Any]:
+        """The first `limit` of them."""
+        return list(values[: self.limit])
+
+    def choice_scores(self, task: str, subtask: str, items: Sequence[Item]) -> list[list[float]]:
+        """`TextImageScorer.choice_scores`, kept and resumed."""
+        rows = self.scorer.encoder(items)
+
+        def score(places: list[int]) -> list[list[float]]:
+            return self.scorer.in_batches([rows[place] for place in places], sum_of_log_probs)
+
+        order = by_length(rows)
+        batches = _fill([(place, len(rows[place])) for place in order], self.scorer.batch_size)
+        return self._kept(task, subtask, [item.key() for item in items], batches, score)
+
+    def similarities(
+        self, task: str, subtask: str, texts: Sequence[str], images: Sequence[Sequence[Any]]
+    ) -> list[list[float]]:
+        """Similarities of a text with each of its pictures, kept and resumed: a list per text."""
+        rows = [self.scorer.similarity_rows([text] * len(own), own) for text, own in zip(texts, images, strict=True)]
+
+        def score(places: list[int]) -> list[list[float]]:
+            return self.scorer.in_batches([rows[place] for place in places], mean_log_prob)
+
+        batches = _fill([(place, len(rows[place])) for place in by_length(rows)], self.scorer.batch_size)
+        keys = [[text, *map(picture_key, own)] for text, own in zip(texts, images, strict=True)]
+        return self._kept(task, subtask, keys, batches, score)
+
+    def features(self, task: str, subtask: str, images: Sequence[Any]) -> list[list[float]]:
+        """`TextImageScorer.image_features`, kept and resumed."""
+
+        def score(places: list[int]) -> list[list[float]]:
+            return self.scorer.image_features([images[place] for place in places]).tolist()
+
+        batches = _fill([(place, 1) for place in range(len(images))], self.scorer.batch_size)
+        return self._kept(task, subtask, [picture_key(image) for image in images], batches, score)
+
+    def file(self, task: str, subtask: str) -> Path | None:
+        """Where the scores of a subtask are kept."""
+        return None if self.scores_dir is None else self.scores_dir / task / f"{subtask}.json"
+
+    def fingerprint(self, *what: Any) -> str:
+        """A digest of the model and of what it is asked."""
+        text = json.dumps([self._scorer_fingerprint, *what], default=str)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def _scorer_fingerprint(self) -> str:
+        return self.scorer.fingerprint()
+
+    def _kept(
+        self,
+        task: str,
+        subtask: str,
+        keys: list[Any],
+        batches: list[list[int]],
+        score: Callable[[list[int]], list[list[float]]],
+    ) -> list[list[float]]:
+        file, fingerprint = self.file(task, subtask), self.fingerprint(task, subtask, keys, self.sources.get(task))
+        found: dict[str, list[float]] = read_kept(file, fingerprint) or {}
+        saved = time.monotonic()
+        with tqdm(total=len(keys), initial=len(found), desc=f"{task} {subtask}", disable=not self.progress) as bar:
+            for batch in batches:
+                missing = [place for place in batch if str(place) not in found]
+                if not missing:
+                    continue
+                found |= dict(zip(map(str, missing), score(missing), strict=True))
+                bar.update(len(missing))
+                if time.monotonic() - saved >= self.save_every:
+                    write_kept(file, fingerprint, found)
+                    saved = time.monotonic()
+        write_kept(file, fingerprint, found)
+        return [found[str(place)] for place in range(len(keys))]
+
+
+def read_kept(file: Path | None, fingerprint: str) -> Any | None:
+    """What `write_kept` wrote, if it was for the same model and questions; None otherwise, which is logged."""
+    if file is None or not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # what a full disk or a power cut leaves; scores can be made again
+        logger.warning("%s is damaged: it is made anew.", file)
+        return None
+    if content["fingerprint"] == fingerprint:
+        return content["values"]
+    logger.warning("%s is of another model, other data or other settings: it is made anew.", file)
+    return None
+
+
+def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
+    """Writes a file whole, or leaves the old one: a kill cannot leave half of it."""
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"fingerprint": fingerprint, "values": values}), encoding="utf-8")
+    draft.replace(file)
+
+
+def _fill(sizes: list[tuple[int, int]], most: int) -> list[list[int]]:
+    """Batches of places, in order, whose sizes add up to `most` at most; one that is larger goes alone."""
+    batches: list[list[int]] = []
+    room = 0
+    for place, size in sizes:
+        if not batches or size > room:
+            batches.append([])
+            room = most
+        batches[-1].append(place)
+        room -= size
+    return batches
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """Scores of one benchmark.
+
+    Args:
+        task: its name, a key of `BENCHMARKS`.
+        subtasks: subtask → measure → value, shares from 0 to 1 (correlations from -1 to 1).
+        averages: measure → unweighted mean over subtasks; see `unweighted_means`.
+        predictions: subtask → what the challenge wants to be sent.
+        counts: subtask → items.
+        notes: what a reader of the numbers must know.
+    """
+
+    task: str
+    subtasks: dict[str, dict[str, float]]
+    averages: dict[str, float]
+    predictions: dict[str, dict[str, Any]]
+    counts: dict[str, int]
+    notes: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it; without the predictions, which have a file of their own."""
+        return {
+            "subtasks": self.subtasks,
+            "averages": self.averages,
+            "counts": self.counts,
+            "notes": list(self.notes),
+        }
+
+
+def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every measure over the subtasks that have it, however many items each has.
+
+    Args:
+        subtasks: subtask → measure → value.
+
+    Source: Saha et al. 2024 (BabyLM), Tables 4 and 9 to 14: each average is the plain mean of its rows.
+
+    Example:
+        >>> unweighted_means({"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}})
+        {'accuracy': 0.75}
+    """
+    measures = dict.fromkeys(measure for values in subtasks.values() for measure in values)
+    means = {}
+    for measure in measures:
+        values = [values[measure] for values in subtasks.values() if measure in values]
+        means[measure] = math.fsum(values) / len(values)
+    return means
+
+
+def choice_predictions(subtask: str, texts: list[str]) -> dict[str, Any]:
+    """A subtask's entry in the challenge's file: every item's chosen text, in the order of the items.
+
+    Args:
+        subtask: its name.
+        texts: the choices that were predicted.
+
+    Source: BabyLM 2024 evaluation pipeline; its texts begin with the blank that stands before a choice.
+
+    Example:
+        >>> choice_predictions("hypernym", ["a dog"])
+        {'predictions': [{'id': 'hypernym_0', 'pred': ' a dog'}]}
+    """
+    return {"predictions": [{"id": f"{subtask}_{at}", "pred": f" {text}"} for at, text in enumerate(texts)]}

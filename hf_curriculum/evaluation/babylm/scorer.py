@@ -1,0 +1,499 @@
+"""Log-probabilities of texts under any model of the library or of `transformers`, with or without a picture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from os import PathLike, fspath
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_curriculum.data.images import to_rgb
+from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.evaluation.generate import _evaluating
+from hf_curriculum.models.captioner import image_text as find_image_text
+from hf_curriculum.names import MODELS
+from hf_curriculum.scorers.text.language_model import padded
+
+
+class TextImageScorer:
+    """One way to ask GIT, Flamingo and other models how probable a text is, given a picture or not.
+
+    Texts of a batch are padded on the right and masked. The challenge's pipeline pads with 0 and passes no mask; for
+    models that read from left to right with positions counted from the left, the numbers are the same.
+
+    Args:
+        model: any causal language model, or captioner whose `forward` takes `input_ids`, `attention_mask` and
+            `pixel_values`, none but the first of which it needs (GIT, Flamingo, stock GIT, LLaVA-like models of one
+            picture size).
+        tokenizer: the model's.
+        image_processor: the model's; None for text alone.
+        batch_size: most texts that run through the model at once.
+        image_tokens: text that stands for a picture, such as `"<image>"`. By default the model's `image_token_id`, as
+            often as its `image_seq_length` says (once without), and nothing for models without one. The challenge's
+            pipeline gives Flamingo no `<image>` but in DevBench, where its published model looks at pictures all the
+            same; ours would not.
+        prefix_token: stands for an empty context; by default see `prefix_token_id`.
+        max_length: most tokens the model reads; by default its positions.
+
+    Raises:
+        ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or that reads
+            no text alone.
+
+    Source: Saha et al. 2024 (BabyLM), section 4; the BabyLM 2024 evaluation pipeline.
+
+    Example:
+        >>> scorer = TextImageScorer(model, tokenizer, image_processor)                 # doctest: +SKIP
+        >>> scorer.choice_scores([Item(("a red ball", "a blue cup"), image="1.png")])   # doctest: +SKIP
+        [[-8.1, -14.2]]
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        image_processor: Any | None = None,
+        *,
+        batch_size: int = 64,
+        image_tokens: str | None = None,
+        prefix_token: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} was given. At least one text runs through the model at once.")
+        self.model, self.tokenizer, self.image_processor = model, tokenizer, image_processor
+        self.batch_size = batch_size
+        self.image_text = find_image_text(model, tokenizer) if image_tokens is None else image_tokens
+        image_ids = tokenizer(self.image_text, add_special_tokens=False)["input_ids"] if self.image_text else []
+        self.image_ids = list(image_ids)
+        self.encoder = ItemEncoder(
+            tokenizer,
+            prefix=prefix_token_id(tokenizer) if prefix_token is None else _known(tokenizer, prefix_token),
+            image_ids=image_ids,
+            max_length=_positions(model) if max_length is None else max_length,
+        )
+        self._table = PixelTable(image_processor) if is_plain(image_processor) else None
+        self._check_text_alone()
+        self._check_causal()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def choice_scores(self, items: Sequence[Item]) -> list[list[float]]:
+        """Σ log p of every choice's tokens given the context, not divided by length, in nats.
+
+        Args:
+            items: with pictures, or without; any number.
+
+        Returns:
+            A list per item with a number per choice.
+
+        Raises:
+            ValueError: of `ItemEncoder`; some items have a picture and some have none; there is no image processor.
+        """
+        return self.in_batches(self.encoder(items), sum_of_log_probs)
+
+    def similarities(self, texts: Sequence[str], images: Sequence[Any]) -> list[float]:
+        """Mean log p of a text's tokens given a picture: the whole text counts, special tokens included.
+
+        Args:
+            texts: a text per picture.
+            images: pictures, in any form `to_rgb` reads, or functions that return one.
+
+        Raises:
+            ValueError: not as many texts as pictures; a text that has fewer than two tokens.
+        """
+        rows = self.similarity_rows(texts, images)
+        return [values[0] for values in self.in_batches([[row] for row in rows], mean_log_prob)]
+
+    def similarity_rows(self, texts: Sequence[str], images: Sequence[Any]) -> list[Row]:
+        """What `similarities` runs through the model: all tokens count but the first and a picture's places."""
+        if len(texts) != len(images):
+            raise ValueError(f"There are {len(texts)} texts and {len(images)} pictures. Give a text per picture.")
+        before = f"{self.image_text} " if self.image_text else ""
+        tokens = self.tokenizer([before + text for text in texts], verbose=False)["input_ids"] if texts else []
+        for text, ids in zip(texts, tokens, strict=True):
+            if not self._first_scored(ids) < len(ids) <= self.encoder.max_length:
+                raise ValueError(
+                    f"{text[:60]!r} has {len(ids)} tokens. A similarity is the mean over all but the first, and the "
+                    f"model reads {self.encoder.max_length}. Check the manifest."
+                )
+        return [Row(ids, self._first_scored(ids), image) for ids, image in zip(tokens, images, strict=True)]
+
+    def in_batches(self, rows: Sequence[Sequence[Row]], reduce: Callable[[np.ndarray], float]) -> list[list[float]]:
+        """A number per row, the longest rows first, so that a batch that does not fit into memory fails at once.
+
+        Args:
+            rows: a list per item; an item's rows share a batch, unless they are more than `batch_size`.
+            reduce: from a row's log-probabilities to its number, such as `sum_of_log_probs`.
+        """
+        flat = [(item, at) for item in by_length(rows) for at in range(len(rows[item]))]
+        found: list[list[float]] = [[float("nan")] * len(part) for part in rows]
+        for start in range(0, len(flat), self.batch_size):
+            places = flat[start : start + self.batch_size]
+            for (item, at), values in zip(places, self.log_probs([rows[i][j] for i, j in places]), strict=True):
+                found[item][at] = reduce(values)
+        return found
+
+    def log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Log-probabilities of each row's tokens from its `start` on, in one forward pass.
+
+        Args:
+            rows: at most as many as memory allows.
+
+        Shapes:
+            a float32 array (tokens that count,) per row, in nats.
+        """
+        ids, mask = padded([row.ids[:-1] for row in rows])  # (B, T) each; the last token is scored, not read
+        with torch.inference_mode(), _evaluating(self.model):
+            pictures = self._pictures([row.image for row in rows])
+            inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+            # Models that put the picture before the text return logits for its places too: (B, [image +] T, V).
+            logits = self.model(**inputs, **pictures).logits[:, -ids.shape[1] :]
+            found = []
+            for row, scores in zip(rows, logits, strict=True):
+                places = scores[row.start - 1 : len(row.ids) - 1].float().log_softmax(-1)  # (tokens, V)
+                targets = torch.tensor(row.ids[row.start :], device=places.device)
+                found.append(places.gather(1, targets[:, None])[:, 0].cpu().numpy())
+        return found
+
+    def image_features(self, images: Sequence[Any]) -> np.ndarray:
+        """The mean over the last hidden states of a blank text that reads the picture.
+
+        GIT's hidden states have the picture's places too, Flamingo's the text's alone.
+
+        Args:
+            images: as many as memory allows.
+
+        Shapes:
+            float32 (images, width).
+
+        Source: DevBench's sem-things in the BabyLM 2024 evaluation pipeline.
+        """
+        ids = self.tokenizer(f"{self.image_text} " if self.image_text else " ")["input_ids"] or [self.encoder.prefix]
+        with torch.inference_mode(), _evaluating(self.model):
+            batch = torch.tensor([ids] * len(images), device=self.device)
+            pictures = self._pictures(list(images))
+            mask = torch.ones_like(batch)
+            outputs = self.model(input_ids=batch, attention_mask=mask, output_hidden_states=True, **pictures)
+            return outputs.hidden_states[-1].float().mean(1).cpu().numpy()
+
+    def fingerprint(self) -> str:
+        """A digest of the model, its tokenizer and these settings: two with the same one score alike.
+
+        Of every weight some 16 values count, which any training changes.
+        """
+        config = {key: value for key, value in self.model.config.to_dict().items() if key != "_name_or_path"}
+        settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, _tokenization(self.tokenizer)]
+        if self.image_processor is not None:
+            settings.append(self.image_processor.to_dict())
+        digest = hashlib.blake2b(json.dumps([config, settings], sort_keys=True, default=str).encode(), digest_size=8)
+        for name, weight in self.model.state_dict().items():
+            sample = weight.detach().flatten()[:: max(1, weight.numel() // 16)]
+            digest.update(name.encode() + sample.float().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _first_scored(self, ids: list[int]) -> int:
+        """One `<image>` is a word of the text, as in training; hundreds of them are the picture's own place."""
+        if len(self.image_ids) <= 1:
+            return 1
+        return max((at + 1 for at, token in enumerate(ids) if token in self.image_ids), default=1)
+
+    def _check_text_alone(self) -> None:
+        parameters = signature(self.model.forward).parameters.values()
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+        if set(needed) - {"input_ids"}:
+            raise ValueError(
+                f"A {type(self.model).__name__} reads no text alone: its `forward` needs {needed}. Most benchmarks "
+                "have no pictures. Evaluate a model whose pictures can be left out, such as GIT."
+            )
+
+    def _check_causal(self) -> None:
+        pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
+        with torch.inference_mode(), _evaluating(self.model):
+            first, second = self.model(input_ids=pair).logits[:, 0].float()  # (vocabulary,) each
+        if not torch.allclose(first, second, rtol=1e-2, atol=1e-2):
+            raise ValueError(
+                f"A {type(self.model).__name__} is no causal language model: what it predicts after a token changes "
+                "with the token after that, so it would be told what it has to predict. Evaluate a model that reads "
+                "from left to right."
+            )
+
+    def _pictures(self, images: list[Any]) -> dict[str, torch.Tensor]:
+        """The model's arguments for pictures, each of which is opened and encoded once."""
+        given = sum(image is not None for image in images)
+        if not given:
+            return {}
+        if given < len(images):
+            raise ValueError(
+                f"{given} of {len(images)} texts have a picture. A batch has a picture for every text, or none. Score "
+                "the two kinds apart."
+            )
+        if self.image_processor is None:
+            raise ValueError(
+                "There are pictures to read but no image processor. Pass the model's as `image_processor=`, or leave "
+                "out the tasks with pictures."
+            )
+        keys = [image if isinstance(image, str) else id(image) for image in images]
+        distinct = dict(zip(keys, images, strict=True))
+        place = {key: at for at, key in enumerate(distinct)}
+        weight = next(self.model.parameters())
+        pixels = torch.stack([self._pixels(image) for image in distinct.values()])  # (P, 3, H, W)
+        pixels = pixels.to(weight.device, weight.dtype)
+        index = torch.tensor([place[key] for key in keys], device=weight.device)  # (B,)
+        if isinstance(self.model, tuple(MODELS.values())):
+            return {"image_features": self.model.base_model.encode_images(pixels)[index]}
+        return {"pixel_values": pixels[index]}
+
+    def _pixels(self, image: Any) -> torch.Tensor:
+        picture = to_rgb(image() if callable(image) else image)
+        return self._table(picture) if self._table else process_image(self.image_processor, picture)["pixel_values"]
+
+
+def sum_of_log_probs(values: np.ndarray) -> float:
+    """Σ log p, in double precision."""
+    return float(values.sum(dtype=np.float64))
+
+
+def mean_log_prob(values: np.ndarray) -> float:
+    """Mean log p, in double precision."""
+    return float(values.mean(dtype=np.float64))
+
+
+def by_length(rows: Sequence[Sequence[Row]]) -> list[int]:
+    """Indices of items, those with the longest row first."""
+    return sorted(range(len(rows)), key=lambda item: -max(len(row.ids) for row in rows[item]))
+
+
+def _tokenization(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """All that decides how texts are split, without what calls change: how the last batch was cut and padded."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer.get_vocab()
+    return {name: part for name, part in json.loads(backend.to_str()).items() if name not in ("truncation", "padding")}
+
+
+def _known(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    known = tokenizer.get_vocab()
+    if token not in known:
+        raise ValueError(
+            f"prefix_token={token!r} is not in the vocabulary, so it cannot stand for an empty context. Give one of "
+            "the tokenizer's tokens."
+        )
+    return known[token]
+
+
+def _positions(model: PreTrainedModel) -> int:
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+
+
+class Row(NamedTuple):
+    """One text to score: its token ids, the first one that counts, and its picture."""
+
+    ids: list[int]
+    start: int
+    image: Any = None
+
+
+def prefix_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that stands for an empty context: beginning of text, else end of text, else padding.
+
+    Args:
+        tokenizer: any tokenizer. `train_wordpiece`'s has neither beginning nor end, so padding it is.
+
+    Raises:
+        ValueError: it has none of the three.
+
+    Example:
+        >>> from hf_curriculum.data.tokenizer import train_wordpiece
+        >>> prefix_token_id(train_wordpiece(["a dog"], 30))
+        0
+    """
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(tokenizer, name) is not None:
+            return getattr(tokenizer, name)
+    raise ValueError(
+        f"The tokenizer ({type(tokenizer).__name__}) has no beginning-of-text, end-of-text or padding token. One of "
+        "them stands before a choice without context, so that its first token is scored too. Set `bos_token`, or pass "
+        "`prefix_token=`."
+    )
+
+
+class ItemEncoder:
+    """Splits `context + " " + choice` into what is read and what is scored.
+
+    The whole text is tokenised once, the context alone a second time, and what is left of the whole behind as many
+    tokens is the choice; blanks at the context's end go to the choice. No special tokens are added.
+
+    Args:
+        tokenizer: any tokenizer.
+        prefix: the id that stands for an empty context.
+        image_ids: ids that stand for the picture in the text, where there is one.
+        max_length: most tokens the model reads; of longer texts the beginning of the context is cut off.
+
+    Source: `lm-evaluation-harness`, as the BabyLM 2024 evaluation pipeline uses it.
+
+    Example:
+        >>> encoder = ItemEncoder(tokenizer, prefix=0, image_ids=[], max_length=128)  # doctest: +SKIP
+        >>> encoder([Item(("a dog", "a cat"))])[0][0].start                           # doctest: +SKIP
+        1
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, prefix: int, image_ids: Sequence[int], max_length: int
+    ) -> None:
+        self.tokenizer, self.prefix = tokenizer, prefix
+        self.image_ids, self.max_length = list(image_ids), max_length
+        self.num_cut = 0
+
+    def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
+        """A row per choice of each item.
+
+        Args:
+            items: what to encode.
+
+        Raises:
+            ValueError: a choice that has no token, or more than the model reads.
+        """
+        pairs = [_split(item.context, f" {choice}") for item in items for choice in item.choices]
+        contexts = self._ids(sorted({context for context, _ in pairs if context}))
+        wholes = self._ids(sorted({context + choice for context, choice in pairs}))
+        rows = iter(pairs)
+        return [[self._row(*next(rows), contexts, wholes, item.image) for _ in item.choices] for item in items]
+
+    def _ids(self, texts: list[str]) -> dict[str, list[int]]:
+        found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        return dict(zip(texts, found, strict=True))
+
+    def _row(
+        self, context: str, choice: str, contexts: dict[str, list[int]], wholes: dict[str, list[int]], image: Any
+    ) -> Row:
+        before = contexts[context] if context else []
+        scored = wholes[context + choice][len(before) :]
+        if not scored:
+            raise ValueError(
+                f"The choice {choice!r} after {context[-40:]!r} has no token of its own: the tokenizer "
+                f"({type(self.tokenizer).__name__}) drops all of it. It cannot be scored; check the file."
+            )
+        pictures = self.image_ids if image is not None else []
+        head = pictures if before else [self.prefix, *pictures]
+        room = self.max_length - len(head) + 1  # the last token is scored, not read
+        if len(scored) > room - (not head):  # something stands before the first that is scored
+            raise ValueError(
+                f"The choice {choice[:60]!r} has {len(scored)} tokens, but the model reads {self.max_length}. Build "
+                "it with more positions, or leave the item out with `tasks=`."
+            )
+        kept = before[max(0, len(before) + len(scored) - room) :]
+        self.num_cut += len(kept) < len(before)
+        return Row([*head, *kept, *scored], len(head) + len(kept), image)
+
+
+def _split(context: str, choice: str) -> tuple[str, str]:
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + choice
+
+
+@dataclass(frozen=True)
+class Item:
+    """A context with choices to continue it, one of which is right.
+
+    Args:
+        choices: two or more texts, none blank.
+        context: what stands before each choice; may be empty.
+        image: the picture, in any form `to_rgb` reads, or a function that returns it; None for text alone.
+        answer: index of the right choice.
+
+    Raises:
+        ValueError: fewer than two choices, a blank one, an answer that is none of them.
+
+    Example:
+        >>> Item(("a red ball", "a red balls")).answer
+        0
+    """
+
+    choices: tuple[str, ...]
+    context: str = ""
+    image: Any = None
+    answer: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.choices) < 2:
+            raise ValueError(
+                f"An item has the choices {list(self.choices)}. A choice benchmark compares at least two. Leave the "
+                "item out, or check the file."
+            )
+        blank = [index for index, choice in enumerate(self.choices) if not choice.strip()]
+        if blank:
+            raise ValueError(
+                f"Choice {blank[0]} of {list(self.choices)} is empty, so it has no probability to compare. Check the "
+                "file the item came from."
+            )
+        if not 0 <= self.answer < len(self.choices):
+            raise ValueError(
+                f"answer={self.answer} is none of the {len(self.choices)} choices. Give the index of the right one."
+            )
+
+    def key(self) -> list[Any]:
+        """What tells this item from others: its texts, and the picture's file where it has one."""
+        return [self.context, *self.choices, picture_key(self.image)]
+
+
+def picture_key(image: Any) -> str | None:
+    """The last part of a picture's path and the file's size, None where it has no path."""
+    if not isinstance(image, (str, PathLike)):
+        return None
+    name = fspath(image).replace("\\", "/").rpartition("/")[2]
+    return f"{name}, {os.stat(image).st_size} bytes"
+
+
+def chosen(scores: Sequence[float]) -> int:
+    """Index of the highest score; of equal ones the first.
+
+    Args:
+        scores: of the choices of one item.
+
+    Raises:
+        ValueError: a score is NaN, so nothing is highest.
+
+    Example:
+        >>> chosen([-3.0, -2.0, -2.0])
+        1
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError(
+            f"The scores of an item are {list(scores)}: NaN cannot be compared. The model's numbers overflow; load it "
+            "in float32, or look for a training run that diverged."
+        )
+    return int(values.argmax())
+
+
+def accuracy(scores: Sequence[Sequence[float]], answers: Sequence[int]) -> float:
+    """Share of items whose highest-scored choice is the right one.
+
+    Args:
+        scores: a list per item.
+        answers: index of the right choice per item.
+
+    Raises:
+        ValueError: no items, or not one answer per item.
+
+    Example:
+        >>> accuracy([[-1.0, -2.0], [-2.0, -1.0]], [0, 0])
+        0.5
+    """
+    if not len(scores) or len(scores) != len(answers):
+        raise ValueError(
+            f"There are scores of {len(scores)} items and {len(answers)} answers. Accuracy is their share of "
+            "agreement, so both need the same number, at least 1."
+        )
+    return float(np.mean([chosen(row) == answer for row, answer in zip(scores, answers, strict=True)]))

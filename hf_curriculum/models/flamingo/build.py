@@ -1,0 +1,187 @@
+"""Flamingo models to start from: the paper's and a small one; `add_lora` of `git_build` adapts them too."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from transformers import OPTConfig, PretrainedConfig, PreTrainedTokenizerBase, ViTConfig
+
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
+from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
+from hf_curriculum.models.git.build import load_tower_weights, special_token_ids
+
+IMAGE_TOKEN = "<image>"
+"""What stands for a picture in the text."""
+
+
+def add_image_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Makes `<image>` one special token of the tokenizer, unless it is already, and returns its id.
+
+    Args:
+        tokenizer: changed in place; one entry longer afterwards where the token was new.
+
+    Example:
+        >>> tokenizer = train_wordpiece(["a red ball"] * 2, 40)  # doctest: +SKIP
+        >>> tokenizer.decode(add_image_token(tokenizer))  # doctest: +SKIP
+        '<image>'
+    """
+    if IMAGE_TOKEN not in tokenizer.get_vocab():
+        tokenizer.add_tokens([IMAGE_TOKEN], special_tokens=True)
+    return tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+
+
+def paper_flamingo_config(
+    vocab_size: int = 32_778,
+    *,
+    vision_config: PretrainedConfig | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **overrides: Any,
+) -> CaptionFlamingoConfig:
+    """BabyLM's Flamingo: 255,487,500 parameters, 169,098,252 of them trained; 253,754,892 with 30,522 entries.
+
+    Args:
+        vocab_size: rows of the embedding matrix; the paper's 255M fit 32,778, although its tokenizer has 30,522.
+        vision_config: another vision tower.
+        tokenizer: where the ids of padding, start, end and `<image>` are taken from; BERT's and 32,768 by default.
+        overrides: any other field of `CaptionFlamingoConfig`.
+
+    Raises:
+        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
+            `<image>`.
+
+    Source: Saha et al. 2024 (BabyLM), section 3.1 ("255M", "169M"); sizes of the organisers' baseline.
+
+    Example:
+        >>> paper_flamingo_config().text_config.num_hidden_layers
+        12
+    """
+    tokens = {} if tokenizer is None else _token_ids(tokenizer, vocab_size)
+    fields = {"vision_config": vision_config or ViTConfig(), "text_config": OPTConfig(vocab_size=vocab_size)}
+    return CaptionFlamingoConfig(**{**fields, **tokens, **overrides})
+
+
+def small_flamingo_config(
+    vocab_size: int,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    vision_config: PretrainedConfig | None = None,
+    image_size: int = 64,
+    patch_size: int = 8,
+    hidden_size: int = 96,
+    vision_layers: int = 3,
+    text_layers: int = 4,
+    num_attention_heads: int = 4,
+    perceiver_latents: int = 16,
+    max_position_embeddings: int = 128,
+    **overrides: Any,
+) -> CaptionFlamingoConfig:
+    """A Flamingo that learns in minutes on two cores: the paper's, smaller, without a pooler.
+
+    Weights start larger than the paper's 0.02, as narrow layers need. The vision tower never learns, so a small
+    Flamingo is worth little with a random one: name weights for it (`flamingo_from_config`), with their
+    `vision_config`.
+
+    Args:
+        vocab_size: rows of the embedding matrix.
+        tokenizer: where the ids of padding, start, end and `<image>` are taken from; 0, 2, 3 and the last row by
+            default, as in the compact layout of `train_wordpiece` with `add_image_token`.
+        vision_config: another vision tower; the three sizes of ours are then not used.
+        image_size: pixels along an edge; a multiple of `patch_size`.
+        patch_size: pixels along a patch's edge; (image_size / patch_size)² + 1 image tokens.
+        hidden_size: width of both towers; the feed-forward parts are four times as wide.
+        vision_layers: layers of the vision tower.
+        text_layers: layers of the decoder; half of them have a gated block before them.
+        num_attention_heads: heads of both towers, of gated blocks and of the resampler.
+        perceiver_latents: vectors that the resampler makes of a picture.
+        max_position_embeddings: most text tokens.
+        overrides: any other field of `CaptionFlamingoConfig`.
+
+    Raises:
+        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
+            `<image>`; patches do not divide the picture; the heads do not divide the width.
+
+    Example:
+        >>> small_flamingo_config(1000, image_size=32).image_token_id
+        999
+    """
+    if image_size % patch_size:
+        raise ValueError(
+            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
+            "cut off. Change one of the two."
+        )
+    if hidden_size % num_attention_heads:
+        raise ValueError(
+            f"hidden_size={hidden_size} is not a multiple of num_attention_heads={num_attention_heads}. Every head "
+            "has the same width. Change one of the two."
+        )
+    width = {"hidden_size": hidden_size, "num_attention_heads": num_attention_heads}
+    tower = ViTConfig(
+        **width,
+        intermediate_size=4 * hidden_size,
+        num_hidden_layers=vision_layers,
+        image_size=image_size,
+        patch_size=patch_size,
+        initializer_range=1.4 * hidden_size**-0.5,  # patches must outweigh their positions
+    )
+    spread = 0.8 * hidden_size**-0.5
+    decoder = OPTConfig(
+        **width,
+        vocab_size=vocab_size,
+        ffn_dim=4 * hidden_size,
+        num_hidden_layers=text_layers,
+        max_position_embeddings=max_position_embeddings,
+        init_std=spread,
+    )
+    tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "image_token_id": vocab_size - 1}
+    fields = {
+        "vision_config": vision_config or tower,
+        "text_config": decoder,
+        "cross_attention_heads": num_attention_heads,
+        "cross_attention_head_dim": hidden_size // num_attention_heads,
+        "perceiver_latents": perceiver_latents,
+        "initializer_range": spread,
+        "vision_pooler": False,
+    }
+    tokens = tokens if tokenizer is None else _token_ids(tokenizer, vocab_size)
+    return CaptionFlamingoConfig(**{**fields, **tokens, **overrides})
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[str, int]:
+    """Ids of padding, start, end and `<image>`: fields of `CaptionFlamingoConfig`."""
+    if IMAGE_TOKEN not in tokenizer.get_vocab():
+        raise ValueError(
+            f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the picture in the "
+            "text. Add it first, with `add_image_token(tokenizer)`, and count it in `vocab_size`."
+        )
+    image_token = {"image_token_id": tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)}
+    return special_token_ids(tokenizer, vocab_size) | image_token
+
+
+def flamingo_from_config(
+    config: CaptionFlamingoConfig,
+    *,
+    vision_model_name_or_path: str | None = None,
+    attn_implementation: str | None = None,
+) -> CaptionFlamingoForCausalLM:
+    """A new Flamingo with random weights, its vision tower pretrained if one is named.
+
+    Args:
+        config: of `paper_flamingo_config`, `small_flamingo_config` or `CaptionFlamingoConfig`.
+        vision_model_name_or_path: a folder or a repository of the Hub, such as `facebook/dino-vitb16`, downloaded only
+            if named here; see `git_build.load_vision_weights`.
+        attn_implementation: `"sdpa"` (what `transformers` takes by default) or `"eager"`.
+
+    Raises:
+        ValueError: of `load_vision_weights`.
+
+    Example:
+        >>> model = flamingo_from_config(small_flamingo_config(1000))
+    """
+    config = copy.deepcopy(config)
+    if attn_implementation is not None:
+        config._attn_implementation = attn_implementation
+    model = CaptionFlamingoForCausalLM(config)
+    if vision_model_name_or_path is not None:
+        load_tower_weights(model.flamingo.vision_tower, vision_model_name_or_path)
+    return model

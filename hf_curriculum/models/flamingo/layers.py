@@ -1,0 +1,344 @@
+"""The parts of Flamingo between its vision tower and its decoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
+from hf_curriculum.models.git.layers import eager_attention
+from hf_curriculum.models.packed_loss import PackedText
+
+
+class CaptionFlamingoAttention(nn.Module):
+    """Multi-head attention of one sequence to another, without biases; 2,359,296 parameters at width 768."""
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.head_dim = config.cross_attention_head_dim
+        width, inner = config.text_config.hidden_size, config.cross_attention_heads * self.head_dim
+        self.q_proj = nn.Linear(width, inner, bias=False)
+        self.k_proj = nn.Linear(width, inner, bias=False)
+        self.v_proj = nn.Linear(width, inner, bias=False)
+        self.out_proj = nn.Linear(inner, width, bias=False)
+
+    def keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is asked, from (batch, keys, width); each of shape (batch, heads, keys, head width)."""
+        return self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
+
+    def forward(
+        self,
+        states: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        packed: PackedText | None = None,
+    ) -> torch.Tensor:
+        """Mixes values.
+
+        Args:
+            states: who asks, shape (batch or 1, queries, width).
+            key, value: of `keys_values`.
+            visible: bool, shape (batch, 1, queries, keys), True where seen; `None` where everything is. No row may be
+                empty.
+            packed: how the queries of `states` stand in its rows, where these are not one per batch entry.
+
+        Returns:
+            The shape of `states`, with as many rows as `key` if it had one for all.
+        """
+        query = self.q_proj(states) if packed is None else packed.apart(self.q_proj(states))
+        query = self._heads(query).expand(len(key), -1, -1, -1)
+        if self.config._attn_implementation == "eager":
+            mixed, _ = eager_attention(self, query, key, value, visible, scaling=self.head_dim**-0.5)
+        else:
+            mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible).transpose(1, 2)
+        mixed = mixed.flatten(2)
+        return self.out_proj(mixed if packed is None else packed.together(mixed))
+
+    def _heads(self, states: torch.Tensor) -> torch.Tensor:
+        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class CaptionFlamingoFeedForward(nn.Module):
+    """Layer norm, then wide and back without biases; 4,720,128 parameters at width 768."""
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__()
+        width = config.text_config.hidden_size
+        self.norm = nn.LayerNorm(width)
+        self.wide = nn.Linear(width, config.feed_forward_multiple * width, bias=False)
+        self.back = nn.Linear(config.feed_forward_multiple * width, width, bias=False)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.back(nn.functional.gelu(self.wide(self.norm(states))))
+
+
+class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
+    """Latents read a picture and themselves; 7,082,496 parameters at width 768."""
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__()
+        width = config.text_config.hidden_size
+        self.image_norm = nn.LayerNorm(width)
+        self.latent_norm = nn.LayerNorm(width)
+        self.attention = CaptionFlamingoAttention(config)
+        self.feed_forward = CaptionFlamingoFeedForward(config)
+
+    def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        """Latents, (images, latents, width), from themselves and `image`, (images, image tokens, width).
+
+        The first layer's are the same for all pictures, (1, latents, width), and what they ask is computed once.
+        """
+        asking = self.latent_norm(latents)
+        of_image = self.attention.keys_values(self.image_norm(image))
+        of_latents = self.attention.keys_values(asking)
+        key, value = (
+            torch.cat([seen, own.expand(len(image), -1, -1, -1)], dim=2)  # (images, heads, keys, head width)
+            for seen, own in zip(of_image, of_latents, strict=True)
+        )
+        latents = latents + self.attention(asking, key, value)
+        return latents + self.feed_forward(latents)
+
+
+class CaptionFlamingoPerceiver(nn.Module):
+    """The resampler: a fixed number of vectors for each picture; 14,808,576 parameters from 768 to 768.
+
+    Source: Alayrac et al. 2022 (Flamingo), section 2.1 and appendix A.1.1.
+    """
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__()
+        width = config.text_config.hidden_size
+        self.projection = nn.Linear(config.vision_config.hidden_size, width, bias=False)
+        self.image_positions = nn.Parameter(torch.empty(config.max_images, 1, width))
+        self.latents = nn.Parameter(torch.empty(config.perceiver_latents, width))
+        self.layers = nn.ModuleList([CaptionFlamingoPerceiverLayer(config) for _ in range(config.perceiver_depth)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Latents of a text's pictures.
+
+        Args:
+            features: of the vision tower, shape (batch, images, image tokens, vision width).
+
+        Returns:
+            Shape (batch, images · latents, width), picture after picture.
+        """
+        rows, images = features.shape[:2]
+        states = self.projection(features) + self.image_positions[:images]  # (batch, images, image tokens, width)
+        states = states.flatten(0, 1)
+        latents = self.latents[None]  # (1, latents, width) until the first layer has seen a picture
+        for layer in self.layers:
+            latents = layer(latents, states)
+        return self.norm(latents).unflatten(0, (rows, images)).flatten(1, 2)
+
+
+class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
+    """Text reads pictures through gates that start shut; 7,080,962 parameters at width 768.
+
+    The states pass through unchanged, bit for bit, as long as both gates are 0.
+
+    Source: Alayrac et al. 2022 (Flamingo), section 2.2 and figure 4.
+    """
+
+    def __init__(self, config: CaptionFlamingoConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.norm = nn.LayerNorm(config.text_config.hidden_size)
+        self.attention = CaptionFlamingoAttention(config)
+        self.attention_gate = nn.Parameter(torch.empty(1))
+        self.feed_forward = CaptionFlamingoFeedForward(config)
+        self.feed_forward_gate = nn.Parameter(torch.empty(1))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        images: torch.Tensor | None,
+        visible: torch.Tensor | None,
+        no_image: torch.Tensor,
+        past_key_values: EncoderDecoderCache | None = None,
+        packed: PackedText | None = None,
+    ) -> torch.Tensor:
+        """Shape (batch, text, width) to the same.
+
+        Args:
+            hidden_states: of the text, (batch, text, width).
+            images: of the resampler, (batch, images · latents, width); `None` where they are cached.
+            visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one picture.
+            no_image: bool, (batch, text, 1), True for tokens before any picture: these are told nothing.
+            past_key_values: where keys and values of the pictures are kept.
+            packed: how texts share rows, `hidden_states` and `no_image` being (rows, length, ...) then.
+        """
+        key, value = self._keys_values(images, past_key_values)
+        told = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
+        hidden_states = hidden_states + self.attention_gate.tanh() * told
+        return hidden_states + self.feed_forward_gate.tanh() * self.feed_forward(hidden_states)
+
+    def _keys_values(
+        self, images: torch.Tensor | None, past_key_values: EncoderDecoderCache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if images is None:
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            return cached.keys, cached.values
+        key, value = self.attention.keys_values(images)
+        if past_key_values is not None:
+            past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+        return key, value
+
+
+def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
+    """The picture each token sees: how many `<image>` tokens there are up to it, itself included.
+
+    Args:
+        input_ids: the whole text, shape (batch, text).
+        image_token_id: of `<image>`.
+
+    Returns:
+        int64, shape (batch, text): 0 before any picture, k from the k-th `<image>` on.
+
+    Example:
+        >>> count_images(torch.tensor([[2, 9, 5, 9, 6]]), image_token_id=9)
+        tensor([[0, 1, 1, 2, 2]])
+    """
+    return (input_ids == image_token_id).long().cumsum(-1)
+
+
+def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> torch.Tensor | None:
+    """What each token sees of all pictures' latents: those of its own picture.
+
+    A token before any picture sees everything, so that no row is empty; what it is told is put to zero afterwards.
+
+    Args:
+        image_numbers: of `count_images`, shape (batch, text).
+        images: pictures per text.
+        latents: vectors per picture.
+
+    Returns:
+        bool, shape (batch, 1, text, images · latents); `None` for one picture, which every token sees.
+    """
+    if images == 1:
+        return None
+    numbers = torch.arange(1, images + 1, device=image_numbers.device)
+    seen = (image_numbers[..., None] == numbers) | (image_numbers == 0)[..., None]  # (batch, text, images)
+    return seen.repeat_interleave(latents, dim=-1)[:, None]
+
+
+def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
+    """`values` with a dimension of images, (batch, images, ...), of which one picture per text has none.
+
+    Args:
+        values: pictures or their features.
+        dims: how many dimensions one of them has.
+        name: what it is called in errors.
+        batch: texts.
+        max_images: most pictures in a text.
+
+    Raises:
+        ValueError: another number of dimensions, not as many rows as texts, too many pictures in a text.
+    """
+    if values.ndim not in (dims + 1, dims + 2):
+        raise ValueError(
+            f"{name} has the shape {tuple(values.shape)}. Flamingo takes one picture per text, which makes {dims + 1} "
+            f"dimensions, or several, (batch, images, ...), which makes {dims + 2}."
+        )
+    values = values[:, None] if values.ndim == dims + 1 else values
+    if values.shape[0] != batch:
+        raise ValueError(
+            f"There are pictures for {values.shape[0]} texts, but {batch} texts. Repeat the pictures, or their "
+            "`encode_images`, with `repeat_interleave`, or say with `image_index` who reads which."
+        )
+    if not 1 <= values.shape[1] <= max_images:
+        raise ValueError(
+            f"There are {values.shape[1]} pictures per text, but the model has embeddings for {max_images}. Give "
+            "fewer, or build it with a larger `max_images`."
+        )
+    return values
+
+
+def check_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
+    """Raises where pictures and `<image>` tokens do not belong together: a picture nobody sees is a silent loss.
+
+    It reads values, so it waits for the device; it is left out under `torch.compile`.
+
+    Args:
+        image_numbers: of `count_images`, shape (batch, text).
+        images: pictures per text.
+        config: for the error.
+
+    Raises:
+        ValueError: a text without `<image>`, or with more of them than pictures.
+    """
+    if torch.compiler.is_compiling() or image_numbers.is_meta:
+        return
+    highest = image_numbers.amax(-1)
+    fewest, most = highest.min().item(), highest.max().item()
+    if fewest == 0:
+        row = highest.argmin().item()
+        raise ValueError(
+            f"Text {row} of the batch has a picture but no `<image>` token (id {config.image_token_id}): no token "
+            "would see the picture. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
+            "tokenizer that knows the token (`add_image_token`)."
+        )
+    if most > images:
+        raise ValueError(
+            f"Text {highest.argmax().item()} of the batch has {most} `<image>` tokens (id {config.image_token_id}) "
+            f"but {images} picture(s) were given. Each token stands for one picture, in their order."
+        )
+
+
+def check_text(
+    batch: int,
+    length: int,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_key_values: Cache | None,
+    new_images: bool,
+    max_positions: int,
+) -> int:
+    """The number of cached tokens; raises where lengths do not fit.
+
+    Args:
+        batch: texts.
+        length: new tokens of each.
+        attention_mask: shape (batch, text, cached text included).
+        position_ids: shape (batch or 1, text).
+        past_key_values: the cache, if any.
+        new_images: whether pictures were given.
+        max_positions: rows of the position embedding.
+
+    Raises:
+        ValueError: the cache is static, the text too long, a picture comes after cached tokens, the mask does not
+            cover the text.
+    """
+    if past_key_values is not None and past_key_values.is_compileable:
+        raise ValueError(
+            f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for pictures. Use "
+            "the default cache."
+        )
+    past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+    if position_ids is None and past_length + length > max_positions:
+        raise ValueError(
+            f"The text has {past_length + length} tokens, but the model has {max_positions} positions. Truncate it, "
+            "or build the model with a larger `max_position_embeddings`."
+        )
+    if new_images and past_length:
+        raise ValueError(
+            f"A picture was given with a cache of {past_length} tokens. The cache holds the pictures of a text, all "
+            "of them: give them with the first call."
+        )
+    if attention_mask is not None and tuple(attention_mask.shape) != (batch, past_length + length):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)} for {batch} texts of {length} new tokens "
+            f"after {past_length} cached ones. Pass ({batch}, {past_length + length})."
+        )
+    return past_length
+
+
+def cached_latents(past_key_values: Cache | None) -> int:
+    """Latents of pictures in the cache, 0 where there are none."""
+    if not isinstance(past_key_values, EncoderDecoderCache):
+        return 0
+    return past_key_values.cross_attention_cache.get_seq_length()

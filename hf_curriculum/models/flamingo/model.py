@@ -1,0 +1,519 @@
+"""Flamingo: a decoder that was made for text reads pictures through gated cross-attention."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    DynamicCache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.opt.modeling_opt import OPTDecoder
+
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
+from hf_curriculum.models.flamingo.layers import (
+    CaptionFlamingoGatedLayer,
+    CaptionFlamingoPerceiver,
+    as_images,
+    cached_latents,
+    check_image_numbers,
+    check_text,
+    count_images,
+    visible_latents,
+)
+from hf_curriculum.models.git.inputs import check_room, chosen, pad_left, prompt_mask, share_images
+from hf_curriculum.models.git.layers import build_vision_tower
+from hf_curriculum.models.packed_loss import PackedText, needed_tokens, needs_no_logits, pack, token_loss
+
+
+class CaptionFlamingoPreTrainedModel(PreTrainedModel):
+    """What both Flamingo classes tell `transformers` about themselves."""
+
+    config_class = CaptionFlamingoConfig
+    base_model_prefix = "flamingo"
+    input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True
+    _no_split_modules = [  # noqa: RUF012
+        "OPTDecoderLayer",
+        "CaptionFlamingoGatedLayer",
+        "CaptionFlamingoPerceiver",
+    ]
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_sdpa = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, CaptionFlamingoGatedLayer):
+            initialization.zeros_(module.attention_gate)
+            initialization.zeros_(module.feed_forward_gate)
+        elif isinstance(module, CaptionFlamingoPerceiver):
+            initialization.normal_(module.latents)
+            initialization.normal_(module.image_positions)
+
+
+class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
+    """Vision tower, resampler, decoder and gated blocks, without an output layer: hidden states of the text.
+
+    Example:
+        >>> from hf_curriculum.models.flamingo.build import small_flamingo_config
+        >>> model = CaptionFlamingoModel(small_flamingo_config(50))
+        >>> model(torch.ones(2, 7, dtype=torch.long)).last_hidden_state.shape
+        torch.Size([2, 7, 96])
+    """
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__(config)
+        self.vision_tower = build_vision_tower(config)
+        self.perceiver = CaptionFlamingoPerceiver(config)
+        self.decoder = OPTDecoder(config.text_config)
+        blocks = -(-config.text_config.num_hidden_layers // config.cross_attention_every)
+        self.gated_layers = nn.ModuleList([CaptionFlamingoGatedLayer(config, index) for index in range(blocks)])
+        self.post_init()
+        self.vision_tower.requires_grad_(False).eval()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.decoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.decoder.embed_tokens = value
+
+    def train(self, mode: bool = True) -> CaptionFlamingoModel:
+        """Training mode for all but the vision tower, which stays frozen and as it is evaluated."""
+        super().train(mode)
+        # Frozen here as well, because loading a checkpoint makes new parameters, and then calls `eval()`.
+        self.vision_tower.requires_grad_(False).eval()
+        return self
+
+    @torch.no_grad()
+    def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
+        """Hidden states of the frozen vision tower: the same in every epoch, so they can be kept.
+
+        Args:
+            pixel_values: shape (texts, channels, height, width), or (texts, images, channels, height, width).
+            interpolate_pos_encoding: let the tower stretch its positions to another image size.
+
+        Returns:
+            Shape (texts, image tokens, vision width), or (texts, images, image tokens, vision width): what `forward`
+            takes as `image_features`.
+
+        Raises:
+            ValueError: `pixel_values` has neither four nor five dimensions.
+        """
+        rows = as_images(pixel_values, 3, "pixel_values", len(pixel_values), self.config.max_images)
+        # Only towers that can stretch their positions have the argument.
+        options = {"interpolate_pos_encoding": True} if interpolate_pos_encoding else {}
+        states = self.vision_tower(pixel_values=rows.flatten(0, 1), **options).last_hidden_state
+        return states if pixel_values.ndim == 4 else states.unflatten(0, rows.shape[:2])
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        image_index: torch.Tensor | None = None,
+        image_numbers: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        interpolate_pos_encoding: bool = False,
+        output_hidden_states: bool | None = None,
+        needed: torch.Tensor | None = None,
+    ) -> BaseModelOutputWithPast:
+        """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width).
+
+        Of tokens that are not `needed`, bool (batch, text), it means nothing, and nothing may be computed for them.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Flamingo reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
+        if pixel_values is not None and image_features is not None:
+            raise ValueError(
+                "Both `pixel_values` and `image_features` were given. The features replace the picture: pass one."
+            )
+        words = self.decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        batch, length = words.shape[:2]
+        if pixel_values is not None:
+            image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
+        past_length = check_text(
+            batch,
+            length,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            image_features is not None,
+            self.config.text_config.max_position_embeddings,
+        )
+        share_images(image_index, image_features, batch, continues=False)  # for its errors alone
+        images = None if image_features is None else self._resample(image_features, image_index, batch)
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if past_key_values is not None and images is not None:
+            past_key_values = EncoderDecoderCache(_of_text(past_key_values), DynamicCache())
+        seen = cached_latents(past_key_values) if images is None else images.shape[1]
+        if seen:
+            image_numbers = self._image_numbers(image_numbers, input_ids, seen, past_length)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if position_ids is None:
+            position_ids = self._positions(attention_mask, past_length, length, words.device)
+        packed = None if needed is None or past_key_values is not None or output_hidden_states else pack(needed)
+        return self._decode(
+            words,
+            attention_mask,
+            position_ids,
+            images,
+            image_numbers,
+            seen,
+            past_key_values,
+            output_hidden_states,
+            packed,
+        )
+
+    def _resample(self, features: torch.Tensor, image_index: torch.Tensor | None, batch: int) -> torch.Tensor:
+        """Latents of each text's pictures, (batch, images · latents, width); shared pictures are resampled once."""
+        rows = batch if image_index is None else len(features)
+        features = as_images(features, 2, "image_features", rows, self.config.max_images)
+        latents = self.perceiver(features.to(self.perceiver.projection.weight.dtype))
+        return latents if image_index is None else latents[image_index]
+
+    def _image_numbers(
+        self, given: torch.Tensor | None, input_ids: torch.Tensor | None, seen: int, past_length: int
+    ) -> torch.Tensor:
+        """Which picture each new token sees, given or counted."""
+        if given is None:
+            if input_ids is None or past_length:
+                raise ValueError(
+                    "Which picture each token sees is counted from the `<image>` tokens of the whole text, but the "
+                    "text was given as embeddings or is partly in the cache. Pass `image_numbers`, as `count_images` "
+                    "makes them from all tokens, for the new tokens."
+                )
+            given = count_images(input_ids, self.config.image_token_id)
+        if not past_length:
+            check_image_numbers(given, seen // self.config.perceiver_latents, self.config)
+        return given
+
+    def _positions(
+        self, attention_mask: torch.Tensor | None, past_length: int, length: int, device: torch.device
+    ) -> torch.Tensor:
+        """OPT's positions: tokens are counted, padding stands at -1 (the embedding adds 2)."""
+        if attention_mask is None:
+            return torch.arange(past_length, past_length + length, device=device)[None]
+        mask = attention_mask.long()
+        return (mask.cumsum(-1) * mask - 1)[:, past_length:]
+
+    def _decode(
+        self,
+        words: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        images: torch.Tensor | None,
+        image_numbers: torch.Tensor | None,
+        seen: int,
+        past_key_values: Cache | None,
+        output_hidden_states: bool,
+        packed: PackedText | None,
+    ) -> BaseModelOutputWithPast:
+        """OPT's decoder with the gated blocks between its layers; without a picture the blocks are left out."""
+        decoder, text_cache = self.decoder, _of_text(past_key_values)
+        visible, no_image = None, None
+        if seen:
+            latents = self.config.perceiver_latents
+            visible = visible_latents(image_numbers, seen // latents, latents)
+            no_image = (image_numbers == 0)[..., None]  # (batch, text, 1)
+        if packed is None:
+            mask = create_causal_mask(
+                config=self.config.text_config,
+                inputs_embeds=words,
+                attention_mask=attention_mask,
+                past_key_values=text_cache,
+            )
+        else:
+            words, position_ids = packed.together(words), packed.together(position_ids.expand(words.shape[:2]))
+            no_image = packed.together(no_image) if seen else None
+            mask = packed.added_mask(words.dtype)
+        if decoder.project_in is not None:
+            words = decoder.project_in(words)
+        # With `position_ids` OPT's embedding looks at no mask.
+        hidden_states = words + decoder.embed_positions(None, position_ids=position_ids)  # (batch, text, width)
+        states = [hidden_states]
+        for index, layer in enumerate(decoder.layers):
+            block, rest = divmod(index, self.config.cross_attention_every)
+            if seen and rest == 0:
+                hidden_states = self.gated_layers[block](
+                    hidden_states, images, visible, no_image, past_key_values=past_key_values, packed=packed
+                )
+            hidden_states = layer(
+                hidden_states, attention_mask=mask, past_key_values=text_cache, position_ids=position_ids
+            )
+            states.append(hidden_states)
+        if decoder.final_layer_norm is not None:
+            hidden_states = decoder.final_layer_norm(hidden_states)
+        if decoder.project_out is not None:
+            hidden_states = decoder.project_out(hidden_states)
+        if packed is not None:
+            hidden_states = packed.apart(hidden_states)
+        return BaseModelOutputWithPast(
+            last_hidden_state=hidden_states,
+            past_key_values=past_key_values,
+            hidden_states=(*states[:-1], hidden_states) if output_hidden_states else None,
+        )
+
+
+def _of_text(past_key_values: Cache | None) -> Cache | None:
+    """The part of a cache that the decoder's own layers use."""
+    if isinstance(past_key_values, EncoderDecoderCache):
+        return past_key_values.self_attention_cache
+    return past_key_values
+
+
+class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin):
+    """Flamingo with an output layer: writes captions, scores them, or is a plain language model without an image.
+
+    The token `<image>` stands for a picture in the text: tokens from it on read the picture's latents, those before
+    the first one read nothing, and after a second one only the second picture is read. The vision tower is frozen and
+    always in evaluation mode. Gates start at 0, where the model is its own language model, bit for bit.
+
+    Args:
+        config: what to build; see `CaptionFlamingoConfig`.
+
+    Source: Alayrac et al. 2022 (Flamingo), section 2; Saha et al. 2024 (BabyLM), sections 3.1 and 3.2.
+
+    Example:
+        >>> from hf_curriculum.models.flamingo.build import small_flamingo_config
+        >>> model = CaptionFlamingoForCausalLM(small_flamingo_config(50, image_token_id=49))
+        >>> ids = torch.tensor([[2, 49, 7, 8, 3]])
+        >>> model(ids, pixel_values=torch.rand(1, 3, 64, 64)).logits.shape
+        torch.Size([1, 5, 50])
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "flamingo.decoder.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: CaptionFlamingoConfig) -> None:
+        super().__init__(config)
+        text = config.text_config
+        self.flamingo = CaptionFlamingoModel(config)
+        self.lm_head = nn.Linear(text.word_embed_proj_dim, text.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
+        """As `CaptionFlamingoModel.encode_images`: what `image_features` takes in place of pictures."""
+        return self.flamingo.encode_images(pixel_values, interpolate_pos_encoding)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        image_index: torch.Tensor | None = None,
+        image_numbers: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        interpolate_pos_encoding: bool = False,
+        logits_to_keep: int | torch.Tensor = 0,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
+        """Scores the next token after every text token.
+
+        Args:
+            input_ids: text with an `<image>` for each picture, shape (batch, text).
+            attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
+                padded. Shape (batch, text).
+            position_ids: the tokens' positions in the text, (batch or 1, text). By default padding is not counted.
+            pixel_values: one picture per text, (batch, channels, height, width), or several, (batch, images,
+                channels, height, width), those that a text lacks being zeros; `None` for text alone.
+            image_features: instead of pictures, their `encode_images`, (batch, [images,] image tokens, vision width),
+                in any floating type.
+            image_index: where texts share pictures, the picture, or row of pictures, of each, (batch,) int64; there
+                may then be fewer pictures than texts, and each is encoded and resampled once.
+            image_numbers: which picture each new token sees, 0 for none, (batch, text); counted from `input_ids` by
+                default, needed with `inputs_embeds` and with a cache.
+            inputs_embeds: instead of `input_ids`, embedded words, (batch, text, width).
+            labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
+                of i + 1. Shape (batch, text). With labels nothing is cached.
+            past_key_values: keys and values of the pictures and of the text before `input_ids`. Go on with the cache
+                that was returned: pictures make another one of it.
+            use_cache: return keys and values; outside of training the configuration's `use_cache` by default.
+            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
+            logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
+            output_hidden_states: return the decoder's input and each layer's output, (batch, text, width).
+            output_attentions: not offered, so `True` is an error.
+            return_dict: `False` returns a tuple.
+            kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
+
+        Returns:
+            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary). In training
+            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
+
+        Raises:
+            ValueError: inputs that exclude each other, lengths that do not fit, pictures and `<image>` tokens that do
+                not belong together, attention weights asked for, `labels` with `logits_to_keep`.
+        """
+        if output_attentions or (output_attentions is None and self.config.output_attentions):
+            raise ValueError(
+                "output_attentions=True, but Flamingo's layers return no attention weights. Register a forward hook "
+                "on the module you look into, with `attn_implementation='eager'`."
+            )
+        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError(
+                "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
+            )
+        only_loss = needs_no_logits(self, labels, kwargs)
+        outputs = self.flamingo(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            pixel_values=pixel_values,
+            image_features=image_features,
+            image_index=image_index,
+            image_numbers=image_numbers,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache if labels is None else False,
+            interpolate_pos_encoding=interpolate_pos_encoding,
+            output_hidden_states=output_hidden_states,
+            needed=needed_tokens(labels, attention_mask) if only_loss and past_key_values is None else None,
+        )
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits, loss = None, None
+        if only_loss:
+            loss = token_loss(self.lm_head, outputs.last_hidden_state, labels, **kwargs)
+        else:
+            logits = self.lm_head(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
+        if labels is not None and not only_loss:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        result = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+        )
+        return result.to_tuple() if return_dict is False else result
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        past_key_values: Cache | None = None,
+        image_features: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """As in `GenerationMixin`; pictures go in with the first tokens and stay out once they are cached."""
+        check_room(input_ids, kwargs.get("attention_mask"), self.config.text_config.max_position_embeddings)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
+        )
+        if past_key_values is None or past_key_values.get_seq_length() == 0:
+            inputs["image_features"] = image_features
+        if image_features is not None or cached_latents(past_key_values):
+            numbers = count_images(input_ids, self.config.image_token_id)
+            inputs["image_numbers"] = numbers[:, -inputs["input_ids"].shape[1] :]
+        return inputs
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        pixel_values: torch.Tensor | None = None,
+        image_index: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `GenerationMixin`, with each picture seen by the vision tower once for all beams and steps.
+
+        Without `input_ids` every text starts from `[CLS] <image>`, or from `[CLS]` (`generation_config.bos_token_id`)
+        if there is no picture. Prompts padded on the right are moved to the left first. `<image>` is never written.
+
+        Args:
+            inputs: prompts with their `<image>` tokens, or `input_ids=`, shape (batch, text).
+            generation_config: of `GenerationMixin.generate`, as are `args`.
+            pixel_values: as in `forward`; `image_features` may be given instead.
+            image_index: the picture of each prompt, as in `forward`.
+            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
+            kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
+
+        Returns:
+            Prompts and continuations, shape (batch, text), or a dict of `GenerationMixin` if asked for.
+
+        Raises:
+            ValueError: several pictures per text without prompts, prompts as embeddings, and as in `forward`.
+        """
+        if pixel_values is not None:
+            kwargs["image_features"] = self.encode_images(pixel_values, interpolate_pos_encoding)
+        if image_index is not None:
+            features = kwargs.get("image_features")
+            share_images(image_index, features, len(image_index), continues=False)
+            kwargs["image_features"] = features[image_index]
+        prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
+        if prompts is None and kwargs.get("image_features") is not None:
+            prompts = self._bare_prompts(kwargs["image_features"], kwargs.get("inputs_embeds"))
+            kwargs["attention_mask"] = torch.ones_like(prompts)
+        mask = kwargs.get("attention_mask")
+        if prompts is not None and mask is None:
+            mask = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
+        if prompts is not None and mask is not None:
+            prompts, kwargs["attention_mask"] = pad_left(prompts, mask)
+        silent = chosen("suppress_tokens", kwargs, generation_config, self.generation_config) or []
+        silent = sorted({*silent, self.config.image_token_id})
+        if generation_config is None:
+            kwargs["suppress_tokens"] = silent
+        else:
+            kwargs.pop("suppress_tokens", None)
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.suppress_tokens = silent
+        return super().generate(prompts, generation_config, *args, **kwargs)
+
+    def _bare_prompts(self, image_features: torch.Tensor, embedded: torch.Tensor | None) -> torch.Tensor:
+        """`[CLS] <image>` for each picture, or `<image>` where texts have no first token."""
+        if embedded is not None:
+            raise ValueError(
+                "Prompts were given as `inputs_embeds`, in which `<image>` tokens cannot be told from others, so it "
+                "is not known which text reads the pictures. Pass `input_ids`."
+            )
+        if image_features.ndim == 4 and image_features.shape[1] > 1:
+            raise ValueError(
+                f"There are {image_features.shape[1]} pictures per text and no prompts: where the pictures stand in "
+                "the text is not known. Pass `input_ids` with an `<image>` for each."
+            )
+        start = self.generation_config.bos_token_id
+        prompt = [] if start is None else [start]
+        prompt.append(self.config.image_token_id)
+        return torch.tensor([prompt], device=image_features.device).repeat(len(image_features), 1)
+
+
+AutoModel.register(CaptionFlamingoConfig, CaptionFlamingoModel, exist_ok=True)
+AutoModelForCausalLM.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+AutoModelForImageTextToText.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+# `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are those of the next token.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionFlamingoConfig.model_type] = CaptionFlamingoForCausalLM.__name__

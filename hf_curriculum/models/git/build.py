@@ -1,0 +1,341 @@
+"""GIT models to start from: the paper's, a small one, stock GIT's weights, LoRA on top."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import (
+    GitConfig,
+    GitForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ViTConfig,
+)
+from transformers.utils import logging
+
+from hf_curriculum.models.git.config import CaptionGitConfig
+from hf_curriculum.models.git.model import CaptionGitForCausalLM
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+LORA_TARGETS = (
+    r".*(git\.encoder\.layer\.\d+\.attention\.self\.(query|value)"
+    r"|flamingo\.decoder\.layers\.\d+\.self_attn\.[qv]_proj|flamingo\.gated_layers\.\d+\.attention\.[qv]_proj)"
+)
+"""Modules that `add_lora` adapts by default, as a regular expression: queries and values of GIT's decoder, or of
+Flamingo's and its gated blocks."""
+
+# The same in both classes; the rest of `CaptionGitConfig` is about the output layer and the vision tower.
+_SHARED_WITH_STOCK = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "initializer_range",
+    "layer_norm_eps",
+    "tie_word_embeddings",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "use_cache",
+)
+
+
+def paper_git_config(
+    vocab_size: int = 32_778,
+    *,
+    vision_config: PretrainedConfig | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **overrides: Any,
+) -> CaptionGitConfig:
+    """BabyLM's GIT: 197,997,312 parameters with DINO's ViT-B/16 and its pooler, 196,264,704 with 30,522 entries.
+
+    Args:
+        vocab_size: rows of the embedding matrix; the paper's 198M fit 32,778, although its tokenizer has 30,522.
+        vision_config: another vision tower.
+        tokenizer: where the ids of padding, start and end are taken from; BERT's by default.
+        overrides: any other field of `CaptionGitConfig`.
+
+    Raises:
+        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding.
+
+    Source: Saha et al. 2024 (BabyLM), section 3.1 ("198M"); sizes of the organisers' baseline.
+
+    Example:
+        >>> paper_git_config().num_hidden_layers
+        12
+    """
+    tokens = special_token_ids(tokenizer, vocab_size) if tokenizer is not None else {}
+    return CaptionGitConfig(vision_config or ViTConfig(), vocab_size=vocab_size, **{**tokens, **overrides})
+
+
+def small_git_config(
+    vocab_size: int,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    image_size: int = 64,
+    patch_size: int = 8,
+    hidden_size: int = 96,
+    vision_layers: int = 3,
+    text_layers: int = 3,
+    num_attention_heads: int = 4,
+    max_position_embeddings: int = 128,
+    **overrides: Any,
+) -> CaptionGitConfig:
+    """A GIT that learns in minutes on two cores: the paper's, smaller, without a pooler and without attention dropout.
+
+    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 a picture's signal is so
+    faint behind the decoder that training ignores it for thousands of steps; as it is here, a few hundred are enough.
+
+    Args:
+        vocab_size: rows of the embedding matrix.
+        tokenizer: where the ids of padding, start and end are taken from; 0, 2 and 3 by default, as in the compact
+            layout of `train_wordpiece`.
+        image_size: pixels along an edge; a multiple of `patch_size`.
+        patch_size: pixels along a patch's edge; (image_size / patch_size)² + 1 image tokens.
+        hidden_size: width of both towers; the feed-forward parts are four times as wide.
+        vision_layers: layers of the vision tower.
+        text_layers: layers of the decoder.
+        num_attention_heads: heads of both towers.
+        max_position_embeddings: most text tokens.
+        overrides: any other field of `CaptionGitConfig`.
+
+    Raises:
+        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding; patches
+            do not divide the picture.
+
+    Example:
+        >>> small_git_config(1000, image_size=32).vision_config.image_size
+        32
+    """
+    if image_size % patch_size:
+        raise ValueError(
+            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
+            "cut off. Change one of the two."
+        )
+    width = {
+        "hidden_size": hidden_size,
+        "intermediate_size": 4 * hidden_size,
+        "num_attention_heads": num_attention_heads,
+    }
+    tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    if tokenizer is not None:
+        tokens = special_token_ids(tokenizer, vocab_size)
+    fields = {
+        "vision_config": ViTConfig(
+            **width,
+            num_hidden_layers=vision_layers,
+            image_size=image_size,
+            patch_size=patch_size,
+            initializer_range=1.4 * hidden_size**-0.5,  # patches must outweigh their positions
+        ),
+        "vocab_size": vocab_size,
+        "num_hidden_layers": text_layers,
+        "max_position_embeddings": max_position_embeddings,
+        "initializer_range": 0.8 * hidden_size**-0.5,
+        "attention_probs_dropout_prob": 0.0,  # the CPU's fast attention kernel drops nothing
+        "vision_pooler": False,  # a part without a gradient makes distributed training search for unused ones
+        **width,
+        **tokens,
+    }
+    return CaptionGitConfig(**{**fields, **overrides})
+
+
+def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> dict[str, int]:
+    """Ids of padding, of a caption's first token ([CLS], else the beginning of text) and its last ([SEP], else end).
+
+    Args:
+        tokenizer: any tokenizer.
+        vocab_size: rows of the model's embedding matrix, checked against the tokenizer's length if given.
+
+    Returns:
+        `pad_token_id`, `bos_token_id`, `eos_token_id`: fields of `CaptionGitConfig`.
+
+    Raises:
+        ValueError: the tokenizer has more entries than the matrix rows, or lacks one of the three.
+
+    Example:
+        >>> special_token_ids(train_wordpiece(["a dog"], 30))
+        {'pad_token_id': 0, 'bos_token_id': 2, 'eos_token_id': 3}
+    """
+    if vocab_size is not None and len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} entries, but vocab_size={vocab_size}: some tokens would have no row "
+            "of the embedding matrix. Pass `vocab_size=len(tokenizer)` or more."
+        )
+    start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    ids = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": start, "eos_token_id": end}
+    missing = [name for name, value in ids.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"The tokenizer ({type(tokenizer).__name__}) gives no {', '.join(missing)}. GIT pads batches, starts "
+            "captions and ends them. Set the tokenizer's `pad_token`, `cls_token` and `sep_token` (or `bos_token` and "
+            "`eos_token`)."
+        )
+    return ids
+
+
+def git_from_config(
+    config: CaptionGitConfig,
+    *,
+    vision_model_name_or_path: str | None = None,
+    attn_implementation: str | None = None,
+) -> CaptionGitForCausalLM:
+    """A new GIT with random weights, its vision tower pretrained if one is named.
+
+    Args:
+        config: of `paper_git_config`, `small_git_config` or `CaptionGitConfig`.
+        vision_model_name_or_path: a folder or a repository of the Hub, such as `facebook/dino-vitb16`, downloaded only
+            if named here; see `load_vision_weights`.
+        attn_implementation: `"sdpa"` (what `transformers` takes by default), `"eager"`, or a flash kernel.
+
+    Raises:
+        ValueError: of `load_vision_weights`.
+
+    Example:
+        >>> model = git_from_config(small_git_config(1000))
+    """
+    config = copy.deepcopy(config)
+    if attn_implementation is not None:
+        config._attn_implementation = attn_implementation
+    model = CaptionGitForCausalLM(config)
+    if vision_model_name_or_path is not None:
+        load_vision_weights(model, vision_model_name_or_path)
+    return model
+
+
+def load_vision_weights(model: CaptionGitForCausalLM, name_or_path: str) -> None:
+    """Replaces the weights of the vision tower by pretrained ones of the same architecture.
+
+    Args:
+        model: whose tower is filled.
+        name_or_path: a folder, or a repository of the Hub.
+
+    Raises:
+        ValueError: weights other than the unused pooler's are missing: they would stay random.
+
+    Example:
+        >>> load_vision_weights(git_from_config(paper_git_config()), "facebook/dino-vitb16")  # doctest: +SKIP
+    """
+    load_tower_weights(model.git.image_encoder, name_or_path)
+
+
+def load_tower_weights(tower: PreTrainedModel, name_or_path: str) -> None:
+    """As `load_vision_weights`, for a vision tower by itself."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # weights that are of no use here, a text tower's say, would fill the screen
+    try:
+        loaded, report = type(tower).from_pretrained(
+            name_or_path, config=tower.config, dtype=tower.dtype, output_loading_info=True
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise ValueError(
+            f"{name_or_path} lacks {len(missing)} weights of a {type(tower).__name__}, such as {missing[0]!r}: they "
+            "would stay random. Build the model with the `vision_config` of that checkpoint."
+        )
+    with torch.no_grad():
+        weights = loaded.state_dict()
+        for name, weight in tower.state_dict().items():
+            weight.copy_(weights[name])
+
+
+def add_lora(
+    model: PreTrainedModel,
+    r: int = 8,
+    alpha: int = 16,
+    dropout: float = 0.0,
+    target_modules: str | list[str] | None = None,
+) -> PeftModel:
+    """Freezes the model and adds low-rank adapters, the only weights that train.
+
+    Args:
+        model: what is adapted: a GIT or a Flamingo.
+        r: rank of the adapters.
+        alpha: their output is scaled by alpha / r.
+        dropout: dropout of the adapters' input.
+        target_modules: names of modules, or a regular expression; `LORA_TARGETS` by default.
+
+    Returns:
+        A `peft` model with the same `forward` and `generate`; `save_pretrained` saves the adapters alone.
+
+    Raises:
+        ImportError: `peft` is not installed.
+
+    Source: Hu et al. 2021 (LoRA), section 4.2: queries and values of self-attention.
+
+    Example:
+        >>> add_lora(git_from_config(small_git_config(1000)), r=4).print_trainable_parameters()
+        trainable params: 4,608 || all params: 818,688 || trainable%: 0.5629
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ImportError(
+            "LoRA was asked for, but `peft` is not installed. It keeps the adapters. Install it with "
+            '`pip install "hf-curriculum[peft]"`.'
+        ) from error
+    targets = LORA_TARGETS if target_modules is None else target_modules
+    lora = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    return get_peft_model(model, lora)
+
+
+def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
+    """The same captioner as a stock `transformers` GIT, `microsoft/git-base` say, with equal logits.
+
+    Args:
+        stock: a loaded model; it is not changed.
+
+    Raises:
+        ValueError: the model is made for videos.
+
+    Example:
+        >>> model = git_from_stock(GitForCausalLM.from_pretrained("microsoft/git-base"))  # doctest: +SKIP
+    """
+    if stock.config.num_image_with_embedding is not None:
+        raise ValueError(
+            f"The stock model has num_image_with_embedding={stock.config.num_image_with_embedding}: it reads videos. "
+            "Ours reads one picture per caption, so its temporal embeddings have no place. Use an image checkpoint."
+        )
+    fields = {name: getattr(stock.config, name) for name in _SHARED_WITH_STOCK}
+    model = CaptionGitForCausalLM(CaptionGitConfig(stock.config.vision_config.to_dict(), output_bias=True, **fields))
+    model.load_state_dict(stock.state_dict())
+    return model.to(stock.dtype).train(stock.training)
+
+
+def git_to_stock(model: CaptionGitForCausalLM) -> GitForCausalLM:
+    """The same captioner as a stock `transformers` GIT, for whoever has only that.
+
+    Args:
+        model: with GIT's own vision tower; it is not changed. A missing output bias becomes zeros.
+
+    Raises:
+        ValueError: the vision tower is another one, which the stock class cannot hold.
+
+    Example:
+        >>> git_to_stock(model).push_to_hub("me/git-curriculum")  # doctest: +SKIP
+    """
+    vision = model.config.vision_config
+    if vision.model_type != "git_vision_model":
+        raise ValueError(
+            f"The vision tower is a {vision.model_type!r}, but stock GIT holds only its own ('git_vision_model'). "
+            "Keep this class, or train with `vision_config=GitVisionConfig(...)`."
+        )
+    fields = {name: getattr(model.config, name) for name in _SHARED_WITH_STOCK}
+    stock = GitForCausalLM(GitConfig(vision_config=vision.to_dict(), **fields))
+    weights = model.state_dict()
+    weights.setdefault("output.bias", torch.zeros(model.config.vocab_size))
+    stock.load_state_dict(weights)
+    return stock.to(model.dtype).train(model.training)

@@ -1,0 +1,215 @@
+"""The loss of the tokens that have a label: no logits of any other, and never those of all tokens at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+IGNORED = -100
+"""The label of tokens that are not predicted."""
+_TOKENS = 1024
+"""Tokens whose logits are there at once: fewer would sum the output layer's gradient more often."""
+
+
+def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Collection[str]) -> bool:
+    """Whether `token_loss` stands for the loss function of `model`: in training, with labels.
+
+    Args:
+        model: for its mode.
+        labels: of the batch, if it has any.
+        options: names of further arguments for the loss function; `token_loss` knows one of them.
+    """
+    # A compiled step is one graph with fixed shapes, so the number of labels cannot decide on its sizes.
+    plain = labels is None or torch.compiler.is_compiling() or not set(options) <= {"num_items_in_batch"}
+    return model.training and not plain and not _is_sharded(model.get_output_embeddings())
+
+
+def _is_sharded(output: nn.Module) -> bool:
+    """Whether something around the layer (FSDP, ZeRO-3) fetches its weights as it runs, and takes them away again."""
+    return any(layer._forward_pre_hooks or isinstance(layer, FullyShardedDataParallel) for layer in output.modules())
+
+
+def _weights(output: nn.Module) -> list[torch.Tensor]:
+    """What is trained of the layer; FSDP puts plain tensors in place of parameters, or beside them."""
+    beside = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
+    found = {id(weight): weight for weight in (*output.parameters(), *beside) if weight.requires_grad}
+    return list(found.values())
+
+
+def token_loss(
+    output: nn.Module,
+    states: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """The cross-entropy of the next token, equal to that of all logits but for rounding, as are its gradients.
+
+    Tokens without a label never reach the output layer. The others pass it 1,024 at a time, and their gradient is
+    computed at once, so that their logits can be dropped: nothing is computed twice.
+
+    Args:
+        output: the output layer, (tokens, width) to (tokens, vocabulary); any module.
+        states: hidden states, (batch, text, width).
+        labels: int64, (batch, text), -100 where nothing is to be predicted; position i is scored on the label of
+            i + 1.
+        num_items_in_batch: what the sum is divided by, instead of the number of labels.
+
+    Returns:
+        The loss, float32, a scalar; NaN where there is no label and nothing else to divide by.
+
+    Example:
+        >>> token_loss(nn.Linear(4, 9), torch.zeros(1, 3, 4), torch.full((1, 3), -100))
+        tensor(nan, grad_fn=<AddBackward0>)
+    """
+    labels = labels.to(states.device)[:, 1:]
+    labelled = labels != IGNORED
+    states, labels = states[:, :-1][labelled], labels[labelled]  # (tokens, width) and (tokens,)
+    divisor = max(len(labels), 1) if num_items_in_batch is None else num_items_in_batch
+    loss = _TokenLoss.apply(states, labels, output, divisor, *_weights(output))
+    return loss if len(labels) or num_items_in_batch is not None else loss + torch.nan
+
+
+class _TokenLoss(torch.autograd.Function):
+    """Loss and gradients in one pass over parts of the tokens."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        labels: torch.Tensor,
+        output: nn.Module,
+        divisor: torch.Tensor | int,
+        *weights: torch.Tensor,
+    ) -> torch.Tensor:
+        total = torch.zeros((), device=states.device)
+        wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]]
+        of_states, sums = [], []
+        for start in range(0, max(len(states), 1), _TOKENS):  # once without any token: its gradients are 0, not None
+            part = states[start : start + _TOKENS].detach().requires_grad_(wanted[0])
+            targets = labels[start : start + _TOKENS, None]
+            with torch.enable_grad():
+                logits = output(part)  # (tokens, vocabulary)
+            scores = logits.detach().log_softmax(-1, dtype=torch.float32)
+            total -= scores.gather(1, targets).sum()
+            asked = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
+            if not asked:
+                continue
+            slope = scores.exp_().scatter_add_(1, targets, scores.new_full((), -1).expand_as(targets))
+            found = list(torch.autograd.grad(logits, asked, slope.to(logits.dtype)))
+            if wanted[0]:
+                of_states.append(found.pop(0))
+            sums = [one.add_(more) for one, more in zip(sums, found, strict=True)] if sums else found
+        slopes = [torch.cat(of_states), *sums] if of_states else sums
+        # In half precision a loss scaler's factor comes first: divided before it, small numbers would be lost.
+        ctx.divisor = divisor
+        ctx.save_for_backward(*(one.div_(divisor) if one.dtype == torch.float32 else one for one in slopes))
+        return total / divisor
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        # Most often it is 1, but looking at it would wait for a device.
+        is_one = slope.device.type == "cpu" and slope.item() == 1
+        values = iter(
+            value * (slope / ctx.divisor) if value.dtype != torch.float32 else value if is_one else value * slope
+            for value in ctx.saved_tensors
+        )
+        return tuple(next(values) if needed else None for needed in ctx.needs_input_grad)
+
+
+_ROW = 128
+"""Tokens of a row, about: shorter ones fit worse, in longer ones attention costs more."""
+_WORTH = 0.95
+
+
+class PackedText(NamedTuple):
+    """Where the tokens of a batch stand in rows of several texts each.
+
+    Args:
+        source: for each place in the rows the token that stands there, numbered through (texts · text), int64,
+            (rows, length); 0 for places that are left over.
+        target: for each token its place, numbered through (rows · length), int64, (texts, text); 0 for tokens that are
+            left out.
+        owner: for each place the text it belongs to, int64, (rows, length); -1 for places that are left over.
+    """
+
+    source: torch.Tensor
+    target: torch.Tensor
+    owner: torch.Tensor
+
+    def together(self, states: torch.Tensor) -> torch.Tensor:
+        """(texts, text, ...) as (rows, length, ...)."""
+        # Indexing, not `index_select`: its gradient is summed in a fixed order on GPUs too.
+        return states.flatten(0, 1)[self.source]
+
+    def apart(self, states: torch.Tensor) -> torch.Tensor:
+        """(rows, length, ...) as (texts, text, ...); what stands at tokens that were left out means nothing."""
+        return states.flatten(0, 1)[self.target]
+
+    def visible(self) -> torch.Tensor:
+        """What a token sees, its own text up to itself: bool, (rows, 1, length, length). No row of it is empty."""
+        same = self.owner[:, :, None] == self.owner[:, None, :]
+        return same.tril()[:, None]
+
+    def added_mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """`visible` as what is added to scores, in `dtype`: made once, where every layer would make it of its own."""
+        visible = self.visible()
+        mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+def needed_tokens(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Which tokens a causal loss depends on: those up to the last one with something to predict, without padding.
+
+    Args:
+        labels: int64, (batch, text), -100 where nothing is to be predicted; position i predicts the label of i + 1.
+        attention_mask: 0 for padding, (batch, text).
+
+    Returns:
+        bool, (batch, text); `None` where padding itself is to predict something, so that all of it counts.
+    """
+    predicts = nn.functional.pad(labels[:, 1:] != IGNORED, (0, 1))
+    needed = predicts.flip(1).cumsum(1).flip(1) > 0
+    if attention_mask is None:
+        return needed
+    real = attention_mask != 0
+    return None if (predicts & ~real).any() else needed & real
+
+
+def pack(needed: torch.Tensor) -> PackedText | None:
+    """Puts texts behind each other, the longest first and each into the emptiest row.
+
+    Args:
+        needed: bool, (texts, text), False for tokens to leave out.
+
+    Returns:
+        The rows; `None` where they would save next to nothing.
+    """
+    flat = needed.flatten().nonzero()[:, 0].cpu()
+    lengths = needed.sum(1).tolist()
+    if not len(flat):
+        return None
+    rows: list[list[int]] = [[] for _ in range(max(1, round(len(flat) / _ROW)))]
+    filled = [0] * len(rows)
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        row = filled.index(min(filled))
+        rows[row].append(text)
+        filled[row] += lengths[text]
+    if len(rows) * max(filled) > _WORTH * needed.numel():
+        return None
+    tokens = flat.split(lengths)
+    source = torch.zeros(len(rows), max(filled), dtype=torch.int64)
+    owner = torch.full_like(source, -1)
+    for row, (texts, end) in enumerate(zip(rows, filled, strict=True)):
+        source[row, :end] = torch.cat([tokens[text] for text in texts])
+        owner[row, :end] = torch.tensor(texts).repeat_interleave(torch.tensor([lengths[text] for text in texts]))
+    target = torch.zeros(needed.numel(), dtype=torch.int64)
+    there = (owner >= 0).flatten()
+    target[source.flatten()[there]] = there.nonzero()[:, 0]
+    places = (source, target.view(needed.shape), owner)
+    return PackedText(*(part.to(needed.device) for part in places))

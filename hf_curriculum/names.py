@@ -1,0 +1,378 @@
+"""Every public name and where it lives: the one table behind `from hf_curriculum import ...`, the tables of scorers,
+curricula and batches, and what the shell completes. A name's module is imported when the name is first used.
+
+A new component is one line in its table here; what else it touches is its own file and its test case.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+from hf_curriculum.moved import NAMES_BEFORE
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.curricula.baby_steps": ("BabySteps",),
+    "hf_curriculum.curricula.filter": ("Filter",),
+    "hf_curriculum.curricula.growing": ("Growing",),
+    "hf_curriculum.curricula.guidance": ("AdaptiveGuidance", "GuidanceSchedule"),
+    "hf_curriculum.curricula.controls": ("control_of",),
+    "hf_curriculum.curricula.iid": ("IID",),
+    "hf_curriculum.curricula.node_sampling": ("NodeSampling",),
+    "hf_curriculum.curricula.phases": ("Phases",),
+    "hf_curriculum.curricula.self_paced": ("SelfPaced",),
+    "hf_curriculum.curricula.staged": ("Staged",),
+    "hf_curriculum.curricula.weighted": ("Weighted",),
+    "hf_curriculum.data.captions": (
+        "drop_empty_captions",
+        "expand_captions",
+        "hold_out",
+    ),
+    "hf_curriculum.data.collators": (
+        "Augment",
+        "CaptionCollator",
+    ),
+    "hf_curriculum.data.joint_text": ("TextBeside",),
+    "hf_curriculum.data.load": ("load_captioned",),
+    "hf_curriculum.data.processors": ("make_image_processor",),
+    "hf_curriculum.data.readers.img2dataset": (
+        "load_img2dataset",
+        "read_downloads",
+    ),
+    "hf_curriculum.data.readers.url_lists": ("load_url_list",),
+    "hf_curriculum.data.regions.open": ("open_regions",),
+    "hf_curriculum.data.regions.tsv": ("write_line_index",),
+    "hf_curriculum.data.text": (
+        "Texts",
+        "load_text",
+    ),
+    "hf_curriculum.data.text_blocks": (
+        "BlockCollator",
+        "check_word_limit",
+        "count_words",
+        "text_blocks",
+    ),
+    "hf_curriculum.data.tokenizer": ("train_wordpiece",),
+    "hf_curriculum.evaluation.babylm.load": ("evaluate_pretrained",),
+    "hf_curriculum.evaluation.babylm.miniature": ("make_miniature_benchmarks",),
+    "hf_curriculum.evaluation.babylm.run": ("GlueSettings",),
+    "hf_curriculum.evaluation.babylm.scorer": ("TextImageScorer",),
+    "hf_curriculum.evaluation.babylm.suite": (
+        "BENCHMARKS",
+        "evaluate_suite",
+    ),
+    "hf_curriculum.evaluation.generate": (
+        "generate_captions",
+        "one_row_per_image",
+    ),
+    "hf_curriculum.evaluation.nouns": ("recall_against_shuffled",),
+    "hf_curriculum.hub.errors": ("HubError",),
+    "hf_curriculum.hub.push": ("push_scored",),
+    "hf_curriculum.models.flamingo.config": ("CaptionFlamingoConfig",),
+    "hf_curriculum.models.flamingo.features": (
+        "VisionFeatures",
+        "cache_vision_features",
+    ),
+    "hf_curriculum.models.flamingo.model": ("CaptionFlamingoForCausalLM",),
+    "hf_curriculum.models.git.config": ("CaptionGitConfig",),
+    "hf_curriculum.models.git.model": ("CaptionGitForCausalLM",),
+    "hf_curriculum.names": (
+        "BATCHES",
+        "CURRICULA",
+        "MODELS",
+        "SCORERS",
+    ),
+    "hf_curriculum.planning.batches": (
+        "Batches",
+        "ByImage",
+        "ByLength",
+        "ByNode",
+    ),
+    "hf_curriculum.planning.buckets": ("cut_buckets",),
+    "hf_curriculum.planning.curriculum": (
+        "Budget",
+        "Curriculum",
+        "Observed",
+        "curriculum_from",
+    ),
+    "hf_curriculum.planning.plan": (
+        "Plan",
+        "make_plan",
+    ),
+    "hf_curriculum.planning.ranking": ("rank_scores",),
+    "hf_curriculum.planning.stage": ("Stage",),
+    "hf_curriculum.provenance": (
+        "ScoreProvenance",
+        "attach_provenance",
+        "read_provenance",
+    ),
+    "hf_curriculum.reporting.report": ("Report",),
+    "hf_curriculum.scenes.make": ("make_scenes",),
+    "hf_curriculum.scored_data": (
+        "load_scored",
+        "save_scored",
+    ),
+    "hf_curriculum.scorers.alignment.clip": (
+        "CLIPSimilarity",
+        "SCENES_CLIP",
+    ),
+    "hf_curriculum.scorers.alignment.vilt": ("ViLTSimilarity",),
+    "hf_curriculum.scorers.base": ("Scorer",),
+    "hf_curriculum.scorers.combine": (
+        "Addup",
+        "Combine",
+    ),
+    "hf_curriculum.scorers.concreteness": ("Concreteness",),
+    "hf_curriculum.scorers.model_loss": ("ModelLoss",),
+    "hf_curriculum.scorers.registry": ("scorer_from",),
+    "hf_curriculum.scorers.text.language_model": ("LanguageModelLoss",),
+    "hf_curriculum.scorers.text.length": ("CaptionLength",),
+    "hf_curriculum.scorers.text.mentions": ("ObjectMentions",),
+    "hf_curriculum.scorers.text.nouns": ("NounCount",),
+    "hf_curriculum.scorers.text.pos_tagger": ("PosTagger",),
+    "hf_curriculum.scorers.text.rarity": ("WordRarity",),
+    "hf_curriculum.scorers.visual.boxes": ("GroundTruthBoxes",),
+    "hf_curriculum.scorers.visual.detectors": ("ModelDetector",),
+    "hf_curriculum.scorers.visual.entropy": ("VisualEntropy",),
+    "hf_curriculum.scorers.visual.onnx": (
+        "GridHead",
+        "OnnxDetector",
+        "RowHead",
+    ),
+    "hf_curriculum.scorers.visual.proposals": ("RegionProposals",),
+    "hf_curriculum.scoring.add_scores": ("add_scores",),
+    "hf_curriculum.scoring.controls": ("shuffle_scores",),
+    "hf_curriculum.scoring.distributed": ("add_scores_sharded",),
+    "hf_curriculum.scoring.join": (
+        "add_scores_from",
+        "load_scores",
+        "save_scores",
+    ),
+    "hf_curriculum.scoring.ray": ("RayScorer",),
+    "hf_curriculum.streaming.dataset": ("BucketedStream",),
+    "hf_curriculum.streaming.index": (
+        "BucketIndex",
+        "verify_bucketed",
+    ),
+    "hf_curriculum.streaming.save": ("save_bucketed",),
+    "hf_curriculum.studies.study": (
+        "Study",
+        "grid_arms",
+    ),
+    "hf_curriculum.studies.tables": ("summarise",),
+    "hf_curriculum.training.arguments": ("CurriculumTrainingArguments",),
+    "hf_curriculum.training.callbacks": (
+        "Diverged",
+        "StopWhenDiverged",
+    ),
+    "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
+    "hf_curriculum.training.joint_text": ("TextBesideTrainer",),
+    "hf_curriculum.training.sampler": ("CurriculumSampler",),
+    "hf_curriculum.training.trainer": (
+        "CurriculumTrainer",
+        "PacingCallback",
+    ),
+}
+"""Module → names that `hf_curriculum` itself offers."""
+
+BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.evaluation.babylm.load": ("load_for_evaluation",),
+    "hf_curriculum.evaluation.babylm.run": ("TaskResult",),
+    "hf_curriculum.evaluation.babylm.scorer": ("Item",),
+    "hf_curriculum.evaluation.babylm.suite": (
+        "Benchmark",
+        "SUITES",
+        "SuiteResult",
+    ),
+    "hf_curriculum.evaluation.captions": (
+        "caption_compute_metrics",
+        "caption_metrics",
+    ),
+    "hf_curriculum.evaluation.generate": ("references",),
+    "hf_curriculum.evaluation.nouns": (
+        "RecallResult",
+        "noun_recall",
+        "singular",
+    ),
+    "hf_curriculum.models.flamingo.model": ("CaptionFlamingoModel",),
+    "hf_curriculum.models.git.model": ("CaptionGitModel",),
+    "hf_curriculum.planning.buckets": (
+        "Buckets",
+        "keep_easiest",
+        "mark_easiest",
+    ),
+    "hf_curriculum.planning.groups": (
+        "Groups",
+        "read_columns",
+        "read_groups",
+    ),
+    "hf_curriculum.planning.ranking": (
+        "Ranking",
+        "read_scores",
+        "resolve_easy",
+    ),
+    "hf_curriculum.reporting.figures.canvas": (
+        "DARK",
+        "LIGHT",
+        "THEMES",
+        "Theme",
+        "to_png",
+    ),
+    "hf_curriculum.reporting.figures.curves": ("validation_curves",),
+    "hf_curriculum.reporting.figures.distribution": (
+        "score_correlations",
+        "score_distribution",
+    ),
+    "hf_curriculum.reporting.figures.drawn": ("drawn_scores",),
+    "hf_curriculum.reporting.figures.growth": (
+        "plan_growth",
+        "pool_growth",
+    ),
+    "hf_curriculum.reporting.figures.study": (
+        "IntervalRow",
+        "interval_rows",
+    ),
+    "hf_curriculum.reporting.report": ("Gallery",),
+    "hf_curriculum.scenes.contact_sheet": ("contact_sheet",),
+    "hf_curriculum.scenes.vocabulary": (
+        "NOUNS",
+        "object_nouns",
+    ),
+    "hf_curriculum.streaming.index": (
+        "Shard",
+        "StoredBucket",
+    ),
+}
+"""Module → names that its package offers, `hf_curriculum` does not."""
+
+
+class LazyTable(MutableMapping[str, Any]):
+    """Classes by the name they have in JSON, YAML and on a command line, each imported when it is looked up.
+
+    Args:
+        places: name → `module:attribute`, the module below `hf_curriculum`.
+
+    Example:
+        >>> CURRICULA["phases"].__name__
+        'Phases'
+        >>> "phases" in CURRICULA, "phase" in CURRICULA
+        (True, False)
+    """
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._entries: dict[str, Any] = dict(places)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._entries[name]
+        if isinstance(value, str):
+            module, _, attribute = value.partition(":")
+            value = self._entries[name] = getattr(import_module(f"hf_curriculum.{module}"), attribute)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._entries[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"LazyTable({list(self)})"
+
+
+SCORERS = LazyTable(
+    {
+        "addup": "scorers.combine:Addup",
+        "box_count": "scorers.visual.boxes:GroundTruthBoxes",
+        "caption_length": "scorers.text.length:CaptionLength",
+        "clip_similarity": "scorers.alignment.clip:CLIPSimilarity",
+        "combined": "scorers.combine:Combine",
+        "concreteness": "scorers.concreteness:Concreteness",
+        "language_model_loss": "scorers.text.language_model:LanguageModelLoss",
+        "model_loss": "scorers.model_loss:ModelLoss",
+        "noun_count": "scorers.text.nouns:NounCount",
+        "object_mentions": "scorers.text.mentions:ObjectMentions",
+        "region_count": "scorers.visual.proposals:RegionProposals",
+        "vilt_similarity": "scorers.alignment.vilt:ViLTSimilarity",
+        "visual_entropy": "scorers.visual.entropy:VisualEntropy",
+        "word_rarity": "scorers.text.rarity:WordRarity",
+    }
+)
+"""Every scorer by the column it writes."""
+
+CURRICULA = LazyTable(
+    {
+        "adaptive_guidance": "curricula.guidance:AdaptiveGuidance",
+        "baby_steps": "curricula.baby_steps:BabySteps",
+        "filter": "curricula.filter:Filter",
+        "growing": "curricula.growing:Growing",
+        "guidance_schedule": "curricula.guidance:GuidanceSchedule",
+        "iid": "curricula.iid:IID",
+        "node_sampling": "curricula.node_sampling:NodeSampling",
+        "phases": "curricula.phases:Phases",
+        "self_paced": "curricula.self_paced:SelfPaced",
+        "staged": "curricula.staged:Staged",
+        "weighted": "curricula.weighted:Weighted",
+    }
+)
+"""Every curriculum by the name it has in JSON and YAML."""
+
+BATCHES = LazyTable(
+    {
+        "by_image": "planning.batches:ByImage",
+        "by_length": "planning.batches:ByLength",
+        "by_node": "planning.batches:ByNode",
+    }
+)
+"""Every way to put batches together by the name it has in JSON and YAML."""
+
+MODELS = LazyTable(
+    {"git": "models.git.model:CaptionGitForCausalLM", "flamingo": "models.flamingo.model:CaptionFlamingoForCausalLM"}
+)
+"""Model classes by name."""
+
+
+def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables.
+
+    Names that were in the package before they moved are still found, with a `DeprecationWarning`.
+    """
+    tables = (PUBLIC,) if package == "hf_curriculum" else (PUBLIC, BY_PACKAGE)
+    homes = {
+        name: module
+        for table in tables
+        for module, names in table.items()
+        if module.startswith(f"{package}.")
+        for name in names
+    }
+    module_globals = sys.modules[package].__dict__
+
+    def __getattr__(name: str) -> Any:
+        if name in homes:
+            value = getattr(import_module(homes[name]), name)
+            module_globals[name] = value
+            return value
+        if f"{package}.{name}" in sys.modules:  # a module of before, see `moved.py`
+            return sys.modules[f"{package}.{name}"]
+        if name in NAMES_BEFORE.get(package, "").split():
+            warnings.warn(
+                f"{package}.{name} has moved: `from hf_curriculum import {name}`.", DeprecationWarning, stacklevel=2
+            )
+            return getattr(sys.modules["hf_curriculum"], name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*module_globals, *homes})
+
+    return sorted(homes), __getattr__, __dir__

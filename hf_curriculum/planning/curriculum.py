@@ -1,0 +1,314 @@
+"""What every curriculum is: a frozen rule that names pools and their lengths, and can be written as JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from hf_curriculum.config import read_yaml
+from hf_curriculum.names import CURRICULA
+from hf_curriculum.planning.batches import Batches, batches_from
+from hf_curriculum.planning.groups import Kind
+from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
+from hf_curriculum.planning.signals import (
+    refuse_partial_batches,
+)
+from hf_curriculum.planning.stage import Stage
+
+PartialBatches = Literal["stream", "keep"]
+Signal = Literal["metrics", "losses"]
+Log = Sequence[Mapping[str, Any]]
+"""The decisions taken so far, in order, each a JSON-able mapping with `round`, `step` and `decision`."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run was told to spend by the training arguments: epochs of the whole data set, or optimizer steps.
+
+    Args:
+        epochs: passes over the data set (`num_train_epochs`), None where nobody said.
+        steps: optimizer steps (`max_steps`), None where nobody said.
+        global_batch_size: examples per optimizer step, over all processes and accumulated batches.
+
+    Raises:
+        ValueError: there would be no step, or no end.
+    """
+
+    epochs: float | None
+    steps: int | None
+    global_batch_size: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("max_steps", self.steps)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} would train on nothing, or for ever; it is a number more than 0.")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a decision between two rounds is taken on.
+
+    Args:
+        step: optimizer steps that lie behind.
+        metrics: what `evaluate()` returned, for a curriculum whose signal is `"metrics"`.
+        losses: current loss of each row of the training data, float32, shape (num_rows,), NaN where there is none; for
+            one whose signal is `"losses"`.
+    """
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    losses: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Curriculum(ABC):
+    """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
+
+    A planned curriculum knows all its stages beforehand. A signal-paced one knows them up to the next decision: its
+    `signal` says what it decides on, `stages` reads the decisions taken so far from the log, and `declared_steps` is
+    the budget that it keeps within.
+
+    Args:
+        easy: which end of the score is easy, in place of what the score's provenance says.
+        unscored: what to do with rows that have no score: rank them `"last"`, `"drop"` them, or raise an `"error"`.
+        batches: what a batch is made of, in place of single examples: `ByImage()`, `ByLength()` or `ByNode()`.
+        partial_batches: `"stream"` lets stages follow each other within a batch, so that every batch is full; `"keep"`
+            ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
+    """
+
+    type: ClassVar[str]
+    needs_scores: ClassVar[bool] = True
+
+    easy: Easy | None = field(default=None, kw_only=True)
+    unscored: Unscored = field(default="last", kw_only=True)
+    batches: Batches | None = field(default=None, kw_only=True)
+    partial_batches: PartialBatches = field(default="stream", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._choice("easy", (None, "low", "high"))
+        self._choice("unscored", ("last", "drop", "error"))
+        self._choice("partial_batches", ("stream", "keep"))
+        if self.batches is not None:
+            object.__setattr__(self, "batches", batches_from(self.batches))
+            refuse_partial_batches(type(self.batches).__name__, self.partial_batches)
+
+    def _choice(self, name: str, allowed: tuple[Any, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed:
+            choices = ", ".join(map(repr, allowed))
+            raise ValueError(f"{type(self).__name__}({name}={value!r}) is not possible; {name} is one of {choices}.")
+
+    @property
+    def needs_easy(self) -> bool:
+        """Whether it matters which end of the score is easy."""
+        return self.needs_scores
+
+    @property
+    def signal(self) -> Signal | None:
+        """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: none are."""
+        return None
+
+    @property
+    def reads(self) -> Mapping[str, Kind]:
+        """Columns of the training data that the rule needs beside the score."""
+        return {}
+
+    @property
+    def reads_in_all(self) -> Mapping[str, Kind]:
+        """What the rule reads, and what its batches do; names are kept where either needs them."""
+        own = dict(self.reads)
+        for name, kind in (self.batches.reads if self.batches else {}).items():
+            own.setdefault(name, kind)
+        return own
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """The order the stages' ranks stand for: that of the scores, unless the rule has one of its own.
+
+        It is asked for once, and again with every new `losses`. Where it is another order of the same rows, it takes
+        the place of the scores' order in the plan, which then keeps of `columns` what is in it here.
+
+        Args:
+            ranking: by score.
+            losses: the rows' losses at the last decision, for a rule that orders by them.
+        """
+        return ranking
+
+    @abstractmethod
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """The stages of a run over the arranged examples; of a signal-paced one, those that the log settles."""
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
+        """The most optimizer steps a signal-paced run takes; None where the stages say it exactly."""
+        return None
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """The log's next entry, at the end of the last stage that the log settles; it may not look at anything else.
+
+        Raises:
+            TypeError: the curriculum takes no decisions.
+        """
+        raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
+
+    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """What is certain about rounds still to be decided, in words."""
+        return ()
+
+    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """Runs at both ends of what signals can bring, to be shown before the real one: name → metrics of decision k.
+
+        Empty where the rounds depend on nothing, or on what cannot be imagined.
+        """
+        return {}
+
+    @abstractmethod
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """How many epochs a person would call this: what an i.i.d. control of the same name runs for."""
+
+    def batch_multiple(self, budget: Budget) -> int | None:
+        """What a `Stage` of this rule takes as its `batch_multiple`, so that `partial_batches` holds in it."""
+        return budget.global_batch_size if self.partial_batches == "keep" else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as a JSON-able mapping that `curriculum_from` reads back: `{"type": "phases", ...}`.
+
+        Fields that hold their default are left out.
+        """
+        values: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                values[item.name] = (
+                    list(value)
+                    if isinstance(value, tuple)
+                    else value.to_dict()
+                    if isinstance(value, Batches)
+                    else value
+                )
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Curriculum:
+        """The rule written down by `to_dict`.
+
+        Raises:
+            ValueError: a field is not one of this curriculum's, is missing, or holds a value of another kind.
+        """
+        known = [item.name for item in fields(cls)]
+        given = {name: value for name, value in values.items() if name != "type"}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"The curriculum {cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. "
+                "A misspelt field would train another curriculum than the one meant."
+            )
+        try:
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except TypeError as error:
+            raise ValueError(
+                f"The curriculum {dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of "
+                "another kind than its own, such as a number in quotes."
+            ) from error
+
+
+DEFAULT_EPOCHS = 3.0
+"""What `transformers.TrainingArguments` trains for when nobody says."""
+
+
+class HasLength(Protocol):
+    """A curriculum with the fields `epochs` and `examples`, either or none of which is given."""
+
+    epochs: float | None
+    examples: int | None
+
+
+def check_length(rule: HasLength) -> None:
+    """Refuses two lengths, and lengths that are not positive.
+
+    Raises:
+        ValueError: as said.
+    """
+    name = type(rule).__name__
+    if rule.epochs is not None and rule.examples is not None:
+        raise ValueError(
+            f"{name} got epochs={rule.epochs} and examples={rule.examples}; a run has one length. Drop one."
+        )
+    for limit in ("epochs", "examples"):
+        value = getattr(rule, limit)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(
+                f"{name}({limit}={value}) would train on nothing, or for ever; {limit} is a number more than 0."
+            )
+
+
+def num_draws(rule: HasLength, budget: Budget, num_examples: int) -> int:
+    """Examples to draw: the rule's own length, or `max_steps`, or `num_train_epochs`, or three epochs."""
+    if rule.examples is not None:
+        return rule.examples
+    if rule.epochs is None and budget.steps is not None:
+        return budget.steps * budget.global_batch_size
+    return max(int((rule.epochs or budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
+
+
+def epochs_of(rule: HasLength, budget: Budget, num_examples: int) -> float:
+    """The same length in passes over the data set, exactly as it was given where it was given so."""
+    if rule.epochs is not None:
+        return rule.epochs
+    if rule.examples is None and budget.steps is None and budget.epochs is not None:
+        return budget.epochs
+    return num_draws(rule, budget, num_examples) / num_examples
+
+
+def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
+    """A curriculum from whatever a person may hold: the object, a mapping, a name, JSON or YAML text, or a file of it.
+
+    Raises:
+        ValueError: the text cannot be read, `type` is missing or unknown, or a field is not the curriculum's.
+
+    Example:
+        >>> curriculum_from('{"type": "phases", "num_phases": 3}').num_phases
+        3
+    """
+    if isinstance(value, Curriculum):
+        return value
+    mapping = value if isinstance(value, Mapping) else _parse(value)
+    name = mapping.get("type")
+    if name not in CURRICULA:
+        raise ValueError(f"The curriculum {dict(mapping)!r} has type {name!r}; the types are {sorted(CURRICULA)}.")
+    return CURRICULA[name].from_dict(mapping)
+
+
+def _parse(text: str | Path) -> Mapping[str, Any]:
+    import yaml
+
+    given = str(text).strip()
+    if given in CURRICULA:
+        return {"type": given}
+    if given.endswith((".yaml", ".yml", ".json")):
+        path = Path(given)
+        if not path.is_file():
+            raise ValueError(f"The curriculum file {given!r} does not exist.")
+        given = path.read_text(encoding="utf-8")
+    try:
+        # JSON first: its tabs are no YAML.
+        parsed = json.loads(given)
+    except json.JSONDecodeError:
+        try:
+            parsed = read_yaml(given)
+        except yaml.YAMLError as error:
+            raise ValueError(
+                f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor JSON or YAML: "
+                f"{error}"
+            ) from error
+    if not isinstance(parsed, Mapping):
+        raise ValueError(
+            f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor a mapping with a "
+            "`type`."
+        )
+    return parsed

@@ -1,0 +1,159 @@
+"""Groups of examples, such as the nodes of an ontology: which rows belong to which, in one array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hf_curriculum.columns import require_columns
+from hf_curriculum.planning.ranking import Ascending, read_scores
+from hf_curriculum.provenance import read_column
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The rows of each group; a row may be in several groups, or in none.
+
+    Args:
+        names: of the groups, sorted; None where only what belongs together matters. Those groups stand in the order
+            of their first rows.
+        starts: where each group's rows begin in `members`, and the end of the last; int64, shape (len(self) + 1,).
+        members: row numbers, ascending within a group, int32, shape (memberships,).
+    """
+
+    names: tuple[str, ...] | None
+    starts: np.ndarray
+    members: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows per group, int64."""
+        return np.diff(self.starts)
+
+    def rows(self, group: int) -> np.ndarray:
+        """Row numbers of one group, a view."""
+        return self.members[self.starts[group] : self.starts[group + 1]]
+
+    def ranked(self, order: np.ndarray | Ascending, num_rows: int) -> Groups:
+        """The same groups with ranks in place of row numbers, ascending; rows that have no rank are left out.
+
+        Args:
+            order: row numbers by rank.
+            num_rows: rows of the data set.
+        """
+        if len(order) == num_rows and (isinstance(order, Ascending) or np.array_equal(order, Ascending(num_rows))):
+            return self
+        ranks = np.full(num_rows, -1, dtype=np.int32)
+        ranks[order] = np.arange(len(order), dtype=np.int32)
+        group = np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
+        keys = group << 32 | ranks[self.members]
+        keys = np.sort(keys[ranks[self.members] >= 0])
+        starts = np.searchsorted(keys, np.arange(len(self) + 1, dtype=np.int64) << 32)
+        return Groups(self.names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
+
+    def keep(self, wanted: np.ndarray) -> Groups:
+        """The groups at these places alone, in this order."""
+        sizes = self.sizes[wanted]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(starts[-1]) + np.repeat(self.starts[wanted] - starts[:-1], sizes)
+        names = None if self.names is None else tuple(self.names[group] for group in wanted.tolist())
+        return Groups(names, starts, self.members[places])
+
+
+def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
+    """The groups named in a column of strings or numbers, or of lists of them.
+
+    A row's null or empty list puts it in no group; a name that is repeated in a row's list counts once.
+
+    Args:
+        dataset: a `datasets.Dataset`, shuffled or filtered as it may be.
+        column: the column.
+        named: whether to keep the names. Where there is a group for every few rows, as with the captions of an image,
+            the names take more memory than all the rest.
+
+    Raises:
+        ValueError: the column is missing, holds something else, or names no group at all.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> groups = read_groups(Dataset.from_dict({"nodes": [["dog"], ["dog", "ball"], []]}), "nodes")
+        >>> groups.names, groups.sizes.tolist(), groups.rows(1).tolist()
+        (('ball', 'dog'), [1, 2], [0, 1])
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    require_columns(
+        dataset.column_names, [column], reader="Batches from one group", remedy="need the groups of each row: add it."
+    )
+    table = dataset.with_format("arrow").select_columns([column])[:]
+    values = table.column(column).combine_chunks()
+    rows = np.arange(len(values), dtype=np.int64)
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        rows = pc.list_parent_indices(values).to_numpy().astype(np.int64)
+        values = values.flatten()
+    if not (
+        pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_integer(values.type)
+    ):
+        raise ValueError(
+            f"`{column}` holds {values.type}; groups are names or whole numbers, or lists of them. Batches are drawn "
+            "from groups, so each row has to say which it belongs to."
+        )
+    coded = values.dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    there = np.isfinite(codes) if codes.dtype.kind == "f" else np.ones(len(codes), bool)
+    codes, rows = codes[there].astype(np.int64), rows[there]
+    if not len(codes):
+        raise ValueError(f"`{column}` names no group in any of the {len(dataset):,} rows: no batch could be drawn.")
+    names = None
+    if named:
+        labels = [str(value) for value in coded.dictionary.to_pylist()]
+        order = sorted(range(len(labels)), key=labels.__getitem__)
+        place = np.empty(len(labels), dtype=np.int64)
+        place[order] = np.arange(len(labels))
+        codes, names = place[codes], tuple(labels[item] for item in order)
+    # One integer per membership: sorting them sorts by group, then by row, and makes repetitions neighbours.
+    keys = np.unique(codes << 32 | rows)
+    starts = np.searchsorted(keys, np.arange(len(coded.dictionary) + 1, dtype=np.int64) << 32)
+    return Groups(names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
+
+
+Kind = Literal["numbers", "groups", "ids"]
+"""What a rule reads of a column: one number per row; names of groups; or which rows belong together, by any name."""
+
+
+def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarray | Groups]:
+    """The columns that a curriculum needs beside the score.
+
+    Args:
+        dataset: a `datasets.Dataset`.
+        wanted: column → its kind.
+
+    Returns:
+        Column → float32 of shape (len(dataset),), null as NaN; or `Groups`.
+
+    Raises:
+        ValueError: a column is missing or holds something else.
+    """
+    if wanted and not hasattr(dataset, "column_names"):
+        raise ValueError(
+            f"The training data is a {type(dataset).__name__} without named columns, and the curriculum needs "
+            f"{', '.join(f'`{name}`' for name in wanted)}. Pass a `datasets.Dataset`."
+        )
+    return {
+        name: _read_numbers(dataset, name) if kind == "numbers" else read_groups(dataset, name, named=kind == "groups")
+        for name, kind in wanted.items()
+    }
+
+
+def _read_numbers(dataset: Any, column: str) -> np.ndarray:
+    feature = dataset.features.get(column) if getattr(dataset, "features", None) else None
+    if getattr(feature, "dtype", None) == "bool":
+        return read_column(dataset, column).cast("float32").to_numpy(zero_copy_only=False)
+    return read_scores(dataset, column)

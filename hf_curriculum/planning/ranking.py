@@ -1,0 +1,238 @@
+"""Examples in order of difficulty, easiest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from hf_curriculum.columns import require_columns
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import read_provenance, score_values
+
+Easy = Literal["low", "high"]
+Unscored = Literal["last", "drop", "error"]
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The order of a data set's examples, easiest first, ties in the data set's own order.
+
+    Args:
+        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows stand last, or are not there. Where
+            there is no order but the rows' own, `Ascending`, which takes no memory.
+        scores: one score per row of the data set in its natural unit and sign, float32, shape (num_rows,).
+        num_scored: how many of `order` have a score: `order[:num_scored]`.
+        easy: which end of the score is easy.
+        name: the score's column.
+        num_unscored: rows whose score is NaN or infinite.
+        columns: further columns that a rule needs, by name: one number per row, or `Groups`; in an order that a rule
+            has arranged, what it still needs of them.
+    """
+
+    order: np.ndarray | Ascending
+    scores: np.ndarray | None
+    num_scored: int
+    easy: Easy
+    name: str | None
+    num_unscored: int
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the data set, dropped ones included."""
+        return len(self.order) if self.scores is None else len(self.scores)
+
+    @classmethod
+    def unordered(cls, num_rows: int) -> Ranking:
+        """The data set's own order, for a curriculum that looks at no score."""
+        return cls(Ascending(num_rows), None, num_rows, "low", None, 0)
+
+    def score_at(self, rank: int) -> float:
+        """The score of the `rank`-th easiest example."""
+        return float(self.scores[self.order[rank]])
+
+
+def read_scores(dataset: Any, column: str) -> np.ndarray:
+    """One score column as a contiguous float32 array, read from Arrow in one go.
+
+    Args:
+        dataset: a `datasets.Dataset`, shuffled, filtered or formatted as it may be.
+        column: the score's column.
+
+    Returns:
+        float32, shape (len(dataset),); null becomes NaN.
+
+    Raises:
+        ValueError: the column is missing, or does not hold numbers.
+    """
+    names = getattr(dataset, "column_names", None)
+    if names is None:
+        raise ValueError(
+            f"The training data is a {type(dataset).__name__} without named columns, so `{column}` cannot be read "
+            "from it. The curriculum needs one score per row. Pass a `datasets.Dataset`, or `scores=` to the trainer."
+        )
+    require_columns(
+        names,
+        [column],
+        reader="The curriculum needs one score per row.",
+        remedy="Run `add_scores(dataset, ...)`, or `dataset.map(scorer, batched=True)`, or pass another score_column.",
+    )
+    return score_values(dataset, column)
+
+
+def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:
+    """Which end of a score is easy: the curriculum's word, else the column's provenance, else its scorer's default.
+
+    Args:
+        dataset: with the score column.
+        column: the score.
+        override: what the curriculum says, if it does.
+        default: what to assume where nobody says; None: nothing.
+
+    Raises:
+        ValueError: nobody says.
+    """
+    if override is not None:
+        return override
+    recorded = read_provenance(dataset).get(column)
+    if recorded is not None:
+        return recorded.easy
+    if column in SCORERS:
+        return SCORERS[column].easy
+    if default is not None:
+        return default
+    raise ValueError(
+        f"Whether a low or a high `{column}` is easy is not recorded with the data and no scorer writes that column. "
+        "The order depends on it. Pass `easy='low'` or `easy='high'` to the curriculum."
+    )
+
+
+def rank_scores(
+    scores: np.ndarray, easy: Easy = "low", *, unscored: Unscored = "last", name: str | None = None
+) -> Ranking:
+    """Orders examples by score, easiest first; equal scores keep the data set's order.
+
+    Args:
+        scores: float, shape (n,), natural unit and sign. NaN and infinities count as unscored.
+        easy: which end is easy.
+        unscored: `"last"` ranks unscored rows after the hardest, `"drop"` leaves them out, `"error"` refuses them.
+        name: the score's column, for messages.
+
+    Raises:
+        ValueError: there is no row, an option is unknown, no row is scored, or one is not and `unscored="error"`.
+
+    Example:
+        >>> rank_scores(np.array([3.0, 1.0, float("nan"), 1.0])).order.tolist()
+        [1, 3, 0, 2]
+    """
+    label = f"`{name}`" if name else "the score"
+    if easy not in ("low", "high"):
+        raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
+    if unscored not in ("last", "drop", "error"):
+        raise ValueError(f"unscored={unscored!r} was given; rows without a score can be 'last', 'drop' or 'error'.")
+    scores = np.ascontiguousarray(scores, dtype=np.float32)
+    if not len(scores):
+        raise ValueError(
+            f"There are no rows to order by {label}. Check the data set and the filters before this step."
+        )
+    num_scored = int(np.isfinite(scores).sum())
+    num_unscored = len(scores) - num_scored
+    if num_scored == 0:
+        raise ValueError(
+            f"None of the {len(scores):,} rows has a finite {label}, so there is no order. "
+            "Check what the scorer was given."
+        )
+    if num_unscored and unscored == "error":
+        first = np.flatnonzero(~np.isfinite(scores))[:5].tolist()
+        raise ValueError(
+            f"{num_unscored:,} of {len(scores):,} rows have no finite {label} (rows {first} …) and unscored='error' "
+            "was asked for. Remove them, score them, or use unscored='last' or 'drop'."
+        )
+    order = _stable_order(scores, easy)
+    if unscored == "drop":
+        order = order[:num_scored].copy() if num_unscored else order
+    return Ranking(order, scores, num_scored, easy, name, num_unscored)
+
+
+def require_spread(ranking: Ranking, what: str) -> None:
+    """Refuses an order without scores, or by scores that are all equal: it is that of the file under another name.
+
+    Args:
+        ranking: the order.
+        what: what is to follow it, for the message.
+
+    Raises:
+        ValueError: there is no score, or all are equal.
+    """
+    if ranking.scores is None or not ranking.num_scored:
+        found = f"None of the {len(ranking):,} rows has a score"
+    elif ranking.score_at(0) == ranking.score_at(ranking.num_scored - 1):
+        label = f"`{ranking.name}`" if ranking.name else "score"
+        found = f"All {ranking.num_scored:,} scored rows have the same {label}, {ranking.score_at(0):g}"
+    else:
+        return
+    raise ValueError(
+        f"{found}: it orders nothing, and {what} would follow the order of the file. Use another score, or `IID()`."
+    )
+
+
+def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:
+    """Row numbers by ascending (score, row), unscored last, as int32.
+
+    A score and its row number make one 64-bit integer, so any sort of those integers is the stable sort of the scores:
+    the fastest one the machine has will do, and the result is the same on every machine.
+    """
+    keys = np.empty(len(scores), dtype=np.uint64)
+    for start in range(0, len(scores), _CHUNK):
+        part = scores[start : start + _CHUNK]
+        # Adding 0.0 turns -0.0 into 0.0: the two are equal as scores but not as bits.
+        part = (part if easy == "low" else -part) + np.float32(0.0)
+        bits = part.view(np.uint32)
+        ascending = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
+        ascending[~np.isfinite(part)] = np.uint32(0xFFFFFFFF)
+        rows = np.arange(start, start + len(part), dtype=np.uint64)
+        keys[start : start + _CHUNK] = (ascending.astype(np.uint64) << np.uint64(32)) | rows
+    keys.sort()
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
+
+
+class Ascending:
+    """0 … size − 1 in place of the int32 array of these numbers, in no memory; read like that array.
+
+    Args:
+        size: how many numbers there are.
+
+    Example:
+        >>> order = Ascending(5)
+        >>> order[np.array([3, 0])].tolist(), order[1:3].tolist(), len(order)
+        ([3, 0], [1, 2], 5)
+    """
+
+    dtype = np.dtype(np.int32)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, places: Any) -> Any:
+        """The numbers at these places: an int, a slice, or an array of places or of bools.
+
+        An array of places is its own answer. It is not copied, nor checked against the size: it is read in every draw.
+        """
+        if isinstance(places, np.ndarray) and places.dtype != bool:
+            return places
+        if isinstance(places, slice):
+            return np.arange(*places.indices(self.size), dtype=self.dtype)
+        return np.asarray(self)[places]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.arange(self.size, dtype=dtype or self.dtype)

@@ -1,0 +1,231 @@
+"""The cumulative distribution of a score, with the cuts between buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.reporting.html import number, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
+
+MAX_POINTS = 2000
+"""Points of the curve; more than the figure has pixels would only cost time."""
+_CHARACTER = 0.085
+"""Width of a character of a label, in inches."""
+_ROW = 11
+"""Height of a row of labels, in points."""
+_Label = tuple[float, str, int]
+"""Score it stands at, text, row."""
+
+
+def score_distribution(
+    scores: ArrayLike,
+    *,
+    name: str,
+    cuts: Sequence[float] = (),
+    easy: Literal["low", "high"] = "low",
+    unscored: int = 0,
+    shares: Sequence[float] | None = None,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Share of examples at least as easy as each score, with a dashed line at every cut.
+
+    The easy end is always at the left, so that a score whose high values are easy runs from high to low. Whole
+    numbers are drawn as steps. Where the outermost 0.1 % of the examples would take more than half of the axis, the
+    axis ends before them and a note says so.
+
+    Args:
+        scores: one per example, in its natural unit; those that are not finite count as unscored.
+        name: the score's column.
+        cuts: the last score of each bucket but the hardest, which is that of the hardest example in it.
+        easy: which end is easy.
+        unscored: examples without a score that are not among `scores`.
+        shares: shares of the buckets, where they are not what the cuts give (buckets by rank divide ties).
+        theme: colours and width.
+
+    Raises:
+        ValueError: no finite score; an `easy` that is neither; not one share more than cuts.
+
+    Source: the BabyLM paper's Figure 1.
+
+    Example:
+        >>> figure = score_distribution([1, 2, 2, 3, 5, 8], name="noun_count", cuts=(2, 3))
+    """
+    if easy not in ("low", "high"):
+        raise ValueError(f'`easy` is {easy!r}. It says which end of `{name}` is easy: pass "low" or "high".')
+    values = np.asarray(scores, dtype=np.float64).ravel()
+    finite = np.sort(values[np.isfinite(values)])
+    unscored += len(values) - len(finite)
+    if not len(finite):
+        raise ValueError(f"None of the {unscored:,} examples has a finite `{name}`: there is no distribution to draw.")
+    cuts = sorted(cuts, reverse=easy == "high")
+    shares = _bucket_shares(finite, cuts, easy) if shares is None else shares
+    if len(shares) != len(cuts) + 1:
+        raise ValueError(f"There are {len(shares)} shares for {len(cuts)} cuts, which make {len(cuts) + 1} buckets.")
+    whole = bool(np.all(finite == np.round(finite)))
+    limits, hidden = _limits(finite, easy, whole)
+    bucket_labels, cut_labels = _place_labels(theme, limits, cuts, shares)
+    figure, axes = new_figure(
+        theme,
+        f"Distribution of {shorten(name, 24 if theme.is_narrow else 56)}",
+        subtitle=f"{len(finite):,} examples" + (f", {unscored:,} without a score" if unscored else ""),
+        x_label=f"{name}   (easy → hard)",
+        y_label="Share of examples at least this easy",
+        headroom=max((5 + _ROW * (row + 1) for _, _, row in bucket_labels), default=0),
+    )
+    axes.set_xlim(limits)
+    number_ticks(axes.xaxis, theme, integer=whole, room=12)
+    _draw_curve(axes, theme, *_cumulative(finite, easy, whole), whole)
+    _draw_cuts(axes, theme, cuts, bucket_labels, cut_labels)
+    if hidden:
+        _note_hidden(axes, theme, hidden)
+    return figure
+
+
+def _draw_curve(axes: Axes, theme: Theme, x: np.ndarray, y: np.ndarray, whole: bool) -> None:
+    """The shares from 0 to 100 %, as steps where scores are whole numbers."""
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_locator(MultipleLocator(0.25))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(share)))
+    axes.fill_between(x, y, step="post" if whole else None, color=theme.series[0], alpha=0.10, linewidth=0)
+    axes.plot(x, y, drawstyle="steps-post" if whole else "default", color=theme.series[0], linewidth=2.2)
+
+
+def _cumulative(finite: np.ndarray, easy: str, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """x from the easy end to the hard one, y the share of examples up to x, flat to both sides."""
+    ordered = finite if easy == "low" else finite[::-1]
+    last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # last row of each distinct score
+    if len(last) > MAX_POINTS and not whole:
+        last = last[np.linspace(0, len(last) - 1, MAX_POINTS).astype(int)]
+    reach = max(1.0, float(np.ptp(finite)))
+    outward = reach if easy == "low" else -reach
+    x = np.concatenate([[ordered[0] - outward, ordered[0]], ordered[last], [ordered[-1] + outward]])
+    y = np.concatenate([[0, 0], (last + 1) / len(ordered), [1]])
+    return x, y
+
+
+def _limits(finite: np.ndarray, easy: str, whole: bool) -> tuple[tuple[float, float], int]:
+    """Left and right end of the axis, and how many examples lie beyond them."""
+    low, high = float(finite[0]), float(finite[-1])
+    inner_low, inner_high = np.quantile(finite, [0.001, 0.999], method="nearest")
+    core = max(inner_high - inner_low, 1e-9 * max(1.0, abs(inner_high)))
+    if len(finite) >= 1000 and high - inner_high > core:
+        high = float(inner_high)
+    if len(finite) >= 1000 and inner_low - low > core:
+        low = float(inner_low)
+    hidden = int(np.sum((finite < low) | (finite > high)))
+    margin = (0.02 * (high - low) or max(0.5, abs(high) * 0.05)) + 0.5 * whole
+    ends = (low - margin, high + margin)
+    return (ends if easy == "low" else ends[::-1]), hidden
+
+
+def _bucket_shares(finite: np.ndarray, cuts: Sequence[float], easy: str) -> list[float]:
+    """Share of the examples in each bucket; a score equal to a cut is on its easy side."""
+    if easy == "low":
+        edges = np.searchsorted(finite, cuts, side="right")
+    else:
+        edges = len(finite) - np.searchsorted(finite, cuts, side="left")
+    return list(np.diff(np.concatenate([[0], edges, [len(finite)]])) / len(finite))
+
+
+def _place_labels(
+    theme: Theme, limits: tuple[float, float], cuts: Sequence[float], shares: Sequence[float]
+) -> tuple[list[_Label], list[_Label]]:
+    """Labels of the buckets, centred in them, and of the cuts, right of their lines."""
+    if not len(cuts):
+        return [], []
+    unit = 0.85 * theme.width / (limits[1] - limits[0])  # inches per unit of score: the plot has 85 % of the width
+    middles = [(start + end) / 2 for start, end in pairwise([limits[0], *cuts, limits[1]])]
+    buckets = []
+    for middle, share in zip(middles, shares, strict=True):
+        centre, half = (middle - limits[0]) * unit, 0.5 * _CHARACTER * len(percent(share))
+        buckets.append((centre - half, centre + half))
+    feet = [(cut - limits[0]) * unit for cut in cuts]
+    lines = [(foot, foot + _CHARACTER * (len(number(cut)) + 1)) for foot, cut in zip(feet, cuts, strict=True)]
+    return (
+        [(middles[index], percent(shares[index]), row) for index, row in _rows(buckets)],
+        [(cuts[index], number(cuts[index]), row) for index, row in _rows(lines)],
+    )
+
+
+def _rows(spans: Sequence[tuple[float, float]], rows: int = 2) -> list[tuple[int, int]]:
+    """(index, row) of the spans, from left to right, in the first row with room; those that fit in none stay out."""
+    ends = [-math.inf] * rows
+    placed = []
+    for index, (start, end) in enumerate(spans):
+        row = next((row for row in range(rows) if ends[row] <= start), None)
+        if row is not None:
+            ends[row] = end
+            placed.append((index, row))
+    return placed
+
+
+def _draw_cuts(
+    axes: Axes, theme: Theme, cuts: Sequence[float], bucket_labels: Sequence[_Label], cut_labels: Sequence[_Label]
+) -> None:
+    """A dashed line per cut, its value at its foot, and the buckets' shares above the plot."""
+    small = {"color": theme.series[1], "fontsize": text_size(theme, 9), "textcoords": "offset points"}
+    at = {"xycoords": ("data", "axes fraction")}
+    for cut in cuts:
+        axes.axvline(cut, color=theme.series[1], linewidth=1.2, linestyle=(0, (5, 3)))
+    for middle, text, row in bucket_labels:
+        axes.annotate(text, (middle, 1), xytext=(0, 5 + _ROW * row), ha="center", weight="bold", **at, **small)
+    for cut, text, row in cut_labels:
+        box = {"boxstyle": "round,pad=0.15", "facecolor": theme.surface, "edgecolor": "none", "alpha": 0.75}
+        axes.annotate(text, (cut, 0), xytext=(4, 6 + _ROW * row), bbox=box, **at, **small)
+
+
+def _note_hidden(axes: Axes, theme: Theme, hidden: int) -> None:
+    axes.annotate(
+        f"{hidden:,} examples lie beyond the axis",
+        (1, 0),
+        xycoords="axes fraction",
+        xytext=(-4, 8),
+        textcoords="offset points",
+        ha="right",
+        color=theme.muted,
+        fontsize=text_size(theme, 8.5),
+    )
+
+
+def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme = LIGHT) -> Figure:
+    """Rank correlations between scores as a coloured table; −1 to 1, blank where there is none.
+
+    Args:
+        names: of the scores.
+        matrix: shape (names, names), NaN where two scores have no examples in common or one is constant.
+        theme: colours and width.
+
+    Raises:
+        ValueError: the matrix does not fit the names.
+    """
+    if matrix.shape != (len(names), len(names)):
+        raise ValueError(
+            f"The matrix has shape {matrix.shape} for {len(names)} scores; it has one row and column each."
+        )
+    from matplotlib.colors import LinearSegmentedColormap
+
+    height = 1.3 + 0.42 * len(names) + (0.7 if theme.is_narrow else 0.4)
+    figure, axes = new_figure(theme, "How much scores agree", x_label="", y_label="Rank correlation", height=height)
+    colours = LinearSegmentedColormap.from_list("agreement", [theme.series[1], theme.surface, theme.series[0]])
+    axes.imshow(matrix, cmap=colours, vmin=-1.7, vmax=1.7, aspect="auto")
+    labels = [shorten(name, 12 if theme.is_narrow else 22) for name in names]
+    small = text_size(theme, 8.5)
+    axes.set_xticks(range(len(names)), labels, rotation=30, ha="right", fontsize=small, parse_math=False)
+    axes.set_yticks(range(len(names)), labels, fontsize=small, parse_math=False)
+    axes.grid(visible=False)
+    for (row, column), value in np.ndenumerate(matrix):
+        text = "–" if np.isnan(value) else f"{value:.2f}"
+        axes.text(column, row, text, ha="center", va="center", color=theme.text, fontsize=small)
+    return figure

@@ -1,0 +1,150 @@
+"""Text, numbers and pictures as HTML that stays inside its place, whatever they hold."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import re
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from hf_curriculum.data.images import to_rgb
+
+# Characters that no HTML document may hold, halves of surrogate pairs, which UTF-8 cannot, and marks that turn the
+# direction of what follows; text in a right-to-left script needs none, as each element finds its own direction.
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_CODE = re.compile(r"`([^`\n]+)`")
+_STRONG = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*", re.DOTALL)
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_NUMERIC = re.compile(r"[+\-−±]?\s?[\d.,]+\s?(%|[a-zA-Z/]{1,8})?")
+
+
+def escape(text: object, limit: int | None = None) -> str:
+    """Text for an element or a quoted attribute: no tag, no forbidden character, no more than `limit` characters.
+
+    Example:
+        >>> escape("<b> & co", limit=4)
+        '&lt;b&gt; …'
+    """
+    plain = str(text)
+    if limit is not None and len(plain) > limit:
+        plain = plain[:limit] + "…"
+    return html.escape(_FORBIDDEN.sub("\ufffd", plain), quote=True)
+
+
+def file_stem(name: str, number: int) -> str:
+    """A file's name without its ending: `name` where that can be one, or else what can of it, behind its number.
+
+    Example:
+        >>> file_stem("scores_noun_count", 0), file_stem("scores_../<b>", 1)
+        ('scores_noun_count', '1_scores_b')
+    """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    return f"{number}_{re.sub('[^A-Za-z0-9]+', '_', name)[:60].strip('_')}"
+
+
+def prose(text: str) -> str:
+    """Paragraphs (separated by an empty line), `- ` lists, fenced blocks, `code` and **bold**; all else is text."""
+    parts = _FENCE.split(text)  # text, content of a block, text, ...
+    return "\n".join(
+        preformatted(part)
+        if index % 2
+        else "\n".join(_block(block) for block in re.split(r"\n\s*\n", part) if block.strip())
+        for index, part in enumerate(parts)
+        if part.strip()
+    )
+
+
+def preformatted(text: str) -> str:
+    """Text in a fixed-width font, lines as they are."""
+    return f'<pre tabindex="0" dir="auto">{escape(text.strip(chr(10)))}</pre>'
+
+
+def _block(block: str) -> str:
+    lines = [line.strip() for line in block.strip().splitlines()]
+    if all(line.startswith(("- ", "* ")) for line in lines):
+        return "<ul>" + "".join(f'<li dir="auto">{_inline(line[2:])}</li>' for line in lines) + "</ul>"
+    return f'<p dir="auto">{_inline(" ".join(lines))}</p>'
+
+
+def _inline(text: str) -> str:
+    pieces = _CODE.split(text)  # text, code, text, ...: no markup inside code
+    return "".join(
+        f"<code>{escape(piece)}</code>" if index % 2 else _STRONG.sub(r"<strong>\1</strong>", escape(piece))
+        for index, piece in enumerate(pieces)
+    )
+
+
+def cell(value: Any) -> str:
+    """A value as text for people: thousands separators, four digits, a dash for what is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if is_number(value):
+        return number(value, digits=4)
+    return str(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number (numpy's included), which `bool` is not."""
+    return isinstance(value, (int, float)) or (
+        hasattr(value, "dtype") and value.dtype.kind in "iuf" and value.ndim == 0
+    )
+
+
+def reads_as_number(value: Any) -> bool:
+    """Whether a table cell belongs under the digits of its column: a number, one as text (`"0.5 %"`), or missing."""
+    if value is None or isinstance(value, bool):
+        return value is None
+    return is_number(value) or bool(_NUMERIC.fullmatch(str(value).strip())) or str(value) in ("", "–")
+
+
+def data_uri(content: bytes, media_type: str) -> str:
+    """Bytes as an address that needs no request."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def picture_uri(image: Any, longest: int, quality: int = 82) -> tuple[str, int, int]:
+    """A picture as a JPEG address, its width and its height; shrunk to `longest` pixels, never enlarged."""
+    small = to_rgb(image).copy()
+    small.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    out = BytesIO()
+    small.save(out, format="JPEG", quality=quality, optimize=True)
+    return data_uri(out.getvalue(), "image/jpeg"), small.width, small.height
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with thousands separators and, below a thousand, `digits` significant ones; powers of ten far from 1.
+
+    Example:
+        >>> number(2891030), number(0.26314), number(0.3), number(-1250.5), number(2.5e28)
+        ('2,891,030', '0.263', '0.3', '-1,250', '2.5e+28')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if value and not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.{digits}g}"
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def percent(share: float) -> str:
+    """A share as whole per cent, one decimal below 10.
+
+    Example:
+        >>> percent(0.291), percent(0.031), percent(0.0)
+        ('29 %', '3.1 %', '0 %')
+    """
+    hundredths = 100 * share
+    return f"{hundredths:.1f} %" if 0 < hundredths < 9.95 else f"{hundredths:.0f} %"

@@ -1,0 +1,238 @@
+"""What a scored data set holds: each score at a glance, how scores agree, and the examples at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from datasets import Image as ImageFeature
+from PIL import Image
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.captions import undecoded
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.provenance import read_column, read_provenance, score_values
+from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
+from hf_curriculum.reporting.html import file_stem
+from hf_curriculum.reporting.report import Gallery, Report
+
+_QUANTILES = (0, 25, 50, 75, 100)
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """One score column in figures.
+
+    Args:
+        column: its name.
+        scorer: what wrote it.
+        easy: which end is easy.
+        scored: rows with a score.
+        unscored: rows without one.
+        distinct: different values; few make buckets by value unequal.
+        quantiles: smallest, lower quartile, median, upper quartile and largest score; empty if there are none.
+        easiest: the easiest examples, as `{"row": …, "score": …, "caption": …}`.
+        hardest: the hardest ones.
+    """
+
+    column: str
+    scorer: str
+    easy: str
+    scored: int
+    unscored: int
+    distinct: int
+    quantiles: tuple[float, ...]
+    easiest: tuple[dict[str, Any], ...]
+    hardest: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A scored data set in figures; made by `inspect_scores`.
+
+    Args:
+        num_rows: of the data set.
+        num_images: different images, None where rows do not say.
+        scores: one summary per score column.
+        correlations: Spearman's rank correlation of each two scores over the rows that have both, float64,
+            shape (scores, scores), NaN where it is undefined; both scores counted from their easy end, so that 1 means
+            that they call the same examples easy.
+    """
+
+    num_rows: int
+    num_images: int | None
+    scores: tuple[ScoreSummary, ...]
+    correlations: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able mapping; NaN becomes None."""
+        matrix = [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in self.correlations]
+        return {
+            "num_rows": self.num_rows,
+            "num_images": self.num_images,
+            "scores": [asdict(score) for score in self.scores],
+            "correlations": matrix,
+        }
+
+    def to_report(self, dataset: Dataset, title: str) -> Report:
+        """A page with the distributions, the correlations and galleries of both ends.
+
+        Args:
+            dataset: the data set that was inspected.
+            title: of the page.
+        """
+        report = Report(title, "A scored data set")
+        report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
+        columns = ["score", "by", "easy", "scored", "unscored", "distinct", "min", "25 %", "median", "75 %", "max"]
+        blank = (None,) * len(_QUANTILES)
+        rows = [
+            (s.column, s.scorer, s.easy, s.scored, s.unscored, s.distinct, *(s.quantiles or blank))
+            for s in self.scores
+        ]
+        report.add_table("Scores", columns, rows)
+        if len(self.scores) > 1:
+            names = [score.column for score in self.scores]
+            report.add_figure(
+                "Agreement",
+                partial(score_correlations, names, self.correlations),
+                "Rank correlation of each two scores, both from their easy end.",
+                name="correlations",
+            )
+        for number, score in enumerate(self.scores):
+            self._add_score(report, dataset, score, number)
+        return report
+
+    def _add_score(self, report: Report, dataset: Dataset, score: ScoreSummary, number: int) -> None:
+        if not score.scored:
+            report.add_text(score.column, "No row has this score.")
+            return
+        values = score_values(dataset, score.column)
+        report.add_figure(
+            score.column,
+            partial(score_distribution, values, name=score.column, easy=score.easy),
+            f"Share of rows at least as easy as each score; {score.easy} values are easy.",
+            name=file_stem(f"scores_{score.column}", number),
+        )
+        if IMAGE not in dataset.column_names:
+            return
+        for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
+            pictures = pictures_of(dataset, [end["row"] for end in ends])
+            items = [
+                (picture, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
+                for picture, end in zip(pictures, ends, strict=True)
+            ]
+            if items:
+                report.add_gallery(Gallery(f"{name} by {score.column}", items))
+
+
+def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, examples: int = 8) -> Inspection:
+    """Looks at the score columns of a data set.
+
+    Args:
+        dataset: with scores.
+        columns: which to look at; None: all whose provenance is recorded.
+        examples: how many of the easiest and of the hardest to name, of different images where rows say which.
+
+    Raises:
+        ValueError: there is no such column, or no score at all; fewer than no examples.
+
+    Example:
+        >>> inspect_scores(scored).scores[0].quantiles  # doctest: +SKIP
+        (0.0, 2.0, 3.0, 4.0, 9.0)
+    """
+    if examples < 0:
+        raise ValueError(f"examples={examples} was given: how many of each end to name, 0 for none.")
+    known = read_provenance(dataset)
+    columns = list(known) if columns is None else list(columns)
+    if not columns:
+        raise ValueError(
+            f"No column of {dataset.column_names} is recorded as a score, so there is nothing to look at. Add scores "
+            "with `hf-curriculum score` or `add_scores`, or name the columns."
+        )
+    values = [score_values(dataset, column) for column in columns]
+    easy = [known[column].easy if column in known else "low" for column in columns]
+    summaries = tuple(
+        ScoreSummary(
+            column=column,
+            scorer=known[column].scorer if column in known else "unknown",
+            easy=end,
+            scored=int(np.isfinite(scores).sum()),
+            unscored=int((~np.isfinite(scores)).sum()),
+            distinct=len(np.unique(scores[np.isfinite(scores)])),
+            quantiles=_quantiles(scores),
+            easiest=_ends(dataset, rank_for_show(scores, end), scores, examples),
+            hardest=_ends(dataset, rank_for_show(scores, end)[::-1], scores, examples),
+        )
+        for column, scores, end in zip(columns, values, easy, strict=True)
+    )
+    signed = [scores if end == "low" else -scores for scores, end in zip(values, easy, strict=True)]
+    matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
+    images = len(read_column(dataset, IMAGE_ID).unique()) if IMAGE_ID in dataset.column_names else None
+    return Inspection(len(dataset), images, summaries, matrix)
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation over the places where both are finite, ties at their mean rank; NaN if undefined."""
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < 2:
+        return float("nan")
+    ranks = [_mean_ranks(values[both]) for values in (one, other)]
+    spread = [values.std() for values in ranks]
+    if min(spread) == 0:
+        return float("nan")
+    centred = [values - values.mean() for values in ranks]
+    return float((centred[0] * centred[1]).mean() / (spread[0] * spread[1]))
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def _quantiles(scores: np.ndarray) -> tuple[float, ...]:
+    finite = scores[np.isfinite(scores)]
+    return tuple(float(value) for value in np.percentile(finite, _QUANTILES)) if len(finite) else ()
+
+
+def _ends(dataset: Dataset, ranked: np.ndarray, scores: np.ndarray, count: int) -> tuple[dict[str, Any], ...]:
+    """The first examples of an order, of different images where rows say which they show."""
+    captions = read_column(dataset, CAPTION) if CAPTION in dataset.column_names else None
+    return tuple(
+        {"row": row, "score": float(scores[row]), "caption": None if captions is None else captions[row].as_py()}
+        for row in of_different_images(dataset, ranked, count).tolist()
+    )
+
+
+def rank_for_show(scores: np.ndarray, easy: str) -> np.ndarray:
+    """Scored rows, easiest first; hash order among equals, so that a gallery does not show neighbours of a file."""
+    scored = np.flatnonzero(np.isfinite(scores))
+    scored = scored[np.argsort((scored * 2654435761) % 2**32, kind="stable")]
+    return scored[np.argsort(scores[scored] if easy == "low" else -scores[scored], kind="stable")]
+
+
+def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` of the ranked rows that show different images, where rows say which they show."""
+    if IMAGE_ID not in dataset.column_names or count < 1:
+        return ranked[: max(count, 0)]
+    ids = read_column(dataset, IMAGE_ID)
+    chosen: dict[str, int] = {}
+    for row in ranked.tolist():
+        chosen.setdefault(ids[row].as_py(), row)
+        if len(chosen) == count:
+            break
+    return np.array(list(chosen.values()), dtype=np.int64)
+
+
+def pictures_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
+    """The pictures of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
+    chosen = dataset.select(rows)
+    is_file = isinstance(dataset.features[IMAGE], ImageFeature)
+    for held in undecoded(chosen) if is_file else chosen.with_format(None)[IMAGE]:
+        try:
+            yield to_rgb(held)
+        except UnreadableImageError:
+            yield None

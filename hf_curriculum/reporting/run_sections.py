@@ -1,0 +1,192 @@
+"""The report of a recipe's runs: what was trained on, what came out, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.figures.drawn import drawn_scores
+from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.html import file_stem
+from hf_curriculum.reporting.inspection import of_different_images, pictures_of, rank_for_show
+from hf_curriculum.reporting.report import Gallery, Report
+
+RunFacts = Mapping[str, Any]
+"""One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
+`steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
+and `references` per picture."""
+
+
+def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
+    """The plans as printed before training, and how the pools grow."""
+    for run in _one_per_name(runs):
+        report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
+    growth = {run["name"]: pools_of(run["plan"]) for run in _one_per_name(runs)}
+    report.add_figure(
+        "Pool growth",
+        partial(pool_growth, growth),
+        "How many examples training may draw from, by examples seen.",
+        name="pool_growth",
+    )
+
+
+def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any]) -> None:
+    """The distribution of a score with the plan's cuts, and the easiest and hardest examples.
+
+    Args:
+        report: where to.
+        dataset: what was trained on. With other rows, such as the held-out ones besides, the cuts stand at the same
+            shares of them, and the page says so.
+        column: the score.
+        plan: `Plan.to_dict()`.
+    """
+    scores = score_values(dataset, column)
+    easy = plan["easy"]
+    cuts = _cuts(scores, easy, plan)
+    others = f" Trained on: {plan['num_rows']:,} of them." if len(dataset) != plan["num_rows"] else ""
+    report.add_figure(
+        f"Scores: {column}",
+        partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
+        f"Share of the {len(dataset):,} pairs at least as easy as each score; dashed lines: how far each phase but "
+        f"the last has come.{others}",
+        name=file_stem(f"scores_{column}", 0),
+    )
+    known = read_provenance(dataset).get(column)
+    if known is not None:
+        report.add_text(None, f"`{column}` was written by `{known.scorer}`; its {easy} values are easy.")
+    order = rank_for_show(scores, easy)
+    for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
+        rows = of_different_images(dataset, ranked, 12)
+        captions = dataset.select(rows)[CAPTION] if CAPTION in dataset.column_names else [None] * len(rows)
+        told = [(str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)]
+        if IMAGE in dataset.column_names:
+            pictures = pictures_of(dataset, rows)
+            report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(pictures, told, strict=True)]))
+        else:
+            report.add_table(title, ["caption", "score"], told)
+
+
+def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
+    """Validation curves by examples and by seconds, and the scores that were really drawn, as far as there are any."""
+    evaluated = {
+        _label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry and "examples" in entry]
+        for run in runs
+    }
+    curves = {name: points for name, points in evaluated.items() if any(map(_has_loss, points))}
+    first, *_ = evaluated
+    boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]] if first in curves else []
+    for axis, caption in (
+        ("examples", "Validation loss from step 0 by examples seen; thin lines begin a phase."),
+        ("seconds", "The same by seconds of training, evaluation not counted."),
+    ):
+        if not curves:
+            break
+        report.add_figure(
+            "Validation loss" if axis == "examples" else None,
+            partial(validation_curves, curves, x=axis, boundaries=boundaries),
+            caption,
+            name=f"validation_loss_by_{axis}",
+        )
+    diverged = [name for name, points in evaluated.items() if not all(map(_has_loss, points))]
+    if diverged:
+        text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
+        report.add_text(None if curves else "Validation loss", text)
+    drawn = [
+        {"round": number, "phase": entry["curriculum/phase"], **_quantiles(entry)}
+        for number, entry in enumerate(entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry)
+    ]
+    if drawn:
+        report.add_figure(
+            "Scores of the examples drawn",
+            partial(drawn_scores, drawn, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
+            "Checked against the batches that were trained on.",
+            name="drawn_scores",
+        )
+
+
+def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
+    """What each run reached and what it cost."""
+    rows = [
+        (
+            run["name"],
+            run["seed"],
+            run["examples"],
+            run["steps"],
+            round(run["seconds"], 1),
+            f"{run['eval_loss']:.3f}",
+            f"{run['recall']['recall']:.3f}",
+            f"{run['recall']['shuffled']:.3f}",
+            f"{run['recall']['difference']:+.3f} [{run['recall']['lower']:+.3f}, {run['recall']['upper']:+.3f}]",
+        )
+        for run in runs
+    ]
+    columns = [
+        "run",
+        "seed",
+        "examples",
+        "steps",
+        "seconds",
+        "val. loss",
+        "recall",
+        "shuffled",
+        "difference [95 %]",
+    ]
+    note = (
+        "Recall: share of a picture's object nouns that its generated caption names; shuffled: the same "
+        "captions on other pictures. Seconds: training alone."
+    )
+    report.add_table("Results", columns, rows, note=note, align="lrrrrrrrl")
+
+
+def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
+    """Pictures of the validation part with what the model wrote.
+
+    Args:
+        report: where to.
+        dataset: the pictures, one row for each of `run["captions"]`, in their order.
+        run: the run.
+    """
+    pictures = pictures_of(dataset, range(len(run["captions"])))
+    items = [
+        (picture, f"“{entry['generated']}”", "reference: " + entry["references"][0])
+        for picture, entry in zip(pictures, run["captions"], strict=True)
+    ]
+    report.add_gallery(
+        Gallery("Generated captions", items, f"Validation pictures, captioned by the run {run['name']}.")
+    )
+
+
+def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]:
+    """The score of the hardest example that could be drawn by the end of each phase but the last."""
+    ranked = np.sort(scores[np.isfinite(scores)])
+    ranked = ranked if easy == "low" else ranked[::-1]
+    if not len(ranked):
+        return []
+    reached = np.cumsum([stage["new"] for stage in plan["stages"]])
+    places = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
+    return [float(ranked[min(max(place, 1), len(ranked)) - 1]) for place in sorted(places)]
+
+
+def _has_loss(entry: Mapping[str, Any]) -> bool:
+    return bool(np.isfinite(entry["eval_loss"]))
+
+
+def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {name: entry[f"curriculum/score_{name}"] for name in ("q0", "q25", "q50", "q75", "q100")}
+
+
+def _one_per_name(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    return list({run["name"]: run for run in reversed(runs)}.values())[::-1]
+
+
+def _label(run: RunFacts, runs: Sequence[RunFacts]) -> str:
+    several = len({other["seed"] for other in runs}) > 1
+    return f"{run['name']}, seed {run['seed']}" if several else run["name"]

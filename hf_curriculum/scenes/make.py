@@ -1,0 +1,402 @@
+"""Puts the embedded data set together."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Image, List, Value
+from datasets.utils import tqdm
+
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.scenes.captions import LEVELS, Caption, caption_scene, choose_levels
+from hf_curriculum.scenes.drawing import draw
+from hf_curriculum.scenes.layout import MOST_MARKS, MOST_OBJECTS, lay_out
+from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
+from hf_curriculum.scenes.scene import Scene
+
+_OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
+
+
+def difficulty(scene: Scene, caption: Caption, *, mismatched: bool) -> float:
+    """The true difficulty of a pair; larger is harder.
+
+    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the
+    picture, which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not
+    counted); and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
+
+    Args:
+        scene: of the picture.
+        caption: what is said about it.
+        mismatched: whether the caption was made for another picture.
+    """
+    hidden = (1.0 if mismatched else 1.0 - scene.visible[index] for index in caption.mentions)
+    words = sum(token.tag != "," for token in caption.tokens)
+    return (
+        sum(_OBJECT_WEIGHT + _HIDDEN * share for share in hidden)
+        + _RELATION * caption.relations
+        + _WORD * words
+        + _CLUTTER * len(scene.backdrop.marks) / MOST_MARKS
+    )
+
+
+_SIDES = (32, 1024)
+_OBJECT = {
+    "name": Value("string"),
+    "noun": Value("string"),
+    "colour": Value("string"),
+    "size": Value("string"),
+    "texture": Value("string"),
+    "box": List(Value("float32"), length=4),
+    "visible": Value("float32"),
+}
+FEATURES = Features(
+    {
+        IMAGE: Image(),
+        CAPTION: Value("string"),
+        IMAGE_ID: Value("string"),
+        "caption_index": Value("int32"),
+        "words": List(Value("string")),
+        "tags": List(Value("string")),
+        "objects": List(_OBJECT),
+        "num_objects": Value("int32"),
+        "mismatched": Value("bool"),
+        "difficulty": Value("float32"),
+    }
+)
+"""Names and types of the columns."""
+
+
+class _Made(NamedTuple):
+    """One image: its scene, its PNG file and its rows."""
+
+    scene: Scene
+    png: bytes
+    pairs: list[Pair]
+
+
+def make_scenes(
+    num_examples: int = 2000,
+    seed: int = 0,
+    image_size: int = 96,
+    captions_per_image: int = 5,
+    mismatched: float = 0.0,
+    max_objects: int = 5,
+    validation: float = 0.1,
+    test: float = 0.1,
+) -> DatasetDict:
+    """Draws captioned pictures of several objects: the data that every recipe runs on by default.
+
+    A picture shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
+    pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all that
+    is there and how it is placed; every statement is true in the picture. All of it follows from the arguments: the
+    same pixels, bytes and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
+    a larger `num_examples` continues the same data set.
+
+    Columns: `image` (a PNG file), `caption`, `image_id`, `caption_index` (among the image's captions, shortest
+    first); `words` and `tags` (Penn Treebank, a comma is a word); `objects` from back to front, each with `name`,
+    `noun`, `colour`, `size`, `texture`, `box` (left, top, right, bottom, in pixels) and `visible` (the share of it
+    that nothing hides); `num_objects`; `mismatched`; `difficulty` (larger is harder, see `difficulty.difficulty`).
+
+    Args:
+        num_examples: rows in all splits together; one row is one image with one caption.
+        seed: 0 or more; another seed is another data set.
+        image_size: side of the pictures in pixels; it changes no caption.
+        captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
+        mismatched: share of each split's rows whose caption is taken from another image of the split and is false.
+        max_objects: a picture has from 1 to this many objects, fewer more often.
+        validation: share of the images in the validation split; 0 leaves the split out.
+        test: share of the images in the test split; 0 leaves the split out.
+
+    Returns:
+        The splits `train`, `validation` and `test`, which have no image in common.
+
+    Raises:
+        ValueError: an argument is out of range, or a split asked for would have no image.
+
+    Example:
+        >>> scenes = make_scenes(50, image_size=64)
+        >>> {name: len(split) for name, split in scenes.items()}
+        {'train': 40, 'validation': 5, 'test': 5}
+        >>> scenes["train"][0]["caption"]
+        'two moons'
+    """
+    shares = {"train": 1 - validation - test, "validation": validation, "test": test}
+    _check(num_examples, seed, image_size, captions_per_image, mismatched, max_objects, shares)
+    num_images = -(-num_examples // captions_per_image)
+    members = _split_images(num_images, shares)
+    for name, images in members.items():
+        if not images:
+            raise ValueError(
+                f"The {name} split would be empty: its share is {shares[name]:g} of {num_images} "
+                f"image{'s' if num_images > 1 else ''} (num_examples={num_examples}, "
+                f"captions_per_image={captions_per_image}), and splits are made of whole images. Ask for more "
+                f"examples or a larger share."
+            )
+
+    made = []
+    for index in tqdm(range(num_images), desc="Drawing scenes", unit="image", delay=2):
+        count = min(captions_per_image, num_examples - index * captions_per_image)
+        made.append(_make(index, seed, image_size, captions_per_image, count, max_objects))
+    scenes = [image.scene for image in made]
+    splits = {}
+    for name, images in members.items():
+        pairs = [pair for index in images for pair in made[index].pairs]
+        swapped = swap_captions(pairs, scenes, mismatched, seed=seed, split=name)
+        rows = [_row(pair, made[pair.image], image_size, swapped.get(at)) for at, pair in enumerate(pairs)]
+        columns = {column: [row[column] for row in rows] for column in FEATURES}
+        splits[name] = Dataset.from_dict(columns, features=FEATURES, split=name)
+    return DatasetDict(splits)
+
+
+def _check(
+    num_examples: int,
+    seed: int,
+    image_size: int,
+    captions_per_image: int,
+    mismatched: float,
+    max_objects: int,
+    shares: dict[str, float],
+) -> None:
+    ranges = {
+        "num_examples": (num_examples, 1, None),
+        "seed": (seed, 0, 2**64 - 1),
+        "image_size": (image_size, *_SIDES),
+        "captions_per_image": (captions_per_image, 1, LEVELS),
+        "max_objects": (max_objects, 1, MOST_OBJECTS),
+        "mismatched": (mismatched, 0, 1),
+        "validation": (shares["validation"], 0, 1),
+        "test": (shares["test"], 0, 1),
+    }
+    for name, (value, low, high) in ranges.items():
+        if name not in shares and name != "mismatched" and not isinstance(value, Integral):
+            raise TypeError(f"{name}={value!r} is not a whole number, and scenes are made for whole numbers only.")
+        if not (low <= value and (high is None or value <= high)):
+            limit = f"{low} or more" if high is None else f"from {low} to {high}"
+            raise ValueError(f"{name}={value} cannot be: scenes are made for {name} {limit}.")
+    if shares["train"] <= 1e-9:
+        raise ValueError(
+            f"validation={shares['validation']} and test={shares['test']} leave no images to train on. "
+            f"Together they must be less than 1."
+        )
+
+
+def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[int]]:
+    """Images of every split asked for. Each image in turn goes to the split that is furthest behind its share: exact
+    up to one image however many there are, and no image moves when more are made."""
+    members: dict[str, list[int]] = {name: [] for name, share in shares.items() if share > 0}
+    for index in range(num_images):
+        behind = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
+        members[max(behind, key=behind.__getitem__)].append(index)
+    return members
+
+
+def _make(index: int, seed: int, image_size: int, captions_per_image: int, count: int, max_objects: int) -> _Made:
+    scene = lay_out(seed, index, max_objects)
+    draws = Draws(seed, index, WORDING)
+    captions = caption_scene(scene, draws)
+    levels = choose_levels(draws, captions_per_image)[:count]
+    pairs = [Pair(index, position, captions[level]) for position, level in enumerate(levels)]
+    return _Made(scene, encode_png(draw(scene, image_size)), pairs)
+
+
+def _row(pair: Pair, image: _Made, image_size: int, swapped: Caption | None) -> dict[str, Any]:
+    caption = swapped or pair.caption
+    return {
+        IMAGE: {"bytes": image.png, "path": None},
+        CAPTION: caption.text,
+        IMAGE_ID: f"scene-{pair.image:06d}",
+        "caption_index": pair.caption_index,
+        "words": [token.word for token in caption.tokens],
+        "tags": [token.tag for token in caption.tokens],
+        "objects": [
+            {
+                "name": thing.name,
+                "noun": thing.noun,
+                "colour": thing.colour,
+                "size": thing.size,
+                "texture": thing.texture,
+                "box": [edge * image_size for edge in thing.box],
+                "visible": visible,
+            }
+            for thing, visible in zip(image.scene.things, image.scene.visible, strict=True)
+        ],
+        "num_objects": len(image.scene.things),
+        "mismatched": swapped is not None,
+        "difficulty": difficulty(image.scene, caption, mismatched=swapped is not None),
+    }
+
+
+_PAETH = 4
+_END = 256
+_CODE_LENGTH_ORDER = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15]
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """A picture as the bytes of a PNG file.
+
+    Args:
+        picture: uint8, shape (height, width, 3).
+    """
+    height, width, _ = picture.shape
+    rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
+    rows[:, 0] = _PAETH
+    rows[:, 1:] = _residuals(picture).reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", _deflate(rows.ravel())) + _chunk(b"IEND", b"")
+    )
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def _residuals(picture: np.ndarray) -> np.ndarray:
+    """Every byte less the one among its left, upper and upper left neighbours that fits a plane best."""
+    values = picture.astype(np.int16)
+    left, above, corner = np.zeros_like(values), np.zeros_like(values), np.zeros_like(values)
+    left[:, 1:], above[1:], corner[1:, 1:] = values[:, :-1], values[:-1], values[:-1, :-1]
+    plane = left + above - corner
+    to_left, to_above, to_corner = np.abs(plane - left), np.abs(plane - above), np.abs(plane - corner)
+    best = np.where(to_above <= to_corner, above, corner)
+    best = np.where((to_left <= to_above) & (to_left <= to_corner), left, best)
+    return (values - best).astype(np.uint8)
+
+
+def _deflate(data: np.ndarray) -> bytes:
+    codes, lengths, head = _code()
+    symbols = np.append(data.astype(np.int64), _END)
+    length, code = lengths[symbols], codes[symbols]
+    last = np.cumsum(length)
+    bits = np.zeros(len(head) + int(last[-1]), dtype=np.uint8)
+    bits[: len(head)] = head
+    begin = last - length + len(head)
+    for place in range(int(lengths.max())):
+        longer = length > place
+        begin, length, code = begin[longer], length[longer], code[longer]
+        bits[begin + place] = (code >> (length - 1 - place)) & 1
+    body = np.packbits(bits, bitorder="little").tobytes()
+    return b"\x78\x01" + body + struct.pack(">I", zlib.adler32(data.tobytes()))
+
+
+@cache
+def _code() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Code words and their lengths for 257 symbols, and the bits of the block's head that announces them."""
+    distance = [min(value, 256 - value) for value in range(256)]
+    weights = [40 + 200_000 // (1 + far) ** 2 for far in distance]  # close to what the scenes leave, 14 bits at most
+    lengths = _huffman_lengths([*weights, 1])
+    codes = [0] * len(lengths)
+    code = 0
+    for length in range(1, max(lengths) + 1):
+        code <<= 1
+        for symbol, its_length in enumerate(lengths):
+            if its_length == length:
+                codes[symbol] = code
+                code += 1
+    return np.array(codes), np.array(lengths), np.array(_head(lengths), dtype=np.uint8)
+
+
+def _huffman_lengths(weights: list[int]) -> list[int]:
+    lengths = [0] * len(weights)
+    heap = [(weight, symbol, [symbol]) for symbol, weight in enumerate(weights)]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        one, other = heapq.heappop(heap), heapq.heappop(heap)
+        merged = one[2] + other[2]
+        for symbol in merged:
+            lengths[symbol] += 1
+        heapq.heappush(heap, (one[0] + other[0], min(one[1], other[1]), merged))
+    return lengths
+
+
+def _head(lengths: list[int]) -> list[int]:
+    """One last block with its own code: 257 literals, one distance code that is never used, then all code lengths.
+
+    The lengths themselves are written with a plain code: 4 bits each for the lengths from 0 to 15.
+    """
+    bits = _little(1, 1) + _little(2, 2) + _little(len(lengths) - 257, 5) + _little(0, 5) + _little(19 - 4, 4)
+    for symbol in _CODE_LENGTH_ORDER:
+        bits += _little(4 if symbol < 16 else 0, 3)
+    for length in [*lengths, 1]:
+        bits += [length >> place & 1 for place in (3, 2, 1, 0)]
+    return bits
+
+
+def _little(value: int, count: int) -> list[int]:
+    return [value >> place & 1 for place in range(count)]
+
+
+class Pair(NamedTuple):
+    """One row: an image, the place of the caption among the image's own, and the caption."""
+
+    image: int
+    caption_index: int
+    caption: Caption
+
+
+def swap_captions(
+    pairs: Sequence[Pair], scenes: Sequence[Scene], share: float, *, seed: int, split: str
+) -> dict[int, Caption]:
+    """Captions of other images for a share of the pairs.
+
+    A caption counts as mismatched only if it names an object whose noun does not occur in the picture: such a caption
+    is false, and no caption of the picture itself. Where possible it has the same place among its image's captions
+    as the one it replaces, so that lengths stay as they are. A larger share swaps the same pairs and more.
+
+    Args:
+        pairs: the rows of one split.
+        scenes: of all images, by index.
+        share: of the pairs to swap; rounded to whole pairs.
+        seed: of the data set.
+        split: its name, for errors.
+
+    Returns:
+        The new caption by position in `pairs`.
+
+    Raises:
+        ValueError: the split has too few captions of other images that are false.
+    """
+    wanted = math.floor(share * len(pairs) + 0.5)
+    swapped: dict[int, Caption] = {}
+    if not wanted:
+        return swapped
+    nouns = [_named(pair, scenes) for pair in pairs]
+    keys = {image: _keys(seed, image) for image in {pair.image for pair in pairs}}
+    order = sorted(range(len(pairs)), key=lambda at: keys[pairs[at].image][pairs[at].caption_index])
+    for at in order:
+        pair = pairs[at]
+        seen = {thing.noun for thing in scenes[pair.image].things}
+        start = keys[pair.image][LEVELS + pair.caption_index] % len(pairs)
+        others = [*range(start, len(pairs)), *range(start)]
+        same_place = (other for other in others if pairs[other].caption_index == pair.caption_index)
+        for donor in chain(same_place, others):
+            if pairs[donor].image != pair.image and not nouns[donor] <= seen:
+                swapped[at] = pairs[donor].caption
+                break
+        if len(swapped) == wanted:
+            return swapped
+    images = len(keys)
+    raise ValueError(
+        f"mismatched={share} asks for {wanted} of the {len(pairs)} pairs of the {split} split, but only "
+        f"{len(swapped)} of them have a caption of another image in that split which is false for their picture "
+        f"(the split has {images} image{'s' if images > 1 else ''}). Ask for more examples, a larger share for the "
+        f"split, or a lower `mismatched`."
+    )
+
+
+def _named(pair: Pair, scenes: Sequence[Scene]) -> set[str]:
+    return {scenes[pair.image].things[index].noun for index in pair.caption.mentions}
+
+
+def _keys(seed: int, image: int) -> list[int]:
+    draws = Draws(seed, image, MISMATCH)
+    return [draws.word() for _ in range(2 * LEVELS)]

@@ -1,0 +1,285 @@
+"""The two towers of an `open_clip` model."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
+
+_THIN = 16
+"""A picture more than so many times as long as wide is cropped to its middle before it is resized."""
+
+
+class Tokens(NamedTuple):
+    """Captions as a text tower reads them, padded to its whole context.
+
+    Shapes:
+        inputs: name → (n, context); lengths: int64 (n,), tokens up to the last one that is no padding.
+    """
+
+    inputs: dict[str, torch.Tensor]
+    lengths: np.ndarray
+
+
+class Towers:
+    """An image tower and a text tower whose vectors lie in one space.
+
+    A subclass sets the attributes and defines the calls.
+
+    Attributes:
+        context: most tokens of a caption, special ones included.
+        crops: whether the middle of a picture is cut out after its shorter edge was resized.
+    """
+
+    context: int
+    crops: bool = False
+
+    def pixels(self, image: Image.Image) -> torch.Tensor:
+        """One RGB picture as the image tower reads it, (3, H, W)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `pixels`.")
+
+    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Vectors of pictures: (B, 3, H, W) → (B, D)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `see`.")
+
+    def tokens(self, captions: list[str]) -> Tokens:
+        """Captions as tokens, padded to the context; longer ones are truncated as the model does."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `tokens`.")
+
+    def count_cut(self, captions: list[str]) -> int:
+        """How many of these captions are longer than the context."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `count_cut`.")
+
+    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Vectors of captions: (n, context) each, or (n, fewer) of `input_ids` alone → (n, D)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `read`.")
+
+
+class TransformersTowers(Towers):
+    """CLIP, SigLIP or any other model of `transformers` with `get_image_features` and `get_text_features`.
+
+    Args:
+        name: a folder, or a repository of the Hub.
+        revision: of a repository.
+        device: where to.
+        dtype: of weights and activations.
+
+    Raises:
+        FileNotFoundError: there is no such model.
+        ValueError: it lacks weights, or is none of two towers.
+    """
+
+    def __init__(self, name: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+        self.model = load_model(AutoModel, name, revision)
+        lacking = [call for call in ("get_image_features", "get_text_features") if not hasattr(self.model, call)]
+        if lacking:
+            raise ValueError(
+                f"{name!r} is a {type(self.model).__name__}, which has no `{lacking[0]}`. A cosine of image and "
+                "caption needs a model of two towers. Name a CLIP or a SigLIP."
+            )
+        self.model.to(device=device, dtype=dtype)
+        self.tokenizer = load_pretrained(AutoTokenizer, name, revision)
+        self.processor = load_pretrained(AutoImageProcessor, name, revision, backend="pil")
+        self.context = min(self.model.config.text_config.max_position_embeddings, self.tokenizer.model_max_length)
+        self.crops = bool(getattr(self.processor, "do_center_crop", False))
+        self.table = PixelTable(self.processor) if is_plain(self.processor) else None
+        self.device, self.dtype = device, dtype
+
+    def pixels(self, image: Image.Image) -> torch.Tensor:
+        if self.table is not None:
+            return self.table(image)
+        return process_image(self.processor, cut_thin(image) if self.crops else image)["pixel_values"]
+
+    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model.get_image_features(pixel_values=pixels.to(self.device, self.dtype)).pooler_output
+
+    def tokens(self, captions: list[str]) -> Tokens:
+        inputs = self.tokenizer(
+            captions, padding="max_length", truncation=True, max_length=self.context, return_tensors="pt"
+        )
+        if "attention_mask" in inputs:
+            lengths = inputs["attention_mask"].sum(1)
+        else:
+            lengths = count_tokens(inputs["input_ids"], self.tokenizer.pad_token_id)
+        return Tokens(dict(inputs), lengths.numpy())
+
+    def count_cut(self, captions: list[str]) -> int:
+        return sum(len(ids) > self.context for ids in self.tokenizer(captions, verbose=False)["input_ids"])
+
+    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        inputs = {name: values.to(self.device) for name, values in inputs.items()}
+        return self.model.get_text_features(**inputs).pooler_output
+
+
+def count_tokens(ids: torch.Tensor, padding: int) -> torch.Tensor:
+    """Tokens up to the last that is no padding. Shapes: (n, context) → (n,)."""
+    place = torch.arange(1, ids.shape[1] + 1)
+    return ((ids != padding) * place).amax(1)
+
+
+def cut_thin(image: Image.Image) -> Image.Image:
+    """The middle of a picture that is very long and thin; any other as it is.
+
+    Only its middle is looked at where the shorter edge is resized and the longer one cropped; resized whole, a
+    picture of 20,000 × 20 pixels would first become one of 224,000 × 224.
+    """
+    width, height = image.size
+    short = min(width, height)
+    if max(width, height) <= _THIN * short:
+        return image
+    # an even number of pixels is taken away, so that the middle stays where it was
+    left, top = (max(0, (side - _THIN * short) // 2) for side in (width, height))
+    return image.crop((left, top, width - left, height - top))
+
+
+PREFIX = "open_clip:"
+_SCHEMES = ("hf-hub:", "local-dir:")
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def parse_name(model: str, pretrained: str | None) -> tuple[str, str | None]:
+    """What `open_clip` calls the architecture and its weights.
+
+    Args:
+        model: an architecture, "ARCHITECTURE/WEIGHTS", or "hf-hub:…" or "local-dir:…"; with or without "open_clip:".
+        pretrained: a tag of weights or a file.
+
+    Raises:
+        ValueError: no weights are named, or they are named twice.
+
+    Example:
+        >>> parse_name("open_clip:ViT-B-32/laion2b_s34b_b79k", None)
+        ('ViT-B-32', 'laion2b_s34b_b79k')
+    """
+    name = model.removeprefix(PREFIX)
+    if Path(name).is_dir() and (Path(name) / "open_clip_config.json").exists():
+        name = _SCHEMES[1] + name
+    whole = name.startswith(_SCHEMES)
+    architecture, _, tag = (name, "", "") if whole else name.partition("/")
+    if pretrained is not None and (whole or tag):
+        raise ValueError(
+            f"Weights are named twice: `model={model!r}` and `pretrained={pretrained!r}`. Name them in one place."
+        )
+    if not whole and not (tag or pretrained):
+        raise ValueError(
+            f"`model={model!r}` names no weights, and open_clip would make up random ones. Write "
+            f'"{PREFIX}{architecture}/WEIGHTS" (`open_clip.list_pretrained()` lists them) or pass `pretrained=`.'
+        )
+    return architecture, tag or pretrained
+
+
+def weights_digest(name: str, pretrained: str | None) -> str | None:
+    """Digest of weights that lie in a folder or a file, which stands for their revision; None for others."""
+    if name.startswith(_SCHEMES[1]):
+        return folder_digest(name.removeprefix(_SCHEMES[1]))
+    if pretrained is None or not Path(pretrained).is_file():
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    with open(pretrained, "rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class OpenClipTowers(Towers):
+    """A model of `open_clip`.
+
+    Args:
+        name: an architecture, or a name with one of `open_clip`'s schemes.
+        pretrained: a tag of weights or a file, for an architecture.
+        device: where to.
+        dtype: of weights and activations.
+
+    Raises:
+        ImportError: `open_clip` is not installed.
+        FileNotFoundError: there are no such weights.
+    """
+
+    def __init__(self, name: str, pretrained: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        open_clip = _imported()
+        try:
+            self.model, self.preprocess = open_clip.create_model_from_pretrained(
+                name, pretrained, precision=_PRECISIONS[dtype], device=device
+            )
+            self.tokenizer = open_clip.get_tokenizer(name)
+        except (OSError, RuntimeError, ValueError) as error:  # all three, for names it does not know or cannot fetch
+            reason = " ".join(str(error).split())
+            raise FileNotFoundError(
+                f"open_clip found no {name!r} with the weights {pretrained!r}: {reason[:300]} It scores the examples, "
+                "so nothing can be scored without it. Check both names (`open_clip.list_pretrained()`); on a machine "
+                "without network, give the weights as a file, or fetch them into the cache first."
+            ) from error
+        self.model.eval()
+        self.context = self.tokenizer.context_length
+        self.crops = self.model.visual.preprocess_cfg["resize_mode"] == "shortest"
+        self.padding = int(self.tokenizer(["a"])[0, -1])
+        self.text = self._text_tower()
+        self.device, self.dtype = device, dtype
+
+    def _text_tower(self) -> Any | None:
+        """The part that holds the text tower, if it is one whose context can be shortened."""
+        from open_clip.model import CLIP
+        from open_clip.transformer import TextTransformer
+
+        if isinstance(self.model, CLIP):
+            return self.model if self.model.attn_mask is not None else None
+        text = self.model.text
+        plain = isinstance(text, TextTransformer) and text.cls_emb is None and not text.use_pad_mask
+        return text if plain and text.attn_mask is not None else None
+
+    def pixels(self, image: Image.Image) -> torch.Tensor:
+        return self.preprocess(cut_thin(image) if self.crops else image)
+
+    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model.encode_image(pixels.to(self.device, self.dtype))
+
+    def tokens(self, captions: list[str]) -> Tokens:
+        ids = self.tokenizer(captions)
+        return Tokens({"input_ids": ids}, count_tokens(ids, self.padding).numpy())
+
+    def count_cut(self, captions: list[str]) -> int:
+        longer = self.tokenizer(captions, context_length=self.context + 1)
+        return int((count_tokens(longer, self.padding) > self.context).sum())
+
+    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        ids = inputs["input_ids"].to(self.device)
+        if ids.shape[1] == self.context or self.text is None:
+            return self.model.encode_text(ids)
+        return self._read_short(ids)
+
+    def _read_short(self, ids: torch.Tensor) -> torch.Tensor:
+        """`encode_text` adds all positions to all tokens; this adds as many as there are. (n, length) → (n, D)."""
+        from open_clip.transformer import text_global_pool
+
+        text, length = self.text, ids.shape[1]
+        alone = text is self.model  # CLIP itself, whose names differ from those of a separate tower
+        pool, end = (text.text_pool_type, text.text_eos_id) if alone else (text.pool_type, text.eos_id)
+        dtype = text.transformer.get_cast_dtype()
+        hidden = text.token_embedding(ids).to(dtype) + text.positional_embedding[:length].to(dtype)  # (n, length, W)
+        hidden = text.transformer(hidden, attn_mask=text.attn_mask[:length, :length])
+        pooled = text_global_pool(text.ln_final(hidden), ids, pool, eos_token_id=end)  # (n, W)
+        if text.text_projection is None:
+            return pooled
+        if isinstance(text.text_projection, torch.nn.Linear):
+            return text.text_projection(pooled)
+        return pooled @ text.text_projection
+
+
+def _imported() -> Any:
+    try:
+        import open_clip
+    except ImportError as error:
+        raise ImportError(
+            "This model is one of open_clip's, which is not installed. Run `pip install 'hf-curriculum[clip]'`, or "
+            "name a CLIP of `transformers`."
+        ) from error
+    return open_clip

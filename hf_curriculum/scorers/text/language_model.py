@@ -1,0 +1,205 @@
+"""How surprised a language model is by a caption."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from hf_curriculum.columns import CAPTION
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer, readable_captions, spread
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_cut
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Loaded(NamedTuple):
+    """A language model on its device, the ids that stand before a caption, and the most tokens it can read."""
+
+    model: Any
+    tokenizer: Any
+    before: list[int]
+    limit: int
+
+
+class LanguageModelLoss(Scorer):
+    """−Σ log p(y_t | y_<t) of a caption under a causal language model, in nats.
+
+    Before the first token of the caption stands the tokenizer's beginning-of-text token, if it has one, so that the
+    first token counts too (`p(y_1 | <s>)`); no end of text is scored. Captions are sorted by length and padded on the
+    right, where a causal model never looks.
+
+    Args:
+        model: a folder or a repository of the Hub with any causal language model, such as "openai-community/gpt2",
+            the model of the paper. Nothing is downloaded unless it is named here.
+        reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
+        first_token: what stands before the caption: "bos" the beginning of text, or nothing if the tokenizer has none;
+            "none" nothing, and then the caption's first token is read, not scored; or any other token of the
+            vocabulary, by its text.
+        max_length: most tokens of a caption, the first token included; longer ones are cut, counted in `num_cut` and
+            reported. At most what the model has positions for.
+        batch_tokens: most tokens, padding included, that run through the model at once.
+        revision: of a repository.
+        column: where the captions are.
+        name: the column to write.
+        easy: a small loss is easy by default.
+
+    Shapes:
+        float32 (rows,), in nats (per token with "mean"); NaN for a caption that is missing, empty or blank, or has no
+        token to score.
+
+    Raises:
+        FileNotFoundError: there is no such model.
+        ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_tokens` below 1, a `first_token` that
+            is not in the vocabulary, a checkpoint that is no causal language model.
+        TypeError: a caption that is not a string.
+
+    Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; what stands before the first token is not stated.
+
+    Example:
+        >>> scorer = LanguageModelLoss("openai-community/gpt2")          # doctest: +SKIP
+        >>> add_scores(data, scorer)["language_model_loss"][:]           # doctest: +SKIP
+    """
+
+    packages = ("torch", "transformers", "tokenizers")
+
+    def __init__(
+        self,
+        model: str,
+        reduction: Literal["sum", "mean"] = "sum",
+        *,
+        first_token: str = "bos",
+        max_length: int = 1024,
+        batch_tokens: int = 2048,
+        revision: str | None = None,
+        column: str = CAPTION,
+        name: str = "language_model_loss",
+        easy: Literal["low", "high"] = "low",
+    ) -> None:
+        check_choice("reduction", reduction, ("sum", "mean"))
+        check_choice("easy", easy, ("low", "high"))
+        if max_length < 2 or batch_tokens < 1:
+            raise ValueError(
+                f"`max_length={max_length}` and `batch_tokens={batch_tokens}` were given. A caption has at least 2 "
+                "tokens (one is scored after the other), and a batch at least 1."
+            )
+        self.model, self.reduction, self.first_token = str(model), reduction, first_token
+        self.max_length, self.batch_tokens = max_length, batch_tokens
+        self.revision = folder_digest(self.model) if revision is None else revision
+        self.column, self.name, self.easy = column, name, easy
+        self.columns = (column,)
+
+    @property
+    def num_cut(self) -> int:
+        """Captions that were cut so far, in this process."""
+        return getattr(self, "_num_cut", 0)
+
+    def load(self, device: torch.device) -> _Loaded:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = load_pretrained(AutoTokenizer, self.model, self.revision)
+        model = load_model(AutoModelForCausalLM, self.model, self.revision).to(device)
+        model.config.use_cache = False
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or self.max_length
+        before = self._before(tokenizer)
+        self._check_causal(model)
+        return _Loaded(model, tokenizer, before, min(self.max_length, positions))
+
+    def _before(self, tokenizer: Any) -> list[int]:
+        if self.first_token == "none" or (self.first_token == "bos" and tokenizer.bos_token_id is None):
+            return []
+        if self.first_token == "bos":
+            return [tokenizer.bos_token_id]
+        known = tokenizer.get_vocab()
+        if self.first_token not in known:
+            raise ValueError(
+                f"`first_token={self.first_token!r}` is not in the vocabulary of {self.model!r}, so it cannot stand "
+                'before a caption. Give one of its tokens, "bos" or "none".'
+            )
+        return [known[self.first_token]]
+
+    def _check_causal(self, model: Any) -> None:
+        import torch
+
+        pair = torch.tensor([[0, 1], [0, 2]], device=model.device)  # two texts with one beginning
+        with torch.inference_mode():
+            first, second = model(input_ids=pair).logits[:, 0]  # (vocabulary,) each
+        if not torch.allclose(first, second, rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                f"{self.model!r} is no causal language model: what a {type(model).__name__} predicts after a token "
+                "changes with the token after that, so it would be told what it has to predict. Name a model that "
+                "reads from left to right, such as GPT-2."
+            )
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        captions, mask = readable_captions(batch[self.column], self.column)
+        if not captions:
+            return spread([], mask)
+        loaded = self.loaded(rank)
+        # `verbose=False`: the tokenizer would warn of every caption that is cut below
+        found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
+        tokens = [loaded.before + ids for ids in found]
+        report_cut(self, sum(len(ids) > loaded.limit for ids in tokens), len(tokens), loaded.limit)
+        tokens = [ids[: loaded.limit] for ids in tokens]
+        losses = np.full(len(tokens), np.nan)
+        # the longest first: a batch that does not fit into memory fails at once
+        order = sorted((row for row, ids in enumerate(tokens) if len(ids) > 1), key=lambda row: -len(tokens[row]))
+        start = 0
+        while start < len(order):
+            rows = order[start : start + max(1, self.batch_tokens // len(tokens[order[start]]))]
+            losses[rows] = self._losses(loaded.model, [tokens[row] for row in rows])
+            start += len(rows)
+        return spread(losses, mask)
+
+    def _losses(self, model: Any, tokens: list[list[int]]) -> np.ndarray:
+        """Losses of captions in tokens. Shapes: returns float64 (captions,)."""
+        import torch
+
+        ids, mask = (values.to(model.device) for values in padded(tokens))
+        with torch.inference_mode():
+            logits = model(input_ids=ids, attention_mask=mask).logits  # (captions, tokens, vocabulary)
+        return reduced_losses(logits[:, :-1], ids[:, 1:], mask[:, 1:], self.reduction)
+
+
+def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, padded on the right with 0 (a mask goes with them, so any token would do), and their mask.
+
+    Shapes:
+        returns int64 (texts, longest) twice.
+    """
+    import torch
+
+    ids = torch.zeros(len(tokens), max(map(len, tokens)), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, found in enumerate(tokens):
+        ids[row, : len(found)] = torch.tensor(found)
+        mask[row, : len(found)] = 1
+    return ids, mask
+
+
+def reduced_losses(
+    logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, reduction: Literal["sum", "mean"]
+) -> np.ndarray:
+    """−Σ log p of the target tokens of each row.
+
+    Args:
+        logits: (rows, tokens, vocabulary), each aligned with the token it predicts.
+        targets: token ids, (rows, tokens).
+        mask: 1 for tokens that count, (rows, tokens).
+        reduction: "sum", or "mean" over the tokens that count.
+
+    Shapes:
+        returns float64 (rows,), NaN where no token counts.
+    """
+    import torch
+
+    losses = [  # row by row: a second copy of all logits would double the memory
+        torch.nn.functional.cross_entropy(row.float(), wanted, reduction="none")
+        for row, wanted in zip(logits, targets, strict=True)
+    ]
+    losses, mask = torch.stack(losses).cpu().double(), mask.cpu()  # (rows, tokens); not every device knows doubles
+    counts = mask.sum(1)
+    total = (losses * mask).sum(1) / (counts if reduction == "mean" else 1)
+    return total.masked_fill(counts == 0, torch.nan).numpy()

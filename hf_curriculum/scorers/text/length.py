@@ -1,0 +1,73 @@
+"""Scores that need nothing but the words of a caption."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from hf_curriculum.columns import CAPTION
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer, readable_captions, spread
+
+# letters and digits, joined inside a word by apostrophes and hyphens; punctuation is no word
+_WORD = re.compile(r"\w+(?:['’\-]\w+)*")
+
+
+def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
+    """The function that cuts a caption into words: see `CaptionLength` for the two kinds.
+
+    Raises:
+        ValueError: unknown `words`.
+
+    Example:
+        >>> word_splitter("regex")("a dog , a cat .")
+        ['a', 'dog', 'a', 'cat']
+    """
+    check_choice("words", words, ("whitespace", "regex"))
+    return str.split if words == "whitespace" else _WORD.findall
+
+
+class CaptionLength(Scorer):
+    """The number of words of a caption.
+
+    Args:
+        words: "whitespace" counts what white space separates, so that "a dog ." has three words; "regex" counts runs
+            of letters and digits, with apostrophes and hyphens inside a word, so that it has two.
+        column: where the captions are.
+        name: the column to write.
+        easy: short captions are easy by default. Nebbia and Kovashka take long ones for easy: `easy="high"`.
+
+    Shapes:
+        float32 (rows,), in words; NaN for a caption that is missing, empty or blank.
+
+    Raises:
+        ValueError: unknown `words` or `easy`.
+        TypeError: a caption that is not a string.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), §3; their tokenisation is not stated, so it is an argument here.
+
+    Example:
+        >>> CaptionLength()({"caption": ["a dog and two cats in Paris", ""]})
+        {'caption_length': array([ 7., nan], dtype=float32)}
+    """
+
+    def __init__(
+        self,
+        words: Literal["whitespace", "regex"] = "whitespace",
+        *,
+        column: str = CAPTION,
+        name: str = "caption_length",
+        easy: Literal["low", "high"] = "low",
+    ) -> None:
+        check_choice("words", words, ("whitespace", "regex"))
+        check_choice("easy", easy, ("low", "high"))
+        self.words, self.column, self.name, self.easy = words, column, name, easy
+        self.columns = (column,)
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        captions, mask = readable_captions(batch[self.column], self.column)
+        split = word_splitter(self.words)
+        return spread([len(split(caption)) for caption in captions], mask)

@@ -1,0 +1,360 @@
+"""How many object categories a caption mentions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hf_curriculum.columns import CAPTION, IMAGE_ID
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scenes.vocabulary import NOUNS, plural
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+
+class ObjectMentions(Scorer):
+    """The number of object categories that a caption, or all captions of an image, mention word for word.
+
+    Captions are put in lower case and cut into words as NLTK does. A category is mentioned where one of its words or
+    phrases stands among them, in just that form: "dogs" does not mention "dog". Words within a longer name count as
+    well: "hot dog", taken as a phrase, mentions "dog" too.
+
+    Args:
+        categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by a single one, like "racket" for
+            "tennis racket"), "coco_verbatim" (the 80 names as they are, 15 of them phrases), "scenes" (what the
+            embedded data shows, in singular and plural), a list of names, or a mapping of names to the words and
+            phrases that mention them.
+        count: "types" counts a category once, "tokens" every mention.
+        per: "caption", or "image" for all its captions together, the same number in each of its rows: this needs
+            `image_id`, and `fit` on the data, because a batch may hold some of the captions only.
+        column: where the captions are.
+        name: the column to write.
+        easy: captions with many mentions are easy by default.
+
+    Attributes:
+        image_mentions_: `image_id` → number of mentions, with `per="image"`.
+
+    Shapes:
+        float32 (rows,), in categories or mentions; NaN for a caption that is missing, empty or blank, with
+        `per="image"` for an image whose captions all are, or that `fit` has not seen.
+
+    Raises:
+        ValueError: unknown `categories`, `count`, `per` or `easy`; no categories, or one without a word.
+        TypeError: a caption that is not a string, or categories that are no strings.
+        ImportError: NLTK is not installed.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), §3; ExactMatch of Ye et al. 2019 (Cap2Det), whose labels are those of the
+    image's captions together.
+
+    Example:
+        >>> captions = {"caption": ["a dog on a table, and a dog", "dogs with a tennis racket", None]}
+        >>> ObjectMentions()(captions)
+        {'object_mentions': array([ 2.,  1., nan], dtype=float32)}
+        >>> ObjectMentions().mentioned("a dog on a table, and a dog")
+        ['dog', 'dining table', 'dog']
+    """
+
+    packages = ("nltk",)
+    easy = "high"
+
+    def __init__(
+        self,
+        categories: str | Sequence[str] | Mapping[str, Sequence[str]] = "coco",
+        *,
+        count: Literal["types", "tokens"] = "types",
+        per: Literal["caption", "image"] = "caption",
+        column: str = CAPTION,
+        name: str = "object_mentions",
+        easy: Literal["low", "high"] = "high",
+    ) -> None:
+        check_choice("count", count, ("types", "tokens"))
+        check_choice("per", per, ("caption", "image"))
+        check_choice("easy", easy, ("low", "high"))
+        if isinstance(categories, str):
+            check_choice("categories", categories, tuple(CATEGORIES))
+        else:
+            categories = _forms(categories)
+        self.categories, self.count, self.per = categories, count, per
+        self.column, self.name, self.easy = column, name, easy
+        self.columns = (column,) if per == "caption" else (IMAGE_ID, column)
+        self.learnt = () if per == "caption" else ("image_mentions_",)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Puts the categories' words into tables, and NLTK beside them; neither is pickled."""
+        forms = CATEGORIES[self.categories] if isinstance(self.categories, str) else self.categories
+        self._nltk = NltkWords()
+        self._words: dict[str, list[str]] = defaultdict(list)  # word → categories
+        self._phrases: dict[str, list[tuple[list[str], str]]] = defaultdict(list)  # first word → (phrase, category)
+        for category, texts in forms.items():
+            for text in texts:
+                tokens = self._nltk.tokens(text.lower())
+                if not tokens or not all(token in text.lower() for token in tokens):
+                    raise ValueError(
+                        f"The category {category!r} has {text!r} among the texts that mention it, which NLTK cuts "
+                        f"into {tokens}: no words to look for in a caption. Give words without quotation marks."
+                    )
+                if len(tokens) == 1:
+                    self._words[tokens[0]].append(category)
+                else:
+                    self._phrases[tokens[0]].append((tokens, category))
+        self._first = frozenset({*self._words, *self._phrases})
+
+    def mentioned(self, caption: str) -> list[str]:
+        """The categories that a caption mentions, one entry per mention, in order."""
+        if "_first" not in self.__dict__:
+            self._prepare()
+        text = caption.lower()
+        tokens = plain_tokens(text)
+        if tokens is None:
+            # a token is a piece of the text, so that NLTK's slower way is only worth it where one may come out
+            if not any(word in text for word in self._first):
+                return []
+            tokens = self._nltk.all_tokens(text)
+        if self._first.isdisjoint(tokens):
+            return []
+        found = []
+        for at, token in enumerate(tokens):
+            if token in self._first:
+                found += self._words.get(token, ())
+                for phrase, category in self._phrases.get(token, ()):
+                    if tokens[at : at + len(phrase)] == phrase:
+                        found.append(category)
+        return found
+
+    def fit(self, dataset: Dataset | IterableDataset) -> ObjectMentions:
+        """Counts the mentions of each image's captions together, with `per="image"`; otherwise there is nothing to do.
+
+        Args:
+            dataset: the data set to be scored, with `image_id`.
+
+        Raises:
+            TypeError: not a data set, or a caption that is not a string.
+            ValueError: a column or an `image_id` is missing.
+        """
+        if self.per == "caption":
+            return self
+        mentions: dict[str, Any] = {}
+        for batch in corpus_batches(dataset, self.columns, "ObjectMentions"):
+            captions, mask = readable_captions(batch[self.column], self.column)
+            images = [image for image, readable in zip(batch[IMAGE_ID], mask.tolist(), strict=True) if readable]
+            if None in images:
+                raise ValueError(
+                    f"`{IMAGE_ID}` is missing in a row with a caption, so nobody knows which image mentions what. "
+                    "Fill or filter these rows first."
+                )
+            for image, caption in zip(images, captions, strict=True):
+                found = self.mentioned(caption)
+                if self.count == "types":
+                    mentions.setdefault(image, set()).update(found)
+                else:
+                    mentions[image] = mentions.get(image, 0) + len(found)
+        counts = {image: found if self.count == "tokens" else len(found) for image, found in mentions.items()}
+        self.image_mentions_ = dict(sorted(counts.items()))  # sorted: the cache key does not depend on the rows' order
+        return self
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        if self.per == "image":
+            return np.array([self.image_mentions_.get(image, np.nan) for image in batch[IMAGE_ID]], np.float32)
+        captions, mask = readable_captions(batch[self.column], self.column)
+        if self.count == "tokens":
+            return spread([len(self.mentioned(caption)) for caption in captions], mask)
+        return spread([len(set(self.mentioned(caption))) for caption in captions], mask)
+
+
+def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Own categories as name → texts; a name alone mentions itself."""
+    if not isinstance(categories, Mapping):
+        categories = {name: (name,) for name in categories}
+    if not categories:
+        raise ValueError("`categories` is empty, so nothing could be mentioned. Name some, or leave it out.")
+    for name, texts in categories.items():
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in (name, *texts)):
+            raise TypeError(
+                f"The category {name!r} has {texts!r}. Give a list of strings: the words and phrases that mention it."
+            )
+    return {name: list(texts) for name, texts in categories.items()}
+
+
+# what NLTK cuts in two although it holds no sign: "can not", "gon na"
+_CUT = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
+
+
+class NltkWords:
+    """Splits lower-case text as `nltk.word_tokenize` does.
+
+    That function finds sentences first, with a list of abbreviations that has to be downloaded, then cuts each into
+    words. Here the same sentence splitter runs without that list, so that of an abbreviation before more text ("mr.
+    smith") the dot becomes a token of its own; any other token is the same. Most captions need neither step: with
+    nothing but letters, digits, hyphens, commas and a last dot, white space and signs alone decide.
+
+    Raises:
+        ImportError: NLTK is not installed.
+
+    Example:
+        >>> NltkWords().tokens("a man's dog, and a hot-dog.")
+        ['a', 'man', "'s", 'dog', ',', 'and', 'a', 'hot-dog', '.']
+    """
+
+    def __init__(self) -> None:
+        try:
+            from nltk.tokenize import NLTKWordTokenizer
+            from nltk.tokenize.punkt import PunktSentenceTokenizer
+        except ImportError as error:
+            raise ImportError(
+                "Words as NLTK cuts them need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`."
+            ) from error
+        self._sentences: Any = PunktSentenceTokenizer()
+        self._words: Any = NLTKWordTokenizer()
+
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text in lower case."""
+        plain = plain_tokens(text)
+        return self.all_tokens(text) if plain is None else plain
+
+    def all_tokens(self, text: str) -> list[str]:
+        """The same by NLTK alone, for any text."""
+        return [word for sentence in self._sentences.tokenize(text) for word in self._words.tokenize(sentence)]
+
+
+def plain_tokens(text: str) -> list[str] | None:
+    """NLTK's tokens of a plain text in lower case; None for one that NLTK itself has to look at.
+
+    Example:
+        >>> plain_tokens("a dog, a cat ."), plain_tokens("a dog's cat")
+        (['a', 'dog', ',', 'a', 'cat', '.'], None)
+    """
+    body = text.rstrip(" ")
+    ends = body.endswith(".")
+    if ends:
+        body = body[:-1]
+    letters = body.replace(" ", "")
+    if not letters.isalnum():
+        letters = body.replace(", ", "").replace(" ", "").replace("-", "")
+        if not letters.isalnum() or "--" in body:
+            return None
+        body = body.replace(", ", " , ")
+    if not letters.isascii() or any(word in letters for word in _CUT):
+        return None
+    tokens = body.split()
+    if ends:
+        tokens.append(".")
+    return tokens
+
+
+COCO_NAMES = (
+    "person",
+    "bicycle",
+    "car",
+    "motorcycle",
+    "airplane",
+    "bus",
+    "train",
+    "truck",
+    "boat",
+    "traffic light",
+    "fire hydrant",
+    "stop sign",
+    "parking meter",
+    "bench",
+    "bird",
+    "cat",
+    "dog",
+    "horse",
+    "sheep",
+    "cow",
+    "elephant",
+    "bear",
+    "zebra",
+    "giraffe",
+    "backpack",
+    "umbrella",
+    "handbag",
+    "tie",
+    "suitcase",
+    "frisbee",
+    "skis",
+    "snowboard",
+    "sports ball",
+    "kite",
+    "baseball bat",
+    "baseball glove",
+    "skateboard",
+    "surfboard",
+    "tennis racket",
+    "bottle",
+    "wine glass",
+    "cup",
+    "fork",
+    "knife",
+    "spoon",
+    "bowl",
+    "banana",
+    "apple",
+    "sandwich",
+    "orange",
+    "broccoli",
+    "carrot",
+    "hot dog",
+    "pizza",
+    "donut",
+    "cake",
+    "chair",
+    "couch",
+    "potted plant",
+    "bed",
+    "dining table",
+    "toilet",
+    "tv",
+    "laptop",
+    "mouse",
+    "remote",
+    "keyboard",
+    "cell phone",
+    "microwave",
+    "oven",
+    "toaster",
+    "sink",
+    "refrigerator",
+    "book",
+    "clock",
+    "vase",
+    "scissors",
+    "teddy bear",
+    "hair drier",
+    "toothbrush",
+)
+"""The 80 object categories of COCO, in the order of their ids."""
+EXACT_MATCH = {
+    "traffic light": "stoplight",
+    "fire hydrant": "hydrant",
+    "stop sign": "sign",
+    "parking meter": "meter",
+    "sports ball": "ball",
+    "baseball bat": "bat",
+    "baseball glove": "glove",
+    "tennis racket": "racket",
+    "wine glass": "wineglass",
+    "hot dog": "hotdog",
+    "potted plant": "plant",
+    "dining table": "table",
+    "cell phone": "cellphone",
+    "teddy bear": "teddy",
+    "hair drier": "hairdryer",
+}
+"""What stands for the COCO names of two words in ExactMatch (Ye et al. 2019, Cap2Det, released code)."""
+CATEGORIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "coco": {name: (EXACT_MATCH.get(name, name),) for name in COCO_NAMES},
+    "coco_verbatim": {name: (name,) for name in COCO_NAMES},
+    "scenes": {noun: tuple(dict.fromkeys((noun, plural(noun)))) for noun in NOUNS},
+}
+"""Lists of categories by name: category → the words that mention it.
+
+"coco" is ExactMatch, a single word for every category; "coco_verbatim" takes every name as it is, those of two words
+as a phrase; "scenes" are the objects of the embedded data, in singular and plural.
+"""

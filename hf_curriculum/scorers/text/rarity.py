@@ -1,0 +1,132 @@
+"""How rare the words of a caption are in a corpus."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hf_curriculum.columns import CAPTION
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+from hf_curriculum.scorers.text.length import word_splitter
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+
+class WordRarity(Scorer):
+    """How rare a caption's words are: −log p(word), in nats, over the words of the caption.
+
+    With c(w) the occurrences of a word in the corpus, N those of all words and V the number of distinct words,
+    p(w) = (c(w) + 1) / (N + V + 1): one is added to every word, and all unseen words together are one word more, so
+    that the probabilities sum to 1 and an unseen word is rarer than any other. Upper case does not matter.
+
+    Args:
+        aggregate: "mean" over the words of a caption, "max" (its rarest word), or "sum", under which long captions
+            are rarer too.
+        words: what a word is, as in `CaptionLength`. "regex" passes punctuation over.
+        column: where the captions are.
+        name: the column to write.
+        easy: captions of common words are easy by default.
+
+    Attributes:
+        word_counts_: word → its occurrences in the corpus, in alphabetical order.
+
+    Shapes:
+        float32 (rows,), in nats; NaN for a caption that is missing or has no words.
+
+    Raises:
+        RuntimeError: used before `fit` or `fit_counts`.
+        ValueError: unknown `aggregate`, `words` or `easy`; nothing to learn from.
+        TypeError: a caption that is not a string.
+
+    Source: "sum" without smoothing is Platanios et al. 2019 (competence-based curriculum), §2.1.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> scorer = WordRarity().fit(Dataset.from_dict({"caption": ["a dog", "a cat", "a dog runs"]}))
+        >>> scorer({"caption": ["a dog", "a zebra", ""]})["word_rarity"].round(3)
+        array([1.242, 1.792,   nan], dtype=float32)
+    """
+
+    learnt = ("word_counts_",)
+
+    def __init__(
+        self,
+        aggregate: Literal["mean", "max", "sum"] = "mean",
+        *,
+        words: Literal["whitespace", "regex"] = "regex",
+        column: str = CAPTION,
+        name: str = "word_rarity",
+        easy: Literal["low", "high"] = "low",
+    ) -> None:
+        check_choice("aggregate", aggregate, ("mean", "max", "sum"))
+        check_choice("words", words, ("whitespace", "regex"))
+        check_choice("easy", easy, ("low", "high"))
+        self.aggregate, self.words, self.column, self.name, self.easy = aggregate, words, column, name, easy
+        self.columns = (column,)
+
+    def fit(self, dataset: Dataset | IterableDataset) -> WordRarity:
+        """Counts the words of a corpus.
+
+        Args:
+            dataset: one data set with the caption column, usually the one that is trained on.
+
+        Raises:
+            TypeError: not a data set, or a caption that is not a string.
+            ValueError: the column is missing, or no caption has a word.
+        """
+        split, counts = word_splitter(self.words), Counter()
+        for batch in corpus_batches(dataset, self.columns, "WordRarity"):
+            for caption in readable_captions(batch[self.column], self.column)[0]:
+                counts.update(split(caption.lower()))
+        return self.fit_counts(counts)
+
+    def fit_counts(self, counts: Mapping[str, int]) -> WordRarity:
+        """Takes the counts of another corpus, like a published frequency list.
+
+        Args:
+            counts: word → occurrences, at least 1. Words that differ only in upper case are added up.
+
+        Raises:
+            ValueError: no words, or a count below 1.
+        """
+        if not counts:
+            raise ValueError(
+                "There are no words to count, so every word would be equally rare. Check that the captions are not "
+                "empty, and that `column` is the one that holds them."
+            )
+        lowest = min(counts, key=counts.__getitem__)
+        if counts[lowest] < 1:
+            raise ValueError(
+                f"The count of {lowest!r} is {counts[lowest]}. Counts are occurrences, at least 1: a frequency would "
+                "be drowned by the 1 that is added to every word. Multiply frequencies by the size of their corpus."
+            )
+        folded: Counter[str] = Counter()
+        for word, count in counts.items():
+            folded[word.lower()] += count
+        self.word_counts_ = dict(sorted(folded.items()))  # sorted: the cache key does not depend on the rows' order
+        self.__dict__.pop("_rarities", None)
+        return self
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        captions, mask = readable_captions(batch[self.column], self.column)
+        if "_rarities" not in self.__dict__:
+            total = sum(self.word_counts_.values()) + len(self.word_counts_) + 1
+            self._rarities = {word: math.log(total / (count + 1)) for word, count in self.word_counts_.items()}
+            self._unseen = math.log(total)
+        known, unseen, split = self._rarities.get, self._unseen, word_splitter(self.words)
+        aggregate = {"mean": _mean, "max": max, "sum": math.fsum}[self.aggregate]
+        scores = []
+        for caption in captions:
+            rarities = [known(word, unseen) for word in split(caption.lower())]
+            scores.append(aggregate(rarities) if rarities else math.nan)
+        return spread(scores, mask)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

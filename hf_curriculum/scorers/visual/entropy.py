@@ -1,0 +1,299 @@
+"""How unsure a detector is of what it sees in a picture."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
+from hf_curriculum.scorers.visual.images import PictureOpener, distinct_pictures
+from hf_curriculum.scorers.visual.onnx import OnnxDetector
+
+if TYPE_CHECKING:
+    import torch
+
+
+_OPEN = 32  # pictures decoded at a time
+
+
+class VisualEntropy(Scorer):
+    """The entropy of the class probabilities of a picture's most confident boxes, summed over boxes, in nats.
+
+    It comes from a detector that looks at the pictures, or from what one found before: exactly one of `detector`,
+    `regions` and `probabilities` is given. The largest value is `top_k` times the logarithm of the number of classes:
+    10 log 1600 = 73.78 for bottom-up attention. A picture with fewer boxes than `top_k` has a smaller sum.
+
+    A detector's "no object" is no class: it is dropped and the classes are scaled to sum 1, so that the entropy says
+    what the box may show, not whether it shows anything. `no_object="keep"` counts it as one more class. Classes with
+    a sigmoid each are scaled to sum 1 too.
+
+    Args:
+        detector: the name or folder of a transformers detector, the path of an .onnx file, or a `ModelDetector` or
+            `OnnxDetector` with options of its own.
+        top_k: how many boxes are looked at, the most confident ones.
+        no_object: "drop" or "keep".
+        regions: a file with class probabilities per region (see `open_regions`), or one opened; no picture is read.
+        probabilities: a column with the class probabilities themselves: per row a list of boxes, each a list.
+        background: the column of "no object" in `regions` or `probabilities`; None where there is none; "auto" is the
+            first of 1,601 (bottom-up attention) or 1,595 (VinVL) columns, and none otherwise.
+        classifier: an .npz with `weight` (classes, dims) and `bias` (classes,), the detector's last layer, for
+            `regions` with features alone.
+        column: where the pictures are.
+        id_column: where the ids are by which `regions` knows the pictures.
+        name: the column to write.
+        easy: certainty is easy by default.
+
+    Shapes:
+        float32 (rows,), in nats; NaN where there is no box, no picture, one that cannot be decoded, one that is too
+        long for a transformers detector (over 40 times its width), or an id that `regions` does not have.
+
+    Raises:
+        ValueError: an option out of range, not exactly one source, or something else than probabilities.
+        FileNotFoundError: no such file or model.
+        ImportError: onnxruntime, h5py or SciPy is missing and needed.
+        TypeError: a detector of another type.
+
+    Source: Zhang et al. 2022 (Simi-CL), §3.1, the visual part of Addup-CL: top 10 boxes, 1,600 classes. Whether "no
+    object" is dropped is not stated there.
+
+    Example:
+        >>> boxes = [[0.5, 0.5], [1.0, 0.0]]
+        >>> VisualEntropy(probabilities="boxes")({"boxes": [boxes, []]})["visual_entropy"].round(4)
+        array([0.6931,    nan], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        detector: str | Path | Detector | None = None,
+        top_k: int = 10,
+        *,
+        no_object: Literal["drop", "keep"] = "drop",
+        regions: str | Path | RegionSource | None = None,
+        probabilities: str | None = None,
+        background: Background = "auto",
+        classifier: str | Path | None = None,
+        column: str = IMAGE,
+        id_column: str = IMAGE_ID,
+        name: str = "visual_entropy",
+        easy: Literal["low", "high"] = "low",
+    ) -> None:
+        check_choice("easy", easy, ("low", "high"))
+        check_choice("no_object", no_object, ("drop", "keep"))
+        given = {"detector": detector, "regions": regions, "probabilities": probabilities}
+        named = [key for key, value in given.items() if value is not None]
+        if len(named) != 1:
+            raise ValueError(
+                f"VisualEntropy was given {' and '.join(named) or 'no source of class probabilities'}. It needs "
+                f"exactly one of {', '.join(given)}: a detector that looks at pictures, or what one found before."
+            )
+        if top_k < 1:
+            raise ValueError(f"`top_k` is {top_k}. It is a number of boxes, at least 1.")
+        if classifier is not None and regions is None:
+            raise ValueError("`classifier` turns the features of `regions` into classes, and no `regions` were given.")
+        self.top_k, self.no_object, self.background = top_k, no_object, background
+        self.probabilities, self.column, self.id_column = probabilities, column, id_column
+        self.name, self.easy = name, easy
+        self.detector = None if detector is None else resolve_detector(detector)
+        self.regions = open_regions(regions) if isinstance(regions, (str, Path)) else regions
+        self.classifier = None if classifier is None else str(classifier)
+        self.classifier_digest = None
+        if classifier is not None:
+            self._layer = read_classifier(classifier)  # a file that does not fit fails here, not in a worker
+            self.classifier_digest = blake2b(Path(classifier).read_bytes(), digest_size=8).hexdigest()
+        if self.detector is not None:
+            made = self.detector
+            self.packages, self.model, self.revision = made.packages, made.model, made.revision
+            self.backend, self.group_by, self.undecoded = made.backend, IMAGE_ID, (column,)
+            self.columns = (column,)
+        elif self.regions is not None:
+            self.packages, self.columns = self.regions.packages, (id_column,)
+        else:
+            self.columns = (probabilities,)
+
+    def load(self, device: torch.device) -> Any:
+        return self.detector.load(device)
+
+    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        if self.detector is not None:
+            return self._look(batch, rank)
+        rows = batch[self.columns[0]]
+        if self.regions is not None:
+            known = {key: self._look_up(key) for key in dict.fromkeys(rows) if key is not None}
+            return np.array([known.get(key, np.nan) for key in rows], dtype=np.float32)
+        return np.array([self._given(row, scores) for row, scores in enumerate(rows)], dtype=np.float32)
+
+    def _look(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        """Each picture of the batch once, a few decoded at a time."""
+        pictures = batch[self.column]
+        scores = np.full(len(pictures), np.nan, np.float32)
+        distinct, opener = distinct_pictures(batch, self.column, np.ones(len(pictures), bool)), PictureOpener()
+        for start in range(0, len(distinct), _OPEN):
+            opened = [(opener(picture), rows) for picture, rows in distinct[start : start + _OPEN]]
+            opened = [(picture, rows) for picture, rows in opened if picture is not None]
+            if not opened:
+                continue
+            found = self.detector.detect([picture for picture, _ in opened], self.loaded(rank))
+            for (picture, rows), detections in zip(opened, found, strict=True):
+                if detections is None:
+                    opener.failed.append("A picture of {} × {} pixels is too elongated.".format(*picture.size))
+                else:
+                    scores[rows] = entropy_of_top(detections, self.top_k, self.no_object)
+        opener.report(self)
+        return scores
+
+    def _look_up(self, image_id: Any) -> float:
+        if image_id not in self.regions:
+            return float("nan")
+        regions = self.regions[image_id]
+        scores = class_scores_of(regions, self._weights())
+        found = as_detections(scores, regions.confidence, self.background, f"The classes of image {image_id!r}")
+        return entropy_of_top(found, self.top_k, self.no_object)
+
+    def _weights(self) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.classifier is None:
+            return None
+        if "_layer" not in self.__dict__:
+            self._layer = read_classifier(self.classifier)
+        return self._layer
+
+    def _given(self, row: int, scores: Any) -> float:
+        if scores is None or len(scores) == 0:
+            return float("nan")
+        what = f"`{self.probabilities}` in row {row} of the batch"
+        return entropy_of_top(as_detections(scores, None, self.background, what), self.top_k, self.no_object)
+
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        arguments["detector"] = None if self.detector is None else self.detector.arguments()
+        arguments["regions"] = None if self.regions is None else self.regions.arguments()
+        arguments["classifier"] = self.classifier_digest
+        return arguments
+
+
+def resolve_detector(detector: str | Path | Detector) -> Detector:
+    """The detector that a name, a path or a detector stands for.
+
+    Raises:
+        TypeError: none of these.
+        FileNotFoundError: no such .onnx file.
+    """
+    if isinstance(detector, Detector):
+        return detector
+    if not isinstance(detector, (str, Path)):
+        raise TypeError(
+            f"A detector cannot be a {type(detector).__name__}. Give the name or folder of a transformers detector, "
+            "the path of an .onnx file, or a `ModelDetector` or `OnnxDetector`; each worker loads its own."
+        )
+    return OnnxDetector(detector) if str(detector).endswith(".onnx") else ModelDetector(str(detector))
+
+
+BACKGROUND_FIRST = (1601, 1595)
+"""Numbers of columns of bottom-up attention and VinVL: "no object", then 1,600 or 1,594 classes."""
+Background = int | Literal["auto"] | None
+
+
+def as_detections(scores: Any, confidence: np.ndarray | None, background: Background, what: str) -> Detections:
+    """Class probabilities of the boxes of one picture, "no object" set apart.
+
+    Args:
+        scores: probabilities, (boxes, columns).
+        confidence: (boxes,); None for the probability of the likeliest class.
+        background: the column of "no object"; None where there is none; "auto": the first of 1,601 or 1,595 columns.
+        what: what the scores are called in errors.
+
+    Raises:
+        ValueError: not (boxes, columns), not probabilities, or no such column.
+
+    Example:
+        >>> found = as_detections([[0.2, 0.5, 0.3]], None, 0, "scores")
+        >>> found.class_scores.tolist(), found.no_object.tolist(), found.confidence.tolist()
+        ([[0.5, 0.3]], [0.2], [0.5])
+    """
+    try:
+        scores = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} is no table of numbers ({error}): one row per box, one column per class.") from error
+    if scores.size == 0:
+        return Detections(np.zeros((0, 1)), np.zeros(0), np.zeros(0))
+    if scores.ndim != 2:
+        raise ValueError(f"{what} has the shape {scores.shape}: one row per box and one column per class are needed.")
+    if not (np.isfinite(scores).all() and scores.min() >= 0 and scores.max() <= 1.001):
+        raise ValueError(
+            f"{what} has numbers from {scores.min():g} to {scores.max():g}, which are no probabilities. Apply a "
+            "softmax to logits first."
+        )
+    columns = scores.shape[1]
+    if background == "auto":
+        background = 0 if columns in BACKGROUND_FIRST else None
+    no_object = None
+    if background is not None:
+        if not -columns <= background < columns or columns < 2:
+            raise ValueError(
+                f'{what} has {columns} columns and `background` is {background}. It is the column of "no object", or '
+                "None where each column is a class."
+            )
+        no_object = scores[:, background]
+        scores = np.delete(scores, background, axis=1)
+    return Detections(scores, scores.max(axis=1) if confidence is None else np.asarray(confidence), no_object)
+
+
+def read_classifier(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """The linear layer from features to classes that belongs to a detector.
+
+    Args:
+        path: an .npz with `weight` (classes, dims) and `bias` (classes,).
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: one is missing, or their sizes do not fit.
+    """
+    with np.load(path) as content:
+        if not {"weight", "bias"} <= set(content):
+            raise ValueError(
+                f"{path} holds {sorted(content)}. The classifier of a detector is `weight` (classes, dims) and `bias` "
+                "(classes,)."
+            )
+        weight, bias = content["weight"].astype(np.float64), content["bias"].astype(np.float64)
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"{path} has `weight` of shape {weight.shape} and `bias` of {bias.shape}. They are (classes, dims) and "
+            "(classes,)."
+        )
+    return weight, bias
+
+
+def class_scores_of(regions: Regions, classifier: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+    """The class probabilities of regions, or those that a classifier gives their features.
+
+    Shapes:
+        returns (regions, classes).
+
+    Raises:
+        ValueError: there are neither class probabilities, nor features with a classifier that fits them.
+    """
+    if len(regions) == 0:
+        return np.zeros((0, 1))
+    if classifier is None:
+        if regions.class_scores is None:
+            raise ValueError(
+                f"The regions of image {regions.image_id!r} have no class probabilities, and how spread these are is "
+                "the score. Bottom-up attention's published tables hold features only: pass `classifier=`, the "
+                "detector's last layer, or write a table with `cls_prob`."
+            )
+        return regions.class_scores
+    weight, bias = classifier
+    if regions.features is None or regions.features.shape[1] != weight.shape[1]:
+        found = "no features" if regions.features is None else f"features of {regions.features.shape[1]} numbers"
+        raise ValueError(
+            f"The regions of image {regions.image_id!r} have {found}, and the classifier takes {weight.shape[1]}. It "
+            "must be the last layer of the detector that made them."
+        )
+    return softmax(regions.features @ weight.T + bias)

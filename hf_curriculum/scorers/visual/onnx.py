@@ -1,0 +1,255 @@
+"""A detector in an ONNX file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import public_state
+from hf_curriculum.scorers.visual.detectors import Detections, Detector, keep_distinct, softmax
+
+
+class OnnxDetector(Detector):
+    """A detector in an ONNX file, run by onnxruntime one picture at a time.
+
+    Pictures are resized to the model's input without keeping their proportions, and scaled to 0...1. Boxes that
+    overlap a surer one are left out, because the cells around one object would otherwise count it many times.
+
+    Args:
+        path: the file.
+        head: what reads the model's outputs: a `GridHead` (the default, FastestDet's), a `RowHead`, or a picklable
+            function of one's own `(outputs: list[np.ndarray]) -> Detections`.
+        size: height and width of the input in pixels; needed where the model leaves them open.
+        colours: the order of the channels, "bgr" (FastestDet, models trained with OpenCV) or "rgb".
+        mean: of the three channels, subtracted after scaling.
+        std: of the three channels, divided by.
+        overlap: intersection over union above which the less confident of two boxes goes; None keeps all.
+        min_confidence: boxes below are left out. None by default: bottom-up attention, too, gives each picture at
+            least ten boxes, however unsure. A threshold makes scores grow with the number of objects instead.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ImportError: onnxruntime is missing, when the model is loaded.
+        ValueError: an option out of range; or the input's size is open and `size` is not given, or is another.
+    """
+
+    packages = ("onnxruntime", "pillow")
+    backend = "pil"
+
+    def __init__(
+        self,
+        path: str | Path,
+        head: Head | None = None,
+        *,
+        size: tuple[int, int] | None = None,
+        colours: Literal["bgr", "rgb"] = "bgr",
+        mean: Sequence[float] = (0.0, 0.0, 0.0),
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+        overlap: float | None = 0.45,
+        min_confidence: float = 0.0,
+    ) -> None:
+        check_choice("colours", colours, ("bgr", "rgb"))
+        if overlap is not None and not 0 <= overlap <= 1:
+            raise ValueError(f"`overlap` is {overlap}. It is an intersection over union, from 0 to 1, or None.")
+        if len(mean) != 3 or len(std) != 3 or 0 in std:
+            raise ValueError(f"`mean` is {mean} and `std` {std}. Each has three numbers, and no `std` is 0.")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"There is no ONNX detector at {str(path)!r}: no such file. Give the path of one.")
+        self.path, self.model = str(path), Path(path).name
+        self.revision = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+        self.head = GridHead() if head is None else head
+        self.size = None if size is None else tuple(size)
+        self.colours, self.mean, self.std = colours, tuple(mean), tuple(std)
+        self.overlap, self.min_confidence = overlap, min_confidence
+
+    def arguments(self) -> dict[str, Any]:
+        state = public_state(self)
+        del state["path"]  # the name and the digest of the file tell which it is, on any machine
+        if is_dataclass(self.head):
+            state["head"] = {"type": type(self.head).__name__, **asdict(self.head)}
+        else:
+            from datasets.fingerprint import Hasher
+
+            state["head"] = {
+                "function": getattr(self.head, "__qualname__", type(self.head).__qualname__),
+                "digest": Hasher.hash(self.head),
+            }
+        return {"type": type(self).__name__, **state}
+
+    def load(self, device: Any) -> Any:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ImportError(
+                f"The detector {self.model} needs onnxruntime, which is not installed. Run "
+                "`pip install 'hf-curriculum[detection]'`."
+            ) from error
+        import multiprocess
+        import torch
+
+        options = onnxruntime.SessionOptions()
+        worker = multiprocess.parent_process() is not None  # of `map`: the workers share the cores
+        options.intra_op_num_threads = 1 if worker else torch.get_num_threads()
+        available = onnxruntime.get_available_providers()
+        wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        providers = [name for name in (*wanted, "CPUExecutionProvider") if name in available]
+        return onnxruntime.InferenceSession(self.path, options, providers=providers)
+
+    def detect(self, pictures: list[Image.Image], loaded: Any) -> list[Detections | None]:
+        entry = loaded.get_inputs()[0]
+        height, width = self._input_size(entry.shape)
+        return [self._read(loaded.run(None, {entry.name: self._pixels(each, height, width)})) for each in pictures]
+
+    def _input_size(self, shape: list[Any]) -> tuple[int, int]:
+        asked = self.size or (None, None)
+        sides = []
+        for side, own, want in zip(("height", "width"), shape[-2:], asked, strict=True):
+            fixed = own if isinstance(own, int) else None
+            if (fixed or want) is None or (fixed and want and fixed != want):
+                raise ValueError(
+                    f"The input of {self.model} has the shape {shape} and `size` is {self.size}, so its {side} is "
+                    "unknown or contradicted. Pass `size=(height, width)` where the model leaves it open."
+                )
+            sides.append(fixed or want)
+        return sides[0], sides[1]
+
+    def _pixels(self, picture: Image.Image, height: int, width: int) -> np.ndarray:
+        """Shapes: returns float32 (1, 3, height, width)."""
+        values = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
+        if self.colours == "bgr":
+            values = values[:, :, ::-1]
+        values = (values - np.float32(self.mean)) / np.float32(self.std)
+        return np.ascontiguousarray(values.transpose(2, 0, 1))[None]
+
+    def _read(self, outputs: list[np.ndarray]) -> Detections:
+        found = self.head(outputs)
+        rows = np.flatnonzero(np.asarray(found.confidence) >= self.min_confidence)
+        if self.overlap is not None:
+            if found.boxes is None:
+                raise ValueError(
+                    "The head gives no boxes, so it cannot be told which of them overlap. Give them, or pass "
+                    "`overlap=None` for a model that has left out overlapping boxes itself."
+                )
+            rows = rows[keep_distinct(found.boxes[rows], found.confidence[rows], self.overlap, len(rows))]
+        return Detections(*(None if part is None else np.asarray(part)[rows] for part in found))
+
+
+Activation = Literal["none", "sigmoid", "softmax"]
+
+
+def _activated(values: np.ndarray, activation: Activation) -> np.ndarray:
+    """Shapes: (..., classes) -> float64 (..., classes)."""
+    values = np.asarray(values, dtype=np.float64)
+    if activation == "softmax":
+        return softmax(values)
+    return 1 / (1 + np.exp(-values)) if activation == "sigmoid" else values
+
+
+def _single(outputs: list[np.ndarray], who: str, dims: int, shape: str) -> np.ndarray:
+    """The one output of one picture, without the batch's axis."""
+    if len(outputs) != 1 or outputs[0].ndim != dims + 1 or outputs[0].shape[0] != 1:
+        shapes = [output.shape for output in outputs]
+        raise ValueError(
+            f"{who} reads one output of the shape (1, {shape}), and the model gives {shapes}. Use another head, or a "
+            "function `(outputs) -> Detections`."
+        )
+    return outputs[0][0]
+
+
+def _check_columns(who: str, columns: int, first_class: int, found: tuple[int, ...]) -> None:
+    if columns <= first_class:
+        raise ValueError(
+            f"{who} finds no classes: they begin at column {first_class}, and the output {found} has {columns} "
+            "columns. Pass `first_class=`, or look whether boxes and columns are swapped."
+        )
+
+
+@dataclass(frozen=True)
+class GridHead:
+    """One box for every cell of a grid: a single output (1, columns, height, width), as FastestDet's.
+
+    Columns are objectness, the offset of the box's middle from its cell (through tanh, in cells), its width and height
+    (through a sigmoid, as shares of the picture), and the classes.
+
+    Args:
+        objectness: column of objectness.
+        box: the first of the four columns of the box.
+        first_class: the column where the classes begin.
+        activation: what is still to be applied to objectness and classes; FastestDet has applied both.
+
+    Raises:
+        ValueError: unknown `activation`; an output of another shape.
+    """
+
+    objectness: int = 0
+    box: int = 1
+    first_class: int = 5
+    activation: Activation = "none"
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+
+    def __call__(self, outputs: list[np.ndarray]) -> Detections:
+        output = _single(outputs, "GridHead", 3, "columns, height, width")
+        columns, height, width = output.shape
+        _check_columns("GridHead", columns, self.first_class, output.shape)
+        cells = np.asarray(output, dtype=np.float64).reshape(columns, height * width).T  # (cells, columns)
+        classes = _activated(cells[:, self.first_class :], self.activation)
+        objectness = cells[:, self.objectness]
+        if self.activation != "none":
+            objectness = _activated(objectness, "sigmoid")
+        row, column = np.divmod(np.arange(height * width), width)
+        middle = (np.stack([column, row], 1) + np.tanh(cells[:, self.box : self.box + 2])) / [width, height]
+        half = _activated(cells[:, self.box + 2 : self.box + 4], "sigmoid") / 2
+        boxes = np.concatenate([middle - half, middle + half], axis=1)  # (cells, 4), shares of the sides
+        return Detections(classes, objectness * classes.max(axis=1), boxes=boxes)
+
+
+@dataclass(frozen=True)
+class RowHead:
+    """One box per row: a single output (1, boxes, columns), as of the YOLO family.
+
+    Columns are the box's middle x and y, width and height, objectness (or none), and the classes.
+
+    Args:
+        objectness: column of objectness; None where there is none (YOLOv8), so that the best class is the confidence.
+        first_class: the column where the classes begin; left out, the one after the box and objectness.
+        activation: what is still to be applied to objectness and classes.
+        transposed: the output is (1, columns, boxes), as YOLOv8's.
+
+    Raises:
+        ValueError: unknown `activation`; an output of another shape.
+    """
+
+    objectness: int | None = 4
+    first_class: int | None = None
+    activation: Activation = "none"
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+
+    def __call__(self, outputs: list[np.ndarray]) -> Detections:
+        rows = _single(outputs, "RowHead", 2, "boxes, columns")
+        rows = np.asarray(rows.T if self.transposed else rows, dtype=np.float64)  # (boxes, columns)
+        first_class = self.first_class
+        if first_class is None:
+            first_class = 4 if self.objectness is None else 5
+        _check_columns("RowHead", rows.shape[1], first_class, rows.shape)
+        classes = _activated(rows[:, first_class:], self.activation)
+        confidence = classes.max(axis=1)
+        if self.objectness is not None:
+            objectness = rows[:, self.objectness]
+            confidence = confidence * (objectness if self.activation == "none" else _activated(objectness, "sigmoid"))
+        middle, half = rows[:, :2], rows[:, 2:4] / 2
+        return Detections(classes, confidence, boxes=np.concatenate([middle - half, middle + half], axis=1))
+
+
+Head = Callable[[list[np.ndarray]], Detections]

@@ -1,0 +1,240 @@
+"""How many regions of a picture may be objects, and how large they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.visual.images import PictureOpener, distinct_pictures
+
+_NOTHING = (np.nan, np.nan)
+
+
+class RegionProposals(Scorer):
+    """The number of region proposals of a picture, and the mean share of it that one covers.
+
+    Proposals are found by selective search (`mode`), or read from a file (`source`), in which case no picture is
+    looked at. Both columns are written. As selective search returns its boxes in a random order, the cap bounds its
+    count alone, and the area is the mean over all of them; of a file the first `max_proposals` count for both.
+
+    Args:
+        mode: of selective search, "fast" or "quality" (three times the boxes and the time; Cap2Det's).
+        min_size: shortest side of a box, in pixels: of the picture as it was searched, or of the picture that `source`
+            speaks of, whose size must then be known; 0 takes every box.
+        max_proposals: the count goes no further; None for no cap. Ties at the cap are likely: photographs have more.
+        source: a file of proposals (see `open_regions`), or one opened.
+        max_side: a picture with a longer side is scaled down to it before the search; None searches any picture as it
+            is, which takes minutes for one of many megapixels.
+        max_aspect: pictures more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
+        column: where the pictures are.
+        id_column: where the ids are by which `source` knows the pictures.
+        size_columns: columns with the picture's width and height in pixels, for a `source` that does not tell them.
+        name: the column of the number.
+        area_name: the column of the mean area.
+        easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
+
+    Shapes:
+        float32 (rows,) each: a count, and a share in [0, 1]. A picture without proposals has 0 and NaN; one that is
+        missing or cannot be decoded, or an id that `source` does not have, NaN and NaN.
+
+    Raises:
+        ValueError: an option out of range, or boxes in pixels of a picture whose size nobody tells.
+        FileNotFoundError: no such `source`.
+        ImportError: OpenCV with its contributed modules (for selective search), h5py or SciPy is missing.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), §3, scores 3 and 4: average size and number of proposals; 20 pixels, 500
+    proposals and the squeeze by Ye et al. 2019 (Cap2Det), released code. `max_side` is ours.
+
+    Example:
+        >>> from PIL import Image
+        >>> scores = RegionProposals()({"image": [Image.new("RGB", (40, 40)), None]})  # one box: all of it
+        >>> scores["region_count"].tolist(), scores["region_area"].tolist()
+        ([1.0, nan], [1.0, nan])
+    """
+
+    packages = ("opencv-contrib-python-headless", "pillow")
+    easy = "high"
+
+    def __init__(
+        self,
+        mode: Literal["fast", "quality"] = "fast",
+        min_size: int = 20,
+        max_proposals: int | None = 500,
+        source: str | Path | RegionSource | None = None,
+        *,
+        max_side: int | None = 1000,
+        max_aspect: float | None = None,
+        column: str = IMAGE,
+        id_column: str = IMAGE_ID,
+        size_columns: tuple[str, str] | None = None,
+        name: str = "region_count",
+        area_name: str = "region_area",
+        easy: Literal["low", "high"] = "high",
+    ) -> None:
+        check_choice("mode", mode, ("fast", "quality"))
+        check_choice("easy", easy, ("low", "high"))
+        for option, value, least in (
+            ("min_size", min_size, 0),
+            ("max_proposals", max_proposals, 1),
+            ("max_side", max_side, 1),
+            ("max_aspect", max_aspect, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"`{option}` is {value}. It is at least {least}.")
+        self.mode, self.min_size, self.max_proposals = mode, min_size, max_proposals
+        self.max_side, self.max_aspect, self.column, self.id_column = max_side, max_aspect, column, id_column
+        self.size_columns = None if size_columns is None else tuple(size_columns)
+        self.name, self.area_name, self.easy = name, area_name, easy
+        self.source = open_regions(source) if isinstance(source, (str, Path)) else source
+        if self.source is None:
+            self.columns, self.undecoded, self.group_by, self.backend = (column,), (column,), IMAGE_ID, "opencv"
+        else:
+            self.columns, self.packages = (id_column, *(self.size_columns or ())), self.source.packages
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        return {self.name: self.easy, self.area_name: self.easy}
+
+    def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
+        found = self._search(batch) if self.source is None else self._look_up(batch)  # (rows, 2)
+        return {self.name: found[:, 0], self.area_name: found[:, 1]}
+
+    def _search(self, batch: dict[str, list]) -> np.ndarray:
+        found = np.full((len(batch[self.column]), 2), np.nan)
+        opener = PictureOpener()
+        for picture, rows in distinct_pictures(batch, self.column, np.ones(len(found), bool)):
+            opened = opener(picture)
+            if opened is not None:
+                boxes, size = selective_search(opened, self.mode, self.max_side, self.max_aspect)
+                boxes = boxes[_short_sides(boxes) >= self.min_size]
+                shares = np.prod((boxes[:, 2:] - boxes[:, :2]) / np.float32(size), axis=1)
+                found[rows] = min(len(boxes), self.max_proposals or len(boxes)), _mean(shares)
+        opener.report(self)
+        return found
+
+    def _look_up(self, batch: dict[str, list]) -> np.ndarray:
+        ids = batch[self.id_column]
+        sizes = [(None, None)] * len(ids)
+        if self.size_columns is not None:
+            sizes = list(zip(*(batch[column] for column in self.size_columns), strict=True))
+        known: dict[Any, tuple[float, float]] = {}
+        for key in zip(ids, sizes, strict=True):
+            if key not in known:
+                there = key[0] is not None and key[0] in self.source
+                known[key] = self._measure(self.source[key[0]], *key[1]) if there else _NOTHING
+        return np.array([known[key] for key in zip(ids, sizes, strict=True)], dtype=np.float64).reshape(-1, 2)
+
+    def _measure(self, regions: Regions, width: float | None, height: float | None) -> tuple[float, float]:
+        if len(regions) == 0:
+            return 0.0, np.nan
+        shares = regions.area_shares(width, height)
+        if self.min_size:
+            shares = shares[_short_sides(regions.pixel_boxes(width, height)) >= self.min_size]
+        shares = shares[: self.max_proposals]
+        return float(len(shares)), _mean(shares)
+
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        arguments["source"] = None if self.source is None else self.source.arguments()
+        return arguments
+
+
+def _short_sides(boxes: np.ndarray) -> np.ndarray:
+    """Shapes: (boxes, 4) -> (boxes,)."""
+    return np.min(boxes[:, 2:] - boxes[:, :2], axis=1, initial=np.inf)
+
+
+def _mean(shares: np.ndarray) -> float:
+    return float(np.mean(shares, dtype=np.float64)) if len(shares) else float("nan")
+
+
+def require_opencv() -> Any:
+    """OpenCV with its contributed modules, on one thread; or an error that says how to get it.
+
+    Raises:
+        ImportError: OpenCV is missing, or was installed without `ximgproc`.
+    """
+    remedy = (
+        "Run `pip install 'hf-curriculum[detection]'`; another OpenCV wheel (opencv-python, opencv-python-headless) "
+        "hides the contributed modules and must be uninstalled first."
+    )
+    try:
+        import cv2
+    except ImportError as error:
+        raise ImportError(f"Selective search needs OpenCV, which is not installed. {remedy}") from error
+    try:
+        import cv2.ximgproc.segmentation
+    except ImportError as error:
+        raise ImportError(
+            f"Selective search is in OpenCV's contributed modules, and OpenCV {cv2.__version__} is installed without "
+            f"them. {remedy}"
+        ) from error
+    cv2.setNumThreads(1)  # processes are what runs in parallel; threads of each would fight over the cores
+    return cv2
+
+
+def searched_size(size: tuple[int, int], max_side: int | None, max_aspect: float | None) -> tuple[int, int]:
+    """Width and height at which a picture is searched.
+
+    Args:
+        size: width and height.
+        max_side: the longer side is scaled down to it.
+        max_aspect: the shorter side is then stretched, so that the longer one is at most so many times as long.
+
+    Example:
+        >>> searched_size((2000, 500), 1000, None), searched_size((1000, 250), None, 2.2)
+        ((1000, 250), (1000, 454))
+    """
+    width, height = size
+    scale = 1.0 if max_side is None else min(1.0, max_side / max(size))
+    width, height = max(1, round(width * scale)), max(1, round(height * scale))
+    if max_aspect is not None and width >= max_aspect * height:
+        height = int(width / max_aspect)
+    elif max_aspect is not None and height >= max_aspect * width:
+        width = int(height / max_aspect)
+    return width, height
+
+
+def selective_search(
+    picture: Image.Image,
+    mode: Literal["fast", "quality"] = "fast",
+    max_side: int | None = None,
+    max_aspect: float | None = None,
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Boxes around what may be objects, by OpenCV on channels in its order (BGR).
+
+    Their order is random, and no seed reaches it: treat them as a set.
+
+    Args:
+        picture: RGB.
+        mode: "quality" finds about three times as many as "fast", in three times the time.
+        max_side, max_aspect: see `searched_size`.
+
+    Returns:
+        Left, top, right, bottom in pixels of the picture as it was searched, float32 (boxes, 4), sorted; and its width
+        and height.
+
+    Raises:
+        ImportError: OpenCV with its contributed modules is missing.
+    """
+    cv2 = require_opencv()
+    size = searched_size(picture.size, max_side, max_aspect)
+    if size != picture.size:
+        picture = picture.resize(size, Image.Resampling.BILINEAR)
+    search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    search.setBaseImage(np.ascontiguousarray(np.asarray(picture)[:, :, ::-1]))
+    if mode == "fast":
+        search.switchToSelectiveSearchFast()
+    else:
+        search.switchToSelectiveSearchQuality()
+    found = np.asarray(search.process(), dtype=np.float32).reshape(-1, 4)  # left, top, width, height
+    boxes = np.unique(np.concatenate([found[:, :2], found[:, :2] + found[:, 2:]], axis=1), axis=0)
+    return boxes, size

@@ -1,0 +1,200 @@
+"""Control scores: the same numbers, dealt out at random."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum.columns import IMAGE_ID, require_columns
+from hf_curriculum.data.captions import group_codes
+from hf_curriculum.provenance import ScoreProvenance, check_choice, read_column, read_provenance, score_values
+from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.scorers.base import installed_versions
+from hf_curriculum.scoring.score_columns import attach_columns, check_new_columns, report_scores
+
+
+def shuffle_scores(
+    dataset: Dataset | DatasetDict,
+    column: str,
+    *,
+    within: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    group_by: str | None = "auto",
+    easy: Literal["low", "high"] | None = None,
+    overwrite: bool = False,
+) -> Dataset | DatasetDict:
+    """Adds a control for a score: the same scores, dealt out at random, so that they say nothing about their examples.
+
+    The new column holds the same scores equally often. So buckets have exactly the sizes they have for the score,
+    whether cut by rank or by value, and a curriculum over it differs in nothing but which example is called easy.
+
+    With `within`, scores change hands only among rows that share a value of that column. Matched for caption length,
+    say, the control keeps whatever of the score's effect is an effect of length, and destroys the rest. Rows whose
+    `within` is missing deal among themselves.
+
+    Rows without a score (NaN) keep none. Where captions of one image share their score, they still share one: images
+    swap scores with images of as many scored captions, which is what keeps the numbers the same. An image with a
+    number of captions that no other has keeps its score.
+
+    Args:
+        dataset: the scored data set, shuffled or filtered as it may be, or splits; each split is dealt by itself.
+        column: the score.
+        within: a column of numbers or strings whose equal values form the groups to deal within.
+        seed: of the deal, which is a function of the seed, the score's name and the order of rows.
+        name: the new column, by default `{column}_random`, or with `within` `{column}_matched`.
+        group_by: rows with equal values of this column share one score; "auto" is `image_id` if the provenance says
+            that the score was aggregated per image, else None.
+        easy: the easy end of the control, by default the score's own.
+        overwrite: replace a column that exists, instead of refusing.
+
+    Returns:
+        The data set with the new column last, its provenance naming the score it was dealt from.
+
+    Raises:
+        TypeError: not a map-style data set or splits of it.
+        ValueError: a column is missing or exists already, nobody knows which end is easy, rows of one group differ in
+            score or in `within`, or no two rows could change scores.
+
+    Example:
+        >>> data = Dataset.from_dict({"noun_count": np.float32([1, 2, 3, 4, 5])})
+        >>> control = shuffle_scores(data, "noun_count")["noun_count_random"][:]
+        >>> sorted(control), control == [1, 2, 3, 4, 5]
+        ([1.0, 2.0, 3.0, 4.0, 5.0], False)
+    """
+    if isinstance(dataset, DatasetDict):
+        options: dict[str, Any] = {"within": within, "seed": seed, "name": name, "group_by": group_by, "easy": easy}
+        options["overwrite"] = overwrite
+        return DatasetDict({split: shuffle_scores(part, column, **options) for split, part in dataset.items()})
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"`shuffle_scores` was given a {type(dataset).__name__}. All scores must be known to be dealt out: give a "
+            "map-style `Dataset` or a `DatasetDict`."
+        )
+    name = name or f"{column}_{'random' if within is None else 'matched'}"
+    check_new_columns(dataset.column_names, [name], overwrite)
+    scores = score_values(dataset, column)
+    before = read_provenance(dataset).get(column)
+    if group_by == "auto":
+        group_by = IMAGE_ID if before is not None and before.per_image is not None else None
+    scored = np.flatnonzero(~np.isnan(scores))
+    groups = _groups(dataset, group_by, scored)
+    strata = _codes(dataset, within, scored)
+    values = scores.copy()
+    values[scored] = _dealt(scores[scored], groups, strata, _key(seed, column), column, within)
+    made = _provenance(column, name, before, easy, {"within": within, "seed": seed, "group_by": group_by})
+    report_scores(dataset, {name: values}, {name: made})
+    return attach_columns(dataset, {name: values}, {name: made})
+
+
+def _key(seed: int, column: str) -> int:
+    return mix64(seed, int.from_bytes(hashlib.blake2b(column.encode(), digest_size=8).digest(), "big"))
+
+
+def _groups(dataset: Dataset, group_by: str | None, scored: np.ndarray) -> np.ndarray:
+    """The group of each scored row, numbered by first appearance: int64 (scored rows,)."""
+    if group_by is None:
+        return np.arange(len(scored))
+    require_columns(
+        dataset.column_names,
+        [group_by],
+        reader="Rows with equal values of it share one score, and must go on sharing one.",
+        remedy="Name the column with `group_by=`, or pass `group_by=None` to deal row by row.",
+    )
+    return np.unique(group_codes(read_column(dataset, group_by), group_by)[scored], return_inverse=True)[1]
+
+
+def _codes(dataset: Dataset, within: str | None, scored: np.ndarray) -> np.ndarray:
+    """Equal numbers for equal values of `within`, missing ones equal too: int64 (scored rows,)."""
+    if within is None:
+        return np.zeros(len(scored), np.int64)
+    require_columns(
+        dataset.column_names,
+        [within],
+        reader="Scores are dealt out among rows that share its value.",
+        remedy="Add it first, for example `add_scores(dataset, CaptionLength())` for `caption_length`.",
+    )
+    values = read_column(dataset, within).take(pa.array(scored))
+    if pa.types.is_floating(values.type):  # Arrow would keep NaN and null apart
+        return np.unique(values.to_numpy(zero_copy_only=False), return_inverse=True)[1]
+    return values.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _dealt(
+    scores: np.ndarray, groups: np.ndarray, strata: np.ndarray, key: int, column: str, within: str | None
+) -> np.ndarray:
+    """Scores of the same rows after the deal.
+
+    Args:
+        scores: float32 (rows,), none NaN.
+        groups: int64 (rows,), rows that share a score.
+        strata: int64 (rows,), rows that may change scores.
+        key: of the deal.
+        column: the score's name, for errors.
+        within: what made the strata, for errors.
+    """
+    if len(scores) == 0:
+        raise ValueError(f"No row has a `{column}`, so there is nothing to deal out. Score the data first.")
+    _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
+    values = scores[first]  # (groups,)
+    _check_shared(scores, values[groups], column, "one score per group cannot be dealt out")
+    _check_shared(strata, strata[first][groups], within, "a group has no value of it to be matched by")
+    kinds = np.unique(strata[first] * (sizes.max() + 1) + sizes, return_inverse=True)[1]  # (groups,)
+    targets = np.argsort(kinds, kind="stable")
+    _check_that_something_moves(values[targets], kinds[targets], column, within)
+    sources = np.lexsort((hash64(np.arange(len(values)), key), kinds))  # the same kinds, each in a random order
+    dealt = np.empty_like(values)
+    dealt[targets] = values[sources]
+    return dealt[groups]
+
+
+def _check_shared(found: np.ndarray, shared: np.ndarray, what: str | None, why: str) -> None:
+    """Raises unless every row has the value of its group's first row; shapes (rows,) each."""
+    different = int((found != shared).sum())
+    if different:
+        raise ValueError(
+            f"Rows of one group differ in `{what}` ({different} of {len(found)} from their group's first): {why}. "
+            "Make it one value per group (`add_scores(..., per_image=)`), or deal row by row (`group_by=None`)."
+        )
+
+
+def _check_that_something_moves(values: np.ndarray, kinds: np.ndarray, column: str, within: str | None) -> None:
+    """Raises unless two neighbours (sorted by kind) share a kind and differ in value."""
+    if np.any((kinds[1:] == kinds[:-1]) & (values[1:] != values[:-1])):
+        return
+    among = f" with the same `{within}`" if within is not None else ""
+    remedy = "Match by a coarser column." if within is not None else "It tells no example from another."
+    raise ValueError(
+        f"No two scores{among} that could change places differ in `{column}`: {len(values)} scores fall into "
+        f"{len(np.unique(kinds))} groups to deal within, so the control would equal the score. {remedy}"
+    )
+
+
+def _provenance(
+    column: str, name: str, before: ScoreProvenance | None, easy: str | None, deal: dict[str, Any]
+) -> ScoreProvenance:
+    from hf_curriculum.names import SCORERS  # imported late: that package imports this file
+
+    check_choice("easy", easy, ("low", "high", None))
+    if easy is None and before is None and column not in SCORERS:
+        raise ValueError(
+            f"Which end of `{column}` is easy is not recorded with the data, and no scorer writes that column. Its "
+            'control needs to know too. Pass `easy="low"` or `easy="high"`.'
+        )
+    if before is None:
+        before = ScoreProvenance(column, "unknown", easy=easy or SCORERS[column].easy)
+    arguments = {"dealt_from": column, "scorer": before.scorer, "arguments": before.arguments, **deal}
+    versions = {**before.versions, **installed_versions(("hf-curriculum",))}
+    return replace(
+        before,
+        column=name,
+        scorer="shuffle_scores",
+        arguments=arguments,
+        versions=versions,
+        easy=easy or before.easy,
+    )

@@ -1,0 +1,210 @@
+"""`buckets.json`: what is in each bucket, which shards hold it, and how it was cut."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Features
+
+from hf_curriculum.planning.buckets import Cut
+from hf_curriculum.planning.ranking import Easy
+
+FILE_NAME = "buckets.json"
+"""The index that `save_bucketed` writes beside the buckets."""
+
+ShardFormat = Literal["parquet", "webdataset"]
+
+_FORMAT = 1
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a bucket.
+
+    Args:
+        file: its path, from the data set's folder.
+        rows: examples in it.
+        bytes: its size.
+        digest: BLAKE2b of its content, 16 bytes as hexadecimal digits.
+    """
+
+    file: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class StoredBucket:
+    """One bucket on disk.
+
+    Args:
+        rows: examples in it; 0 where one score spans more than a bucket.
+        lowest: the lowest finite score in it, None if there is none.
+        highest: the highest.
+        shards: its files; each holds a random part of the bucket in random order.
+    """
+
+    rows: int
+    lowest: float | None
+    highest: float | None
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class BucketIndex:
+    """What `save_bucketed` wrote.
+
+    Args:
+        score_column: the score that the buckets were cut by.
+        easy: which end of it is easy.
+        cut: by rank or by value.
+        thresholds: the score at each inner cut, easiest first, see `Buckets`; None where a cut by rank lies among rows
+            without a score.
+        num_scored: examples with a score.
+        num_unscored: rows without one, in the last bucket, or dropped.
+        unscored: what was done with them.
+        seed: key of the order within the buckets.
+        format: of the shards.
+        features: the columns and their types, provenance included, as `Features.to_dict` gives them.
+        buckets: easiest first.
+
+    Example:
+        >>> index = BucketIndex.read("flickr30k-buckets")
+        >>> index.sizes
+        (7945, 7945, 7945, 7946)
+    """
+
+    score_column: str
+    easy: Easy
+    cut: Cut
+    thresholds: tuple[float | None, ...]
+    num_scored: int
+    num_unscored: int
+    unscored: str
+    seed: int
+    format: ShardFormat
+    features: dict[str, Any]
+    buckets: tuple[StoredBucket, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Examples per bucket."""
+        return tuple(bucket.rows for bucket in self.buckets)
+
+    @property
+    def num_rows(self) -> int:
+        """Examples in all buckets."""
+        return sum(self.sizes)
+
+    @property
+    def digest(self) -> str:
+        """Stands for the whole content: another score, cut, order or picture gives another one."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def typed_features(self) -> Features:
+        """The columns and their types."""
+        return Features.from_dict(self.features)
+
+    def write(self, folder: Path) -> None:
+        """Writes `buckets.json`."""
+        content = {"format_version": _FORMAT, "digest": self.digest, **asdict(self)}
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: str | Path) -> BucketIndex:
+        """Reads `buckets.json` of a folder, and makes sure that its shards are there in their sizes.
+
+        Args:
+            path: the folder.
+
+        Raises:
+            FileNotFoundError: there is no index, or a shard is missing.
+            ValueError: the index is of another version or was changed, or a shard has another size.
+        """
+        file = Path(path) / FILE_NAME
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
+                "the folder, or `snapshot_download` of its repository, has to hold it."
+            )
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
+            raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
+        told = content.pop("digest", None)
+        index = cls(
+            **{
+                **content,
+                "thresholds": tuple(content["thresholds"]),
+                "buckets": tuple(
+                    StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
+                    for bucket in content["buckets"]
+                ),
+            }
+        )
+        if told != index.digest:
+            raise ValueError(
+                f"{file} was changed after it was written: its digest is {told}, its content gives {index.digest}. "
+                "Positions in the stream would point at other rows. Run `save_bucketed` again."
+            )
+        for bucket in index.buckets:
+            for shard in bucket.shards:
+                _check_size(Path(path), shard)
+        return index
+
+
+def _check_size(folder: Path, shard: Shard) -> None:
+    file = folder / shard.file
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. Copy the whole folder, or "
+            "run `save_bucketed` again."
+        )
+    size = file.stat().st_size
+    if size != shard.bytes:
+        raise ValueError(
+            f"{file} has {size:,} bytes, but {FILE_NAME} says {shard.bytes:,}: it was changed or cut off after "
+            "`save_bucketed` wrote it, and positions in the stream would point at other rows. Copy it again, or run "
+            "`save_bucketed` again."
+        )
+
+
+def verify_bucketed(path: str | Path) -> BucketIndex:
+    """Reads every shard and compares its content with the index: for a copy that came over a network.
+
+    Args:
+        path: the folder that `save_bucketed` wrote.
+
+    Returns:
+        The index.
+
+    Raises:
+        FileNotFoundError: the index or a shard is missing.
+        ValueError: a shard is not what was written.
+    """
+    index = BucketIndex.read(path)
+    for bucket in index.buckets:
+        for shard in bucket.shards:
+            found = file_digest(Path(path) / shard.file)
+            if found != shard.digest:
+                raise ValueError(
+                    f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
+                    f"{found}, not {shard.digest}). Copy it again, or run `save_bucketed` again."
+                )
+    return index
+
+
+def file_digest(file: Path) -> str:
+    """BLAKE2b of a file, read a megabyte at a time."""
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,265 @@
+"""Writing a scored data set as shards, a folder per bucket, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from datasets.features.features import require_storage_embed
+from datasets.table import embed_table_storage
+
+from hf_curriculum.planning.buckets import Cut, cut_buckets
+from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
+from hf_curriculum.provenance import check_choice, read_provenance
+from hf_curriculum.rng import mix64, permute
+from hf_curriculum.scored_data import provenance_markdown, write_provenance
+from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, Shard, ShardFormat, StoredBucket, file_digest
+from hf_curriculum.streaming.shards import check_features, write_parquet, write_tar
+
+_SHARD_ROWS = 10_000
+_CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
+
+
+def save_bucketed(
+    dataset: Dataset,
+    path: str | Path,
+    num_buckets: int,
+    cut: Cut = "rank",
+    *,
+    score_column: str,
+    easy: Easy | None = None,
+    thresholds: Sequence[float] | None = None,
+    unscored: Unscored = "last",
+    format: ShardFormat = "parquet",
+    shard_size: int | None = None,
+    num_shards: int | None = None,
+    seed: int = 0,
+    split: str = "train",
+    overwrite: bool = False,
+) -> BucketIndex:
+    """Writes a scored data set as one folder of shards per bucket, easiest first, for `BucketedStream`.
+
+    Within a bucket rows stand in a random order (keyed by `seed`), so each shard is a random part of its bucket.
+    Pictures are embedded as stored. A card with a configuration per bucket lets `datasets` alone load them:
+    `load_dataset(path, "bucket_0", streaming=True)`. Beside them stand `scores.json` (where the scores came from) and
+    `buckets.json` (the index). The folder appears under its name when it is whole, never before.
+
+    Args:
+        dataset: the scored data set; read a few thousand rows at a time, never as a whole.
+        path: the folder to make.
+        num_buckets: how many.
+        cut: by rank or by value, see `cut_buckets`.
+        score_column: the score.
+        easy: which end of it is easy, in place of what its provenance says.
+        thresholds: the inner cuts as scores, with `cut="value"`.
+        unscored: what to do with rows that have no score, see `rank_scores`.
+        format: `"parquet"`, or `"webdataset"`, tar archives. A bucket without examples is an empty stream in the
+            first, and has no configuration in the second.
+        shard_size: rows per shard at most, 10,000 if neither this nor `num_shards` is given.
+        num_shards: shards per bucket, in place of `shard_size`.
+        seed: key of the order within the buckets.
+        split: name of the split the card gives the rows.
+        overwrite: replace an earlier folder of this function.
+
+    Returns:
+        The index.
+
+    Raises:
+        TypeError: not a `Dataset`.
+        ValueError: an option does not fit, the scores cannot be ordered or cut, or a column does not fit the format.
+        FileExistsError: the folder exists, and `overwrite` is False or the folder is not one of this function's.
+
+    Example:
+        >>> index = save_bucketed(scored, "buckets", 4, score_column="noun_count")
+        >>> stream = BucketedStream("buckets", Phases(4), global_batch_size=32)
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"A {type(dataset).__name__} was given. Buckets are cut over all rows of one split at once: give a "
+            "`datasets.Dataset`, such as `splits['train']`."
+        )
+    check_choice("format", format, ("parquet", "webdataset"))
+    _check_shards(shard_size, num_shards)
+    if format == "webdataset":
+        check_features(dataset.features)
+    target = Path(path).absolute()
+    _refuse_existing(target, overwrite)
+    scores = read_scores(dataset, score_column)
+    easy = resolve_easy(dataset, score_column, easy)
+    ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
+    buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
+    try:
+        folder.chmod(0o755)  # a temporary folder is its owner's alone
+        writer = _Writer(dataset, folder, format, seed)
+        stored = []
+        for number, (start, stop) in enumerate(buckets.slices()):
+            shards = num_shards or -(-(stop - start) // (shard_size or _SHARD_ROWS))
+            stored.append(writer.bucket(number, ranking.order[start:stop], max(1, min(shards, stop - start))))
+            stored[-1] = _with_range(stored[-1], ranking, start, min(stop, ranking.num_scored))
+        index = BucketIndex(
+            score_column=score_column,
+            easy=easy,
+            cut=buckets.cut,
+            thresholds=tuple(float(mark) if np.isfinite(mark) else None for mark in buckets.thresholds),
+            num_scored=ranking.num_scored,
+            num_unscored=ranking.num_unscored,
+            unscored=unscored,
+            seed=seed,
+            format=format,
+            features=dataset.features.to_dict(),
+            buckets=tuple(stored),
+        )
+        if read_provenance(dataset):
+            write_provenance(dataset, folder)
+        (folder / "README.md").write_text(write_card(dataset, index, split), encoding="utf-8")
+        index.write(folder)
+        _put_in_place(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return index
+
+
+def _check_shards(shard_size: int | None, num_shards: int | None) -> None:
+    if shard_size is not None and num_shards is not None:
+        raise ValueError(f"shard_size={shard_size} and num_shards={num_shards} were given; give one of them.")
+    for name, value in (("shard_size", shard_size), ("num_shards", num_shards)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} was given; at least 1 is needed.")
+
+
+def _refuse_existing(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(f"{target} exists. Give another path, or overwrite=True to replace it.")
+    if not (target / FILE_NAME).is_file():
+        raise FileExistsError(
+            f"{target} exists and holds no {FILE_NAME}, so `save_bucketed` did not write it and does not delete it, "
+            "overwrite=True or not. Give another path, or remove it yourself."
+        )
+
+
+def _put_in_place(folder: Path, target: Path) -> None:
+    """Gives the finished folder its name; an earlier one of that name goes only then."""
+    if not target.exists():
+        os.replace(folder, target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
+    os.replace(target, old / target.name)
+    os.replace(folder, target)
+    shutil.rmtree(old)
+
+
+def _with_range(bucket: StoredBucket, ranking: Ranking, start: int, stop: int) -> StoredBucket:
+    if stop <= start:
+        return bucket
+    ends = sorted((ranking.score_at(start), ranking.score_at(stop - 1)))
+    return StoredBucket(bucket.rows, ends[0], ends[1], bucket.shards)
+
+
+class _Writer:
+    """Writes the buckets of one data set."""
+
+    def __init__(self, dataset: Dataset, folder: Path, format: ShardFormat, seed: int) -> None:
+        self.rows = dataset.with_format("arrow")
+        self.folder, self.format, self.seed = folder, format, seed
+        self.schema = dataset.features.arrow_schema
+        # pictures may be large, and are read from their files here
+        self.has_files = any(map(require_storage_embed, dataset.features.values()))
+
+    def bucket(self, number: int, rows: np.ndarray, num_shards: int) -> StoredBucket:
+        """Writes one bucket: the rows of these numbers, in a keyed random order."""
+        size = len(rows)
+        (self.folder / f"bucket_{number}").mkdir()
+        if not size and self.format == "webdataset":
+            return StoredBucket(0, None, None, ())  # an archive without examples has no columns
+        key = mix64(self.seed, number)
+        shards = []
+        for shard in range(num_shards):
+            start, stop = size * shard // num_shards, size * (shard + 1) // num_shards
+            name = f"bucket_{number}/{shard:05d}-of-{num_shards:05d}"
+            tables = self._tables(rows, start, stop, key)
+            if self.format == "parquet":
+                name += ".parquet"
+                write_parquet(tables, self.folder / name, self.schema)
+            else:
+                name += ".tar"
+                write_tar(tables, self.folder / name, f"{number}-{shard:05d}")
+            file = self.folder / name
+            shards.append(Shard(name, stop - start, file.stat().st_size, file_digest(file)))
+        return StoredBucket(size, None, None, tuple(shards))
+
+    def _tables(self, rows: np.ndarray, start: int, stop: int, key: int) -> Iterator[pa.Table]:
+        """Positions `start … stop − 1` of the bucket's random order, a bounded number of rows at a time."""
+        step = _CHUNK_OF_FILES if self.has_files else _CHUNK
+        for first in range(start, stop, step):
+            positions = np.arange(first, min(first + step, stop))
+            table = self.rows[rows[permute(positions, len(rows), key)]]
+            table = table.replace_schema_metadata(self.schema.metadata)
+            yield embed_table_storage(table) if self.has_files else table
+
+
+_ENDINGS = {"parquet": "parquet", "webdataset": "tar"}
+
+
+def configurations(index: BucketIndex, split: str) -> list[dict]:
+    """The `configs:` of the card: one for each bucket that has a file, and `default` over all of them."""
+    ending = _ENDINGS[index.format]
+    named = [(f"bucket_{number}", bucket) for number, bucket in enumerate(index.buckets) if bucket.shards]
+    every = {
+        "config_name": "default",
+        "default": True,
+        "data_files": [{"split": split, "path": [f"{name}/*.{ending}" for name, _ in named]}],
+    }
+    single = [
+        {"config_name": name, "data_files": [{"split": split, "path": f"{name}/*.{ending}"}]} for name, _ in named
+    ]
+    return [every, *single]
+
+
+def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
+    """The text of `README.md`.
+
+    Args:
+        dataset: the scored data set, for its provenance.
+        index: what was written.
+        split: the name of the only split.
+    """
+    import yaml
+
+    head = yaml.safe_dump({"configs": configurations(index, split)}, sort_keys=False, allow_unicode=True)
+    side = "low" if index.easy == "low" else "high"
+    column = "".join(char if char.isalnum() or char in "_-. " else "?" for char in index.score_column)
+    lines = [
+        "---",
+        head.rstrip(),
+        "---",
+        "",
+        "# Examples in buckets of difficulty",
+        "",
+        f"{index.num_rows:,} examples in {len(index.buckets)} buckets by {index.cut} of `{column}` ({side} = easy), "
+        "easiest first. Within a bucket the order is random.",
+        "",
+        "```python",
+        "from datasets import load_dataset",
+        "",
+        f'easiest = load_dataset("path/to/this", "bucket_0", split="{split}", streaming=True)',
+        f'everything = load_dataset("path/to/this", split="{split}", streaming=True)',
+        "```",
+        "",
+        "| bucket | examples | lowest score | highest score | shards |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for number, bucket in enumerate(index.buckets):
+        ends = ["–" if mark is None else f"{mark:.4g}" for mark in (bucket.lowest, bucket.highest)]
+        lines.append(f"| {number} | {bucket.rows:,} | {ends[0]} | {ends[1]} | {len(bucket.shards)} |")
+    text = "\n".join(lines) + "\n"
+    return f"{text}\n{provenance_markdown(dataset)}" if read_provenance(dataset) else text

@@ -1,0 +1,243 @@
+"""WebDataset shards: tar archives with a picture, a text and a JSON file for each example."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tarfile
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import ClassLabel, Features, Image, LargeList, List, Value
+
+from hf_curriculum.columns import CAPTION, IMAGE
+
+TEXT, JSON = "txt", "json"
+_JPEG, _PNG = "jpg", "png"
+_PLAIN = ("bool", "int", "uint", "float", "string", "large_string")
+
+
+def check_features(features: Features) -> None:
+    """Refuses columns that the picture, the text and the JSON file of an example cannot hold.
+
+    Raises:
+        ValueError: there is such a column.
+    """
+    for name, feature in features.items():
+        if name == IMAGE:
+            fits = isinstance(feature, Image)
+        elif name == CAPTION:
+            fits = isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+        else:
+            fits = _fits_json(feature)
+        if not fits:
+            raise ValueError(
+                f"`{name}` is {feature}, which a WebDataset shard cannot hold: each example is a picture (`{IMAGE}`), "
+                f"a text (`{CAPTION}`) and JSON. Remove the column, or write format='parquet'."
+            )
+
+
+def _fits_json(feature: Any) -> bool:
+    if isinstance(feature, Value):
+        return feature.dtype.startswith(_PLAIN)
+    if isinstance(feature, (List, LargeList)):
+        return _fits_json(feature.feature)
+    if isinstance(feature, dict):
+        return all(map(_fits_json, feature.values()))
+    return isinstance(feature, ClassLabel)
+
+
+def write_tar(tables: Iterable[pa.Table], file: Path, prefix: str) -> None:
+    """Writes tables one after the other into one archive.
+
+    A file of the picture has the ending of its first picture (`jpg`, else `png`), because an archive whose examples
+    have different endings cannot be loaded as one table; the content stays as it is. A NaN is `null` in JSON.
+
+    Args:
+        tables: with pictures as bytes.
+        file: where to write.
+        prefix: of the examples' keys, without a dot.
+
+    Raises:
+        ValueError: an example has no picture or no caption.
+    """
+    number, ending = 0, None
+    with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for table in tables:
+            for row in table.to_pylist():
+                key = f"{prefix}-{number:06d}"
+                if IMAGE in row:
+                    content = (row.pop(IMAGE) or {}).get("bytes")
+                    _require(content, IMAGE, key)
+                    ending = ending or (_JPEG if content.startswith(b"\xff\xd8") else _PNG)
+                    _add(archive, f"{key}.{ending}", content)
+                if CAPTION in row:
+                    _require(row[CAPTION], CAPTION, key)
+                    _add(archive, f"{key}.{TEXT}", row.pop(CAPTION).encode())
+                _add(archive, f"{key}.{JSON}", json.dumps(_finite(row), ensure_ascii=False).encode())
+                number += 1
+
+
+def _require(value: object, column: str, key: str) -> None:
+    if value is None:
+        raise ValueError(
+            f"`{column}` of the example {key} is null. In a WebDataset shard every example has the same files. Remove "
+            "such rows first (`dataset.filter`), or write format='parquet'."
+        )
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list) else value
+
+
+class TarShard:
+    """An open shard.
+
+    Args:
+        file: the shard.
+        columns: which to read, in this order.
+        features: of all columns.
+    """
+
+    def __init__(self, file: Path, columns: Sequence[str], features: Features) -> None:
+        self._layout = _layout(str(file), file.stat().st_mtime_ns)
+        self._content = file.open("rb")
+        self._columns = list(columns)
+        self._floats = {
+            name
+            for name, feature in features.items()
+            if isinstance(feature, Value) and feature.dtype.startswith("float")
+        }
+        self.groups_read = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Examples in the file."""
+        return len(self._layout)
+
+    def read(self, start: int, stop: int) -> list[list]:
+        """Rows `start … stop − 1` as Python values, a list per column; a float that is null becomes NaN."""
+        out: list[list] = [[] for _ in self._columns]
+        for number in range(start, stop):
+            row = self._row(self._layout[number])
+            for values, name in zip(out, self._columns, strict=True):
+                value = row.get(name)
+                values.append(math.nan if value is None and name in self._floats else value)
+        return out
+
+    def _row(self, members: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for name, offset, size in members:
+            ending = name.rpartition(".")[2]
+            if ending not in (TEXT, JSON) and IMAGE not in self._columns:
+                continue
+            self._content.seek(offset)
+            content = self._content.read(size)
+            if ending == JSON:
+                row.update(json.loads(content))
+            elif ending == TEXT:
+                row[CAPTION] = content.decode()
+            else:
+                row[IMAGE] = {"bytes": content, "path": name}
+        return row
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._content.close()
+
+
+@lru_cache(maxsize=64)
+def _layout(file: str, changed: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
+    """(name, first byte, size) of each example's files; `changed` makes a file that was written again another one."""
+    rows: dict[str, list[tuple[str, int, int]]] = {}
+    with tarfile.open(file, "r:") as archive:
+        for member in archive:
+            rows.setdefault(member.name.partition(".")[0], []).append((member.name, member.offset_data, member.size))
+            archive.members = []  # it keeps every header it has seen
+    return tuple(map(tuple, rows.values()))
+
+
+_GROUP_BYTES = 1 << 20
+
+
+def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema) -> None:
+    """Writes tables one after the other into one file, in row groups of about a megabyte.
+
+    Args:
+        tables: of this schema; each is let go before the next is asked for.
+        file: where to write.
+        schema: with the features in its metadata; also what a file without rows holds.
+    """
+    with pq.ParquetWriter(file, schema) as writer:
+        for table in tables:
+            rows = max(1, min(table.num_rows, table.num_rows * _GROUP_BYTES // max(1, table.nbytes)))
+            writer.write_table(table, row_group_size=rows)
+
+
+class ParquetShard:
+    """An open shard. It holds one row group at a time.
+
+    Args:
+        file: the shard.
+        columns: which to read, in this order.
+    """
+
+    def __init__(self, file: Path, columns: Sequence[str]) -> None:
+        self._file = pq.ParquetFile(file)
+        self._columns = list(columns)
+        groups = self._file.metadata
+        self._starts = [0]
+        for number in range(groups.num_row_groups):
+            self._starts.append(self._starts[-1] + groups.row_group(number).num_rows)
+        self._group, self._arrays = -1, []
+        self.groups_read = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Examples in the file."""
+        return self._starts[-1]
+
+    def read(self, start: int, stop: int) -> list[list]:
+        """Rows `start … stop − 1` as Python values, a list per column."""
+        out: list[list] = [[] for _ in self._columns]
+        group = max(self._group, 0)
+        while start < stop:
+            while not self._starts[group] <= start < self._starts[group + 1]:
+                group = group + 1 if start >= self._starts[group] else 0
+            self._load(group)
+            first = self._starts[group]
+            behind = min(stop, self._starts[group + 1])
+            for values, array in zip(out, self._arrays, strict=True):
+                values.extend(array.slice(start - first, behind - start).to_pylist())
+            start = behind
+        return out
+
+    def _load(self, group: int) -> None:
+        if group == self._group:
+            return
+        self._arrays = []  # the last group goes before the next one comes
+        table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        self._arrays = [table.column(name).combine_chunks() for name in self._columns]
+        self._group = group
+        self.groups_read += 1
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._arrays = []
+        self._file.close()

@@ -1,0 +1,7 @@
+"""Several runs: seeds and grids, their statistics and tables."""
+
+from __future__ import annotations
+
+from hf_curriculum.names import exports
+
+__all__, __getattr__, __dir__ = exports(__name__)

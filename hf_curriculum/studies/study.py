@@ -1,0 +1,353 @@
+"""Studies: the same training at several settings and seeds, resumed where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from accelerate import PartialState
+
+from hf_curriculum.training.callbacks import LOSSES, Diverged
+
+logger = logging.getLogger(__name__)
+
+
+RESULT_FILE = "result.json"
+Status = Literal["pending", "running", "finished", "diverged", "crashed"]
+_DONE = ("finished", "diverged")
+
+
+@dataclass
+class StudyRun:
+    """One run of a study.
+
+    Args:
+        arm: the name of its settings.
+        seed: its seed.
+        settings: all of them.
+        key: digest of settings and seed: another setting makes another run.
+        folder: where it writes; `result.json` says what became of it.
+        status: "pending", "running" (or killed while it ran), "finished", "diverged" or "crashed".
+        result: what it returned, as JSON has it.
+        step: the optimizer step at which it was seen to have diverged, if known.
+        error: what went wrong.
+    """
+
+    arm: str
+    seed: int
+    settings: Settings
+    key: str
+    folder: Path
+    status: Status = "pending"
+    result: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    error: str | None = None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What can be averaged: the finite numbers it returned, none if it diverged or crashed."""
+        if self.status != "finished":
+            return {}
+        kinds = (int, float)
+        return {name: value for name, value in self.result.items() if type(value) in kinds and math.isfinite(value)}
+
+    def read(self) -> None:
+        """Takes over what `result.json` says, if it is about this run."""
+        facts = _read(self.folder)
+        if facts is not None and facts["key"] == self.key:
+            for name in ("status", "result", "step", "error"):
+                setattr(self, name, facts[name])
+
+    def write(self) -> None:
+        """Writes `result.json` in one piece: a kill leaves the old file or the new one."""
+        facts = {
+            "key": self.key,
+            "arm": self.arm,
+            "seed": self.seed,
+            "status": self.status,
+            "step": self.step,
+            "error": self.error,
+            "result": self.result,
+            "settings": plain(self.settings),
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / f"{RESULT_FILE}.{os.getpid()}"
+        draft.write_text(json.dumps(facts, indent=1, allow_nan=False), encoding="utf-8")
+        os.replace(draft, self.folder / RESULT_FILE)
+
+
+class Study:
+    """Runs a function for every arm and seed, one folder per run, and goes on where it stopped.
+
+    A finished run is read back from its `result.json`. A run that diverged is done too: it is recorded with its step,
+    and is no number. A run that crashed is recorded with its error, the others go on, and it is tried again the next
+    time, as is one that was killed; its folder is as it was left, so that it may continue from its own checkpoints.
+    Another setting is another run, in another folder. What is not a setting (code, versions, the content of a data
+    file) is not looked at: delete a run's folder to make it again.
+
+    On several processes every process takes part in every run and the main one writes; a crash then ends the study,
+    because the other processes wait for the one that fell.
+
+    Args:
+        run: called with an arm's settings, `seed` and `output_dir` (the run's own folder) beside them; returns numbers
+            by name, and whatever else JSON can hold.
+        arms: name -> settings, as `grid_arms` makes them.
+        seeds: of the runs; seeds change slowest, so that a part of a study is a fair comparison already.
+        output_dir: where the runs' folders go.
+        losses: numbers that mean the run has diverged when they are not finite.
+
+    Attributes:
+        runs: all runs, those not made yet included.
+
+    Raises:
+        ValueError: there is no arm or no seed, a seed occurs twice, or an arm has a setting `seed` or `output_dir`.
+
+    Example:
+        >>> study = Study(train, {"curriculum": {...}, "control": {...}}, seeds=range(3), output_dir="out")
+        >>> _ = study.run()
+        >>> print(summarise(study.runs, ["eval_loss"], control="control").to_markdown())
+    """
+
+    def __init__(
+        self,
+        run: Callable[[dict[str, Any]], Mapping[str, Any]],
+        arms: Mapping[str, Settings],
+        seeds: Iterable[int],
+        output_dir: str | Path,
+        *,
+        losses: Sequence[str] = LOSSES,
+    ) -> None:
+        self.output_dir = Path(output_dir)
+        self._function = run
+        self._losses = tuple(losses)
+        seeds = list(seeds)
+        if not arms or not seeds:
+            raise ValueError(f"A study of {len(arms)} arms and {len(seeds)} seeds has no run. Give at least one each.")
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"The seeds {seeds} hold one twice: it would count as two runs. Give each seed once.")
+        for arm, settings in arms.items():
+            for name in ("seed", "output_dir"):
+                if name in settings:
+                    raise ValueError(f"The arm {arm!r} has a setting `{name}`, which every run gets from the study.")
+        self.runs = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
+        taken: set[Path] = set()
+        for item in self.runs:
+            item.key = settings_key(item.settings, item.seed)
+            item.folder = self._folder(item, taken)
+            taken.add(item.folder)
+            item.read()
+
+    def _folder(self, item: StudyRun, taken: set[Path]) -> Path:
+        """`ARM-seedN`; the run's key behind it where that name is lost in spelling or belongs to other settings."""
+        spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
+        named = self.output_dir / f"{spelt}-seed{item.seed}"
+        facts = _read(named)
+        foreign = facts["key"] != item.key if facts is not None else named.exists()
+        if spelt == item.arm and not foreign and named not in taken:
+            return named
+        return named.with_name(f"{named.name}-{item.key}")
+
+    @property
+    def num_waiting(self) -> int:
+        """Runs that are not done: never made, killed or crashed."""
+        return sum(item.status not in _DONE for item in self.runs)
+
+    def run(self, *, limit: int | None = None) -> list[StudyRun]:
+        """Makes the runs that are not done.
+
+        Args:
+            limit: make at most so many now.
+
+        Returns:
+            All runs.
+        """
+        state = PartialState()
+        state.wait_for_everyone()  # all have read what is done before anything changes
+        waiting = [item for item in self.runs if item.status not in _DONE]
+        if len(waiting) < len(self.runs):
+            logger.info(
+                f"{len(self.runs) - len(waiting)} of {len(self.runs)} runs were made before and are read back; a run "
+                "whose folder is deleted is made again."
+            )
+        for number, item in enumerate(waiting[:limit], start=1):
+            logger.info(f"Run {number} of {len(waiting)}: {item.arm}, seed {item.seed}, in {item.folder}")
+            self._make(item, state)
+        log = logger.warning if any(item.status == "crashed" for item in self.runs) else logger.info
+        log(self.describe())
+        return self.runs
+
+    def _make(self, item: StudyRun, state: PartialState) -> None:
+        item.status, item.result, item.step, item.error = "running", {}, None, None
+        if state.is_main_process:
+            item.write()
+        try:
+            given = {**item.settings, "seed": item.seed, "output_dir": str(item.folder)}
+            result = self._function(given)
+            if not isinstance(result, Mapping):
+                raise TypeError(f"The run returned a {type(result).__name__}; a study needs its numbers by name.")
+            lost = [name for name in self._losses if _is_lost(result.get(name))]
+            result = json.loads(json.dumps(plain(result), allow_nan=False))
+            item.result = result
+            item.status = "finished"
+            if lost:
+                raise Diverged(_first_lost(result, self._losses), f"{lost[0]} is not a finite number")
+        except (Diverged, FloatingPointError) as error:
+            item.status, item.step, item.error = "diverged", getattr(error, "step", None), str(error)
+        except Exception as error:
+            # A run is foreign code, and whatever went wrong in one, the others are still worth making.
+            item.status = "crashed"
+            item.error = "".join(traceback.format_exception(error))
+            if state.num_processes > 1:
+                item.write()
+                raise
+        if state.is_main_process:
+            item.write()
+
+    def describe(self) -> str:
+        """How many runs finished, which diverged and at which step, and which crashed and why."""
+        counts = {status: sum(item.status == status for item in self.runs) for status in (*_DONE, "crashed")}
+        left = len(self.runs) - sum(counts.values())
+        parts = [f"{count} {status}" for status, count in counts.items() if count] + ([f"{left} left"] if left else [])
+        lines = [f"{len(self.runs)} runs: {', '.join(parts)}"]
+        for item in self.runs:
+            if item.status == "diverged":
+                lines.append(f"- {item.arm}, seed {item.seed}: {item.error}")
+            elif item.status == "crashed":
+                reason = (item.error or "").strip().splitlines()[-1]
+                lines.append(f"- {item.arm}, seed {item.seed}: crashed, {reason} (see {item.folder / RESULT_FILE})")
+        if counts["crashed"]:
+            lines.append("Start the study again to try those that crashed once more.")
+        return "\n".join(lines)
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    path = folder / RESULT_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _is_lost(value: Any) -> bool:
+    return value is not None and not math.isfinite(value)
+
+
+def _first_lost(result: Mapping[str, Any], losses: Sequence[str]) -> int | None:
+    """The step of the first entry of a trainer's log that lost a loss; else the run's last step."""
+    for entry in result.get("log") or ():
+        if any(name in entry and entry[name] is None for name in losses):
+            return entry.get("step")
+    return result.get("steps")
+
+
+Settings = Mapping[str, Any]
+
+
+def grid_arms(
+    settings: Settings,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    name: str = "settings",
+    control: Settings | None = None,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Settings spread over a grid, and their controls.
+
+    Args:
+        settings: every setting of a run.
+        grid: field -> the values it takes; all combinations are made, the last field turning fastest.
+        name: of the only arm where there is no grid.
+        control: fields and values that turn an arm into its control, such as `{"curriculum": {"type": "iid"}}`; they
+            hold against the grid too, so a grid over curricula has one control. None makes no controls.
+
+    Returns:
+        arm -> its settings, controls last; and arm -> its control, by names.
+
+    Raises:
+        ValueError: a field of the grid has no values, is none of the settings, or two of its values look alike.
+
+    Example:
+        >>> arms, controls = grid_arms({"lr": 1, "rule": "a"}, {"lr": [1, 2]}, control={"rule": "iid"})
+        >>> list(arms), controls["lr=2"]
+        (['lr=1', 'lr=2', 'control, lr=1', 'control, lr=2'], 'control, lr=2')
+    """
+    grid = dict(grid or {})
+    for setting, values in grid.items():
+        if setting not in settings:
+            raise ValueError(f"The grid names {setting!r}, which is none of the settings: {sorted(settings)}.")
+        if not values:
+            raise ValueError(
+                f"The grid gives {setting!r} no values, so there is nothing to run. Give `{setting}=a,b`."
+            )
+    arms: dict[str, dict[str, Any]] = {}
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    names = [_name(point) or name for point in points]
+    for arm, point in zip(names, points, strict=True):
+        if arm in arms:
+            raise ValueError(f"The grid holds {arm!r} twice. Every arm is trained once: leave one of them out.")
+        arms[arm] = {**settings, **point}
+    controls = {}
+    if control is not None:
+        for arm, point in zip(names, points, strict=True):
+            kept = {field: value for field, value in point.items() if field not in control}
+            controls[arm] = ", ".join(filter(None, ["control", _name(kept)]))
+            arms[controls[arm]] = {**settings, **kept, **control}
+    return arms, controls
+
+
+def _name(point: Settings) -> str:
+    return ", ".join(f"{field}={short(value)}" for field, value in point.items())
+
+
+def short(value: Any) -> str:
+    """A setting in few characters: `phases(num_phases=4, cut=value)` for the curriculum.
+
+    Example:
+        >>> short({"type": "growing", "initial": 0.1}), short(None), short(1e-5)
+        ('growing(initial=0.1)', 'none', '1e-05')
+    """
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{name}={short(item)}" for name, item in value.items() if name != "type")
+        if "type" not in value:
+            return f"{{{rest}}}"
+        return f"{value['type']}({rest})" if rest else str(value["type"])
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(short, value)) + "]"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def settings_key(settings: Settings, seed: int) -> str:
+    """What tells one run from another: a digest of all its settings and its seed, 12 hexadecimal digits.
+
+    Raises:
+        TypeError: a setting is nothing that JSON can hold.
+
+    Example:
+        >>> settings_key({"a": 1, "b": 2}, 0) == settings_key({"b": 2, "a": 1}, 0) != settings_key({"a": 1, "b": 2}, 1)
+        True
+    """
+    try:
+        text = json.dumps({"settings": plain(settings), "seed": seed}, sort_keys=True)
+    except TypeError as error:
+        raise TypeError(
+            f"The settings cannot be written as JSON ({error}), so nobody could tell which run had them. Give "
+            "numbers, texts, lists and mappings."
+        ) from error
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON has it: arrays as lists, tuples as lists, and None for what is NaN or infinite."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch, scalars too
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,324 @@
+"""What came out of a study: means over seeds with intervals, tests against a control, as tables and figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
+from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
+from hf_curriculum.reporting.html import number
+from hf_curriculum.reporting.markdown import one_line
+from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
+from hf_curriculum.studies.study import StudyRun, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from hf_curriculum.reporting.report import Report
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One metric of one arm.
+
+    Args:
+        arm: its name.
+        metric: the number's name.
+        values: seed -> the number, of the runs that finished.
+        mean: over seeds.
+        finished: runs that finished.
+        diverged: runs that diverged: they are in no mean.
+        crashed: runs that crashed: neither.
+        control: the arm it is compared with, if any.
+        test: the comparison, over seeds that finished in both.
+    """
+
+    arm: str
+    metric: str
+    values: Mapping[int, float]
+    mean: Interval
+    finished: int
+    diverged: int
+    crashed: int
+    control: str | None
+    test: PairedTest | None
+
+    @property
+    def note(self) -> str:
+        """How many runs are missing from the mean, and why."""
+        counts = {"diverged": self.diverged, "crashed": self.crashed}
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+    def cells(self) -> dict[str, Any]:
+        """One row of the CSV: plain numbers, None where there is none."""
+        difference = self.test.difference if self.test else None
+        return plain(
+            {
+                "arm": self.arm,
+                "metric": self.metric,
+                "finished": self.finished,
+                "diverged": self.diverged,
+                "crashed": self.crashed,
+                "n": self.mean.n,
+                "mean": self.mean.value,
+                "lower": self.mean.lower,
+                "upper": self.mean.upper,
+                "control": self.control,
+                "pairs": difference.n if difference else None,
+                "difference": difference.value if difference else None,
+                "difference_lower": difference.lower if difference else None,
+                "difference_upper": difference.upper if difference else None,
+                "p_t": self.test.p_t if self.test else None,
+                "p_sign_flip": self.test.p_sign_flip if self.test else None,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A study's summary, made by `summarise`.
+
+    Args:
+        rows: one per metric and arm.
+        runs: the runs they are made of.
+        confidence: of all intervals.
+        kind: of all intervals.
+    """
+
+    rows: tuple[ArmSummary, ...]
+    runs: tuple[StudyRun, ...]
+    confidence: float
+    kind: IntervalKind
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics, in order."""
+        return list(dict.fromkeys(row.metric for row in self.rows))
+
+    @property
+    def note(self) -> str:
+        """What the numbers are, in a sentence or two."""
+        text = f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
+        if any(row.test for row in self.rows):
+            text += (
+                " Difference from the control, paired by seed; p: two-sided, of the paired t test and of the sign-flip"
+                " test, not corrected for several comparisons."
+            )
+        return text
+
+    def header(self) -> list[str]:
+        """The columns of `body`."""
+        return [
+            "arm",
+            "metric",
+            "runs",
+            "mean",
+            "control",
+            "difference",
+            "p (t)",
+            "p (sign flip)",
+            "diverged",
+            "crashed",
+        ]
+
+    def body(self) -> list[list[str]]:
+        """The rows as text."""
+        return [_texts(row) for row in self.rows]
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, its note below."""
+        lines = [self.header(), ["---"] * len(self.header()), *self.body()]
+        shown = [[one_line(cell).replace("|", "\\|") for cell in cells] for cells in lines]
+        table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
+        return f"{table}\n\n{self.note}\n"
+
+    def to_csv(self) -> str:
+        """One line per metric and arm, numbers in full, an empty cell where there is none."""
+        out = io.StringIO()
+        rows = [row.cells() for row in self.rows]
+        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON has it, the runs' numbers included."""
+        runs = [
+            {
+                "arm": run.arm,
+                "seed": run.seed,
+                "key": run.key,
+                "status": run.status,
+                "step": run.step,
+                "numbers": run.numbers,
+            }
+            for run in self.runs
+        ]
+        summary = [
+            {**row.cells(), "values": {str(seed): value for seed, value in row.values.items()}} for row in self.rows
+        ]
+        return {"confidence": self.confidence, "interval": self.kind, "summary": summary, "runs": runs}
+
+    def figure(self, metric: str, **options: Any) -> Figure:
+        """A metric of every arm: seeds as dots, mean and interval.
+
+        Args:
+            metric: which.
+            **options: of `interval_rows`, such as `theme` and `label`.
+
+        Raises:
+            ValueError: no run has a number of this metric.
+        """
+        rows = [row for row in self.rows if row.metric == metric]
+        drawn = [IntervalRow(row.arm, list(row.values.values()), *_ends(row.mean), note=row.note) for row in rows]
+        controls = {row.control for row in rows if row.control}
+        reference = next((row.mean.value for row in rows if {row.arm} == controls), None)
+        return interval_rows(
+            drawn, **{"label": metric, "title": f"{metric} over seeds", "reference": reference, **options}
+        )
+
+    def write(self, folder: str | Path) -> dict[str, Path]:
+        """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric.
+
+        Args:
+            folder: made if it is not there.
+
+        Returns:
+            kind -> file; a metric that no run has gets no figure.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {
+            "md": self.to_markdown(),
+            "csv": self.to_csv(),
+            "json": json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n",
+        }
+        files = {}
+        for ending, text in texts.items():
+            files[ending] = folder / f"study.{ending}"
+            files[ending].write_text(text, encoding="utf-8")
+        for metric in self.drawable():
+            for theme, suffix in ((LIGHT, ""), (DARK, "_dark")):
+                files[f"{metric}{suffix}"] = folder / f"{_file_name(metric)}{suffix}.png"
+                files[f"{metric}{suffix}"].write_bytes(to_png(self.figure(metric, theme=theme)))
+        return files
+
+    def drawable(self) -> list[str]:
+        """The metrics that some run has."""
+        return [metric for metric in self.metrics if any(row.values for row in self.rows if row.metric == metric)]
+
+    def add_to(self, report: Report) -> None:
+        """Puts table and figures into a report."""
+        report.add_table("Study", self.header(), self.body(), note=self.note)
+        for metric in self.drawable():
+            report.add_figure(None, partial(self.figure, metric), "Dots: one per seed.", name=_file_name(metric))
+
+
+def summarise(
+    runs: Sequence[StudyRun],
+    metrics: Sequence[str],
+    *,
+    control: str | Mapping[str, str] | None = None,
+    confidence: float = 0.95,
+    kind: IntervalKind = "t",
+) -> StudyTable:
+    """Averages a study's runs over seeds, arm by arm, and compares each arm with its control.
+
+    Args:
+        runs: of a `Study`.
+        metrics: names of the numbers to average. A run that lacks one, or has no finite value of it, is left out of
+            that mean alone.
+        control: the arm that all others are compared with, or arm -> its control.
+        confidence: of all intervals.
+        kind: `"t"` or `"bootstrap"`, see `mean_interval`.
+
+    Raises:
+        ValueError: there is no run or no metric, a control is no arm, or `kind` or `confidence` is not possible.
+
+    Example:
+        >>> table = summarise(study.runs, ["eval_loss"], control="control")
+        >>> _ = table.write("out")
+    """
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    if not arms or not metrics:
+        raise ValueError(f"{len(arms)} arms and {len(metrics)} metrics make no table. Give at least one of each.")
+    controls = {arm: control for arm in arms if arm != control} if isinstance(control, str) else dict(control or {})
+    unknown = sorted({*controls, *controls.values()} - set(arms))
+    if unknown or (isinstance(control, str) and control not in arms):
+        raise ValueError(f"The control {unknown[0] if unknown else control!r} is not an arm of the study: {arms}.")
+    rows = [_summary(runs, arm, metric, controls.get(arm), confidence, kind) for metric in metrics for arm in arms]
+    return StudyTable(tuple(rows), tuple(runs), confidence, kind)
+
+
+def _summary(
+    runs: Sequence[StudyRun], arm: str, metric: str, control: str | None, confidence: float, kind: IntervalKind
+) -> ArmSummary:
+    own = [run for run in runs if run.arm == arm]
+    values = _values(runs, arm, metric)
+    test = None
+    if control is not None:
+        other = _values(runs, control, metric)
+        both = [seed for seed in values if seed in other]
+        pairs = [values[seed] for seed in both], [other[seed] for seed in both]
+        test = paired_test(*pairs, confidence=confidence, kind=kind)
+    counts = {status: sum(run.status == status for run in own) for status in ("finished", "diverged", "crashed")}
+    mean = mean_interval(list(values.values()), confidence=confidence, kind=kind)
+    return ArmSummary(arm, metric, values, mean, **counts, control=control, test=test)
+
+
+def _file_name(metric: str) -> str:
+    return "study_" + re.sub(r"[^\w.-]+", "_", metric)
+
+
+def _values(runs: Sequence[StudyRun], arm: str, metric: str) -> dict[int, float]:
+    return {run.seed: float(run.numbers[metric]) for run in runs if run.arm == arm and metric in run.numbers}
+
+
+def _ends(interval: Interval) -> tuple[float, float, float]:
+    return interval.value, interval.lower, interval.upper
+
+
+def _texts(row: ArmSummary) -> list[str]:
+    test = row.test
+    return [
+        row.arm,
+        row.metric,
+        str(row.mean.n),
+        interval_text(row.mean),
+        row.control or "–",
+        interval_text(test.difference, signed=True) if test else "–",
+        _p_text(test.p_t) if test else "–",
+        _p_text(test.p_sign_flip) if test else "–",
+        str(row.diverged),
+        str(row.crashed),
+    ]
+
+
+def interval_text(interval: Interval, *, signed: bool = False) -> str:
+    """A value with its interval: `1.234 [1.201, 1.267]`; a dash where there is none.
+
+    Example:
+        >>> interval_text(Interval(0.5, 0.25, 0.75, 3), signed=True)
+        '+0.5 [+0.25, +0.75]'
+    """
+
+    def text(value: float) -> str:
+        return ("+" if signed and value > 0 else "") + number(value, digits=4)
+
+    if interval.n == 0:
+        return "–"
+    if interval.lower != interval.lower:  # one value has no interval
+        return text(interval.value)
+    return f"{text(interval.value)} [{text(interval.lower)}, {text(interval.upper)}]"
+
+
+def _p_text(p: float) -> str:
+    return "–" if p != p else "< 0.0001" if p < 1e-4 else f"{p:.4f}".rstrip("0").rstrip(".")

@@ -1,0 +1,177 @@
+"""What every command keeps to: exit statuses, and what goes to standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from hf_curriculum.cli import app
+
+HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "pyarrow", "pandas"}
+COMMANDS = sorted(typer.main.get_command(app).commands)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A folder of pictures with a CSV of captions, scored."""
+    folder = tmp_path_factory.mktemp("given") / "photos"
+    folder.mkdir()
+    lines = ["file_name,caption"]
+    for number in range(10):
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(folder / f"{number}.png")
+        lines += [f"{number}.png,a dog{' and a cat' * (number % 4)}", f"{number}.png,\x1b[31ma dog"]
+    (folder / "captions.csv").write_text("\n".join(lines))
+    assert result("score", folder, folder.parent / "scored", "--scorer", "caption_length").exit_code == 0
+    return folder.parent / "scored"
+
+
+def result(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_help_and_version_load_nothing_heavy():
+    program = f"""
+import sys
+
+sys.argv[0] = "hf-curriculum"
+from typer.testing import CliRunner
+from hf_curriculum.cli import app
+for words in [["--help"], ["version"], *([name, "--help"] for name in {COMMANDS})]:
+    assert CliRunner().invoke(app, words).exit_code == 0, words
+print(sorted({HEAVY} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_help_names_every_command_in_the_order_of_work():
+    text = " ".join(result("--help").stdout.split())
+    places = [text.index(f"{number}. hf-curriculum {name}") for number, name in enumerate(
+        ("score", "inspect", "plan", "train", "report", "evaluate", "push"), 1
+    )]  # fmt: skip
+    assert places == sorted(places)
+    assert "0 done, 1 the work failed, 2 called in a way that cannot work, 130 interrupted" in text
+
+
+def test_every_command_can_print_json():
+    for name, command in typer.main.get_command(app).commands.items():
+        assert "--json" in {option for parameter in command.params for option in parameter.opts}, name
+
+
+@pytest.mark.slow
+def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
+    from hf_curriculum.hub import push as module
+
+    class Pushed:
+        repo_url, oid = "https://hub/datasets/me/x", "abc"
+
+    monkeypatch.setattr(module, "push_scored", lambda *given, **options: Pushed)
+    run = tmp_path / "run"
+    commands = [
+        ("version",),
+        ("score", scored.parent / "photos", tmp_path / "again", "--scorer", "caption_length"),
+        ("inspect", scored, "--html", tmp_path / "page"),
+        ("plan", scored, "phases", "--figure", tmp_path / "plan.svg"),
+        ("train", scored, run, "--batch-size", "8", "--image-size", "32", "--validation", "0.2"),
+        ("report", run, "--dataset", scored),
+        ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
+        ("push", scored, "me/x"),
+    ]
+    assert sorted(words[0] for words in commands) == COMMANDS
+    for words in commands:
+        done = result(*words, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout), words[0]
+
+
+def test_standard_output_holds_the_result_and_no_control_characters(scored):
+    done = result("inspect", scored)
+    assert "easiest by caption_length" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "next: hf-curriculum plan" in done.stderr
+    assert "next:" not in done.stdout
+    assert "\x1b" not in result("score", scored.parent / "photos", scored.parent / "more").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("plan", "{scored}"), 0, "Phases() by caption_length"),
+        (("plan", "{scored}", "phases", "--epochs", "7"), 1, "Error: "),
+        (("score", "{scored}/nowhere", "out"), 1, "Error: "),
+        (("report", "{scored}"), 1, "needs a complete checkpoint"),
+        (("plan", "{scored}", "fases"), 2, "The curriculum 'fases' is neither a name"),
+        (("train", "{scored}", "out", "--curriculum", "fases"), 2, "The curriculum 'fases' is neither a name"),
+        (("plan", "{scored}", "--score-column", "words"), 2, "The data has no column 'words'"),
+        (("train", "nowhere", "out"), 2, "is no folder"),
+        (("push", "nowhere", "me/x"), 2, "is no folder"),
+        (("push", "{scored}", "me/x", "--cut", "half"), 2, "'rank', 'value'"),
+        (("score", "photos", "out", "--per-image", "sum"), 2, "'max', 'min', 'mean'"),
+        (("learn",), 2, "No such command 'learn'"),
+        (("plan", "{scored}", "--colour"), 2, "No such option"),
+        (("plan", "{scored}", "--batch-size", "many"), 2, "Invalid value for '--batch-size'"),
+    ],
+)
+def test_exit_statuses(scored, words, status, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = result(*(word.format(scored=scored) for word in words))
+    assert done.exit_code == status, done.output
+    text = " ".join(done.output.replace("│", " ").split())
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_data_without_a_score_needs_one_named(tmp_path):
+    from datasets import Dataset
+
+    from hf_curriculum import CaptionLength, add_scores, save_scored
+
+    save_scored(add_scores(Dataset.from_dict({"caption": ["a", "a b"]}), CaptionLength()), tmp_path / "scored")
+    (tmp_path / "scored" / "scores.json").write_text('{"format": 1, "splits": {}}')
+    done = result("plan", tmp_path / "scored")
+    assert done.exit_code == 1
+    assert "it is stale" in " ".join(done.output.split())
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_ends_with_130(scored, tmp_path):
+    """Ctrl-C while it trains: no traceback, the status of a shell, and `--resume` goes on."""
+    command = [sys.executable, "-m", "hf_curriculum.cli", "train", str(scored), str(tmp_path / "run")]
+    command += ["--curriculum", "{type: iid}", "--epochs", "3000", "--batch-size", "4", "--image-size", "32"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # As in a terminal: what a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "run").glob("checkpoint-*")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err[-2000:]
+    assert "Traceback" not in err
+    assert "3,000" in out or "epochs" in out  # the plan had been printed
+
+
+def test_a_reader_that_stops_early_is_no_error(scored):
+    command = f"{sys.executable} -m hf_curriculum.cli inspect {scored} | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("20 rows")
+    assert "Error" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,199 @@
+"""What a command refuses before it costs or spoils anything, and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from datasets import Dataset, DatasetDict, load_from_disk
+from PIL import Image
+from typer.testing import CliRunner
+
+from hf_curriculum import CaptionLength, add_scores, load_scored, save_scored
+from hf_curriculum.cli import app, common
+
+
+def rows(count, first=0):
+    numbers = range(first, first + count)
+    return Dataset.from_dict(
+        {
+            "image": [Image.new("RGB", (8, 8), (9 * number % 256, 9, 9)) for number in numbers],
+            "image_id": [f"i{number}" for number in numbers],
+            "caption": ["word " * (1 + number % 7) for number in numbers],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """`whole` and `parts`, scored data sets without and with splits, and `photos`, a folder of pictures."""
+    folder = tmp_path_factory.mktemp("given")
+    whole = add_scores(rows(24), CaptionLength())
+    save_scored(whole, folder / "whole")
+    splits = DatasetDict({"train": rows(24), "test": rows(10, 24)})
+    save_scored(add_scores(splits, CaptionLength()), folder / "parts")
+    (folder / "photos").mkdir()
+    for number in range(4):
+        Image.new("RGB", (8, 8)).save(folder / "photos" / f"{number}.png")
+    lines = [f"{number}.png,a dog{' and a cat' * number}" for number in range(4)]
+    (folder / "photos" / "captions.csv").write_text("\n".join(["file_name,caption", *lines]))
+    return folder
+
+
+def result(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def said(done):
+    return " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("inspect", "whole", "--split", "val"), "whole has no splits, and so not 'val'"),
+        (("plan", "parts", "--split", "val"), "has the splits ['train', 'test'], and not 'val'"),
+        (("inspect", "whole", "--examples", "-1"), "greater than or equal to 0"),
+        (("plan", "whole", "iid", "--epochs", "0"), "0 was given; a number above 0 is needed"),
+        (("plan", "whole", "iid", "--epochs", "inf"), "inf was given; a number above 0 is needed"),
+        (("plan", "whole", "--batch-size", "0"), "greater than or equal to 1"),
+        (("train", "whole", "out", "--epochs", "0"), "0 was given; a number above 0 is needed"),
+        (("train", "whole", "out", "--learning-rate", "nan"), "nan was given; a number above 0 is needed"),
+        (("train", "whole", "out", "--max-length", "2"), "greater than or equal to 3"),
+        (("score", "photos", "out", "--column", "caption"), "'caption' is not OURS=THEIRS, as in caption=text"),
+        (("score", "photos", "out", "--fit-on", "train"), "None of the scorers learns from a corpus"),
+        (("report", "run", "--control", "a/x", "--control", "b/x"), "Two controls are called 'x'"),
+    ],
+)
+def test_called_in_a_way_that_cannot_work(given, words, message, monkeypatch):
+    monkeypatch.chdir(given)
+    done = result(*words)
+    assert done.exit_code == 2, done.output
+    assert message in said(done)
+    assert not (given / "out").exists()
+
+
+def test_columns_of_other_names_are_named(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png,a dog,{number} very big dogs" for number in range(3)]
+    (tmp_path / "captions.csv").write_text("\n".join(["photo,short,long", *lines]))
+    out, words = tmp_path.with_name("scored"), ("--scorer", "caption_length", "--column", "image=photo")
+    refused = result("score", tmp_path, out, *words)
+    assert refused.exit_code == 1
+    assert "['photo', 'short', 'long']" in said(refused)
+    assert "--column caption=..." in said(refused)
+    assert result("score", tmp_path, out, *words, "--column", "caption=long").exit_code == 0
+    assert load_scored(out)["caption_length"][:] == [4.0] * 3
+    several = ("--column", "caption=short", "--column", "caption=long", "--overwrite")
+    assert result("score", tmp_path, out, *words, *several).exit_code == 0
+    assert load_scored(out)["caption_length"][:] == [2.0, 4.0] * 3
+
+
+def test_scored_data_go_into_a_folder_of_their_own(given, tmp_path):
+    photos = given / "photos"
+    before = sorted(photos.iterdir())
+    done = result("score", photos, photos)
+    assert done.exit_code == 1
+    assert "photos holds other files (0.png, 1.png, 2.png, …)" in said(done)
+    assert "captions.csv is a file, and the scored data set is a folder" in said(
+        result("score", photos, photos / "captions.csv")
+    )
+    assert sorted(photos.iterdir()) == before
+    output = tmp_path / "scored"
+    output.mkdir()
+    (output / "README.md").write_text("# Mine\n")
+    (output / "data-00000-of-00001.arrow").touch()  # saving was cut short
+    assert result("score", photos, output).exit_code == 0
+    assert (output / "README.md").read_text().startswith("# Mine\n")
+
+
+def test_splits_do_not_vanish_behind_what_was_there(given, tmp_path):
+    """`load_from_disk` would read the old data set without splits."""
+    output = tmp_path / "scored"
+    command = ("--scorer", "caption_length", "--overwrite")
+    assert result("score", given / "photos", output, *command).exit_code == 0
+    load_from_disk(str(given / "parts")).remove_columns("caption_length").save_to_disk(str(tmp_path / "splits"))
+    done = result("score", tmp_path / "splits", output, *command)
+    assert done.exit_code == 1
+    assert "holds a data set without splits, which would hide the splits ['train', 'test']" in said(done)
+    assert len(load_scored(output)) == 4
+
+
+def test_the_next_command_is_about_the_same_rows_and_batches(given):
+    done = result("plan", given / "parts", "--split", "test", "--batch-size", "4")
+    assert done.stderr.strip().endswith("run --curriculum phases --batch-size 4 --split test")
+    done = result("inspect", given / "parts", "--split", "test", "--examples", "0")
+    assert done.stderr.strip().endswith("phases --score-column caption_length --split test")
+    assert "easiest by" not in done.stdout
+    assert "--split" not in result("plan", given / "parts").stderr
+
+
+def test_json_holds_no_nan(capsys):
+    common.say("", {"loss": math.nan, "curve": [(1.0, -math.inf)], "name": "NaN"}, as_json=True)
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "loss": None,
+        "curve": [[1.0, None]],
+        "name": "NaN",
+    }
+
+
+def test_captions_that_the_terminal_cannot_write(tmp_path):
+    """In JSON nothing is lost; for people a question mark stands in the letter's place."""
+    caption = "é → \N{GRINNING FACE}"
+    save_scored(add_scores(Dataset.from_dict({"caption": [caption, "a b"]}), CaptionLength()), tmp_path / "scored")
+    command = [sys.executable, "-m", "hf_curriculum.cli", "inspect", str(tmp_path / "scored")]
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    shown, told = (
+        subprocess.run([*command, *more], env=env, capture_output=True, check=True).stdout.decode("cp1252")
+        for more in ([], ["--json"])
+    )
+    assert "row 0        é ? ?" in shown
+    assert caption in [end["caption"] for end in json.loads(told)["scores"][0]["hardest"]]
+
+
+@pytest.fixture(scope="module")
+def trained(given):
+    """A run of the command `train`, and what it printed."""
+    run = given / "run1=x"
+    words = ("--batch-size", "8", "--image-size", "16", "--validation", "0.2", "--curriculum", "{type: iid}")
+    return run, result("train", given / "whole", run, *words, "--epochs", "1", "--json")
+
+
+def test_a_run_is_not_trained_over_and_a_folder_may_hold_an_equals_sign(given, trained, tmp_path):
+    run, done = trained
+    assert json.loads(done.stdout)["examples"] == 24
+    checkpoints = sorted(run.iterdir())
+    done = result("train", given / "whole", run, "--image-size", "16")
+    assert done.exit_code == 1
+    assert "holds checkpoints of an earlier run, which this one would delete or be taken for" in said(done)
+    assert sorted(run.iterdir()) == checkpoints
+    done = result("report", run / checkpoints[0].name, tmp_path, "--control", run)
+    assert done.exit_code == 0, done.output
+    assert "run1=x" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_that_diverged_has_failed(given, tmp_path):
+    command = ["train", given / "whole", tmp_path / "run", "--image-size", "16", "--learning-rate", "1e30", "--json"]
+    done = result(*command, "--batch-size", "4", "--validation", "0.2")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout, parse_constant=pytest.fail)["loss"] is None
+    assert "The validation loss is nan: the run has diverged" in said(done)
+    assert result("report", tmp_path / "run").exit_code == 0
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "A validation loss is not a number, and no curve shows it: run diverged." in page
+
+
+@pytest.mark.slow
+def test_processes_on_cpu_train_one_model_and_print_once(given, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "hf_curriculum.cli"]
+    command += ["train", str(given / "whole"), str(tmp_path / "run"), "--image-size", "16", "--validation", "0.2"]
+    command += ["--batch-size", "4", "--curriculum", "{type: iid}", "--epochs", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["steps"] == 3  # 19 examples, 4 on each of two processes

@@ -1,0 +1,98 @@
+"""Controls are as long as what they are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hf_curriculum import (
+    IID,
+    BabySteps,
+    Filter,
+    Growing,
+    GuidanceSchedule,
+    Phases,
+    SelfPaced,
+    Weighted,
+    control_of,
+    make_plan,
+    rank_scores,
+)
+
+SCORES = np.random.default_rng(0).poisson(3, 500).astype(np.float32)
+
+
+def plan_of(rule, scores=SCORES, **kwargs):
+    return make_plan(rule, scores, global_batch_size=16, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Phases(4, 2),
+        Phases(3, 2, "value"),
+        Phases(3, (1, 0.5, 2), "value", pools="exclusive"),
+        Growing(epochs=3),
+        Growing(),
+        BabySteps(3, epochs=5),
+        Filter(0.5, Phases(3)),
+        Phases(2, steps_per_phase=(7, 9)),
+    ],
+)
+def test_hard_first_is_as_long_and_begins_at_the_other_end(rule):
+    plan = plan_of(rule, epochs=2 if rule == Growing() else None)
+    flipped = control_of(plan, "hard_first")
+    turned = plan_of(flipped, rank_scores(SCORES, flipped.easy), epochs=plan.budget.epochs)
+    assert flipped.easy == "high"
+    assert turned.max_steps == plan.max_steps
+    first, other = (SCORES[one.rows(0, 32)].mean() for one in (plan, turned))
+    assert first < other
+
+
+@pytest.mark.parametrize("rule", [Phases(4, 2), Phases(3, 2, "value"), BabySteps(3, epochs=5), SelfPaced(epochs=4)])
+def test_iid_draws_as_many_examples(rule):
+    plan = plan_of(rule)
+    control = plan_of(control_of(plan, "iid"))
+    assert isinstance(control.curriculum, IID)
+    assert control.num_steps == plan.max_steps
+    assert control.num_draws == plan.num_draws
+
+
+def test_iid_keeps_what_is_not_the_curriculum():
+    rule = Phases(2, partial_batches="keep", unscored="drop")
+    control = control_of(plan_of(rule), "iid")
+    assert (control.partial_batches, control.unscored) == ("keep", "drop")
+
+
+@pytest.mark.parametrize("rule", [GuidanceSchedule(3, 2), Weighted(epochs=1), SelfPaced(epochs=4), IID(epochs=1)])
+def test_rules_without_a_hard_end(rule):
+    plan = plan_of(rule, np.repeat([0.5, 1.0], 50))
+    with pytest.raises(ValueError, match=f"{type(rule).__name__} has no hard end to begin with"):
+        control_of(plan, "hard_first")
+
+
+def test_lengths_that_differ_and_kinds_that_are_none():
+    rule = Filter(0.9, Phases(3, 2, "value"))
+    with pytest.raises(ValueError, match=r"Filter takes [\d,]+ steps, and with the hard end first [\d,]+"):
+        control_of(plan_of(rule), "hard_first")
+    with pytest.raises(ValueError, match="The control 'other' was asked for"):
+        control_of(plan_of(replace(rule, keep=1.0)), "other")
+
+
+@pytest.mark.parametrize("rule", [Growing(), BabySteps(3), Filter(0.5, Growing())])
+def test_hard_first_follows_max_steps_too(rule):
+    plan = plan_of(rule, max_steps=77)
+    flipped = control_of(plan, "hard_first")
+    assert flipped == replace(rule, easy="high")
+    assert plan_of(flipped, max_steps=77).max_steps == 77
+
+
+def test_given_cuts_are_turned_round():
+    rule = Phases(3, 2, "value", thresholds=(2, 4))
+    flipped = control_of(plan_of(rule), "hard_first")
+    assert flipped.thresholds == (4, 2)
+    assert plan_of(flipped).max_steps == plan_of(rule).max_steps
+    same = Filter(1.0, BabySteps(2, cut="value", thresholds=(3,), epochs=5))
+    assert control_of(plan_of(same), "hard_first") == replace(same, easy="high")

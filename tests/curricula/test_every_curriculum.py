@@ -1,0 +1,214 @@
+"""What holds for every curriculum, over the table in `curriculum_cases.py`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import curriculum_cases as TABLE
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hf_curriculum import BATCHES, CURRICULA, Filter, Observed, Staged, curriculum_from, make_plan, rank_scores
+from hf_curriculum.rng import HOLE
+
+CASES = TABLE.CASES
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+some = settings(deadline=None, max_examples=3, suppress_health_check=[HealthCheck.too_slow])
+sizes, batches, seeds = st.integers(14, 60), st.integers(1, 9), st.integers(0, 5)
+
+
+def plan_of(case, size, batch, seed=0):
+    return TABLE.plan_of(case, size, batch * case.unit, seed)
+
+
+def facts_of(stage):
+    return stage.name, stage.rule, stage.slices, stage.num_draws
+
+
+def test_every_curriculum_and_every_kind_of_batch_has_a_case():
+    rules = [case.rule for case in CASES.values()]
+    assert {type(rule) for rule in rules} == set(CURRICULA.values())
+    assert {type(rule.batches) for rule in rules if rule.batches} == set(BATCHES.values())
+    assert {rule.signal for rule in rules if isinstance(rule, Filter)} == {None, "metrics", "losses"}
+
+
+@every_case
+@some
+@given(size=sizes, batch=batches, seed=seeds, data=st.data())
+def test_any_piece_of_the_stream_is_the_stream(case, size, batch, seed, data):
+    plan, whole = TABLE.realised(plan_of(case, size, batch, seed), seed)
+    assert len(whole) == plan.num_slots == plan.known_slots
+    rows = whole[whole != HOLE]
+    assert set(rows.tolist()) <= set(np.asarray(plan.ranking.order).tolist())
+    keeps_holes = case.rule.partial_batches == "keep" or isinstance(case.rule, Staged)
+    assert keeps_holes or len(rows) == len(whole)
+    assert len(rows) == plan.num_draws
+    first = plan.log[-1]["step"] * plan.global_batch_size if plan.log else 0
+    for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
+        first = now.log[-1]["step"] * now.global_batch_size if now.log else 0
+        start = data.draw(st.integers(first, now.known_slots))
+        stop = data.draw(st.integers(start, now.known_slots))
+        assert now.rows(start, stop).tolist() == whole[start:stop].tolist()
+        assert np.concatenate([*now.chunks(start), []]).tolist() == whole[start : now.known_slots].tolist()
+
+
+@every_case
+@some
+@given(size=sizes, batch=batches, seed=seeds)
+def test_a_plan_made_again_from_what_a_checkpoint_holds_is_the_same(case, size, batch, seed):
+    ranking = TABLE.ranking_of(case, size, seed)
+    rule = curriculum_from(json.loads(json.dumps(case.rule.to_dict())))
+    for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
+        fresh = make_plan(rule, ranking, global_batch_size=now.global_batch_size, seed=seed)
+        losses = None if now.losses is None else now.losses.copy()
+        again = fresh.with_log(json.loads(json.dumps(now.log)), losses)
+        first = now.log[-1]["step"] * now.global_batch_size if now.losses is not None else 0
+        assert again.rows(first, again.known_slots).tolist() == now.rows(first, now.known_slots).tolist()
+        assert (again.max_steps, again.undecided) == (now.max_steps, now.undecided)
+        assert again.fingerprint() == now.fingerprint()
+        assert json.loads(json.dumps(again.to_dict())) == json.loads(json.dumps(now.to_dict()))
+        if now.undecided:
+            seen = TABLE.observe(now, seed)
+            assert again.decided(seen).log == now.decided(seen).log
+
+
+@every_case
+@some
+@given(size=sizes, batch=batches, seed=seeds)
+def test_lengths_are_as_stated(case, size, batch, seed):
+    before = plan_of(case, size, batch, seed)
+    plan, whole = TABLE.realised(before, seed)
+    assert before.max_steps == plan.max_steps
+    assert plan.num_steps * plan.global_batch_size == plan.num_slots == len(whole)
+    if case.rule.signal is None:
+        assert plan.max_steps == plan.num_steps == before.num_steps
+        assert 0 <= plan.num_filled < plan.global_batch_size
+        assert not plan.log
+    else:
+        assert before.num_steps == plan.max_steps
+        assert plan.num_steps <= plan.max_steps
+        assert plan.log
+        assert plan.num_filled == 0
+    if case.passes is not None:
+        draws = math.floor(case.passes * len(plan.order) + 0.5)
+        assert plan.num_steps == -(-draws * plan.layout.unit // plan.global_batch_size)
+    for step in range(plan.num_steps + 1):
+        assert plan.draws_after(step) == (whole[: step * plan.global_batch_size] != HOLE).sum()
+
+
+@every_case
+@some
+@given(size=sizes, batch=batches, seed=seeds)
+def test_decisions_are_taken_between_whole_steps_and_change_nothing_behind_them(case, size, batch, seed):
+    plans = list(TABLE.rounds(plan_of(case, size, batch, seed), seed))
+    for number, (earlier, later) in enumerate(itertools.pairwise(plans)):
+        entry = later.log[-1]
+        assert (entry["round"], entry["step"]) == (number, earlier.known_steps)
+        assert earlier.known_slots % earlier.global_batch_size == 0
+        assert later.known_steps > earlier.known_steps or not later.undecided
+        assert later.log[:-1] == earlier.log
+        settled = slice(0, len(earlier.stages))
+        assert [facts_of(stage) for stage in later.stages[settled]] == [facts_of(stage) for stage in earlier.stages]
+        if later.losses is None:
+            assert later.rows(0, earlier.known_slots).tolist() == earlier.rows(0, earlier.known_slots).tolist()
+        for wrong in {earlier.known_steps - 1, earlier.known_steps + 1}:
+            with pytest.raises(RuntimeError, match=f"one is due after step {earlier.known_steps}: the plan and"):
+                earlier.decided(Observed(wrong))
+        with pytest.raises(IndexError, match=r"slots before the next decision"):
+            earlier.rows(earlier.known_slots, earlier.known_slots + earlier.layout.unit)
+        if later.losses is not None and later.log[-1]["step"]:
+            with pytest.raises(IndexError, match=r"those that slots before \d+ were drawn by are not kept"):
+                later.rows(earlier.known_slots - 1, earlier.known_slots + 1)
+    with pytest.raises(RuntimeError, match="but one is due no more"):
+        plans[-1].decided(Observed(plans[-1].known_steps))
+
+
+@every_case
+@some
+@given(size=sizes, batch=batches, seed=seeds)
+def test_pools_grow_where_promised_and_draws_stay_within_them(case, size, batch, seed):
+    plan, _ = TABLE.realised(plan_of(case, size, batch, seed), seed)
+    pools = [stage.pool_size for stage in plan.stages]
+    assert not case.grows or pools == sorted(pools)
+    forgotten = plan.log[-1]["step"] * plan.global_batch_size if plan.losses is not None else 0
+    for stage, start, stop in zip(plan.stages, plan.stage_starts, plan.stage_starts[1:], strict=False):
+        assert 1 <= stage.pool_size <= len(plan.order)
+        ends = [end for part in stage.slices for end in part]
+        assert ends == sorted(ends)
+        assert ends[0] >= 0
+        assert ends[-1] <= len(plan.order)
+        if start < forgotten:
+            continue
+        ranks = plan.ranks(start // plan.layout.unit, stop // plan.layout.unit)
+        inside = np.concatenate([np.arange(*part) for part in stage.slices])
+        assert set(ranks[ranks != HOLE].tolist()) <= set(inside.tolist())
+        first = stage.pools()[0][2]
+        assert not case.grows or [pool for *_, pool in stage.pools()] == sorted(pool for *_, pool in stage.pools())
+        assert 1 <= first <= stage.pool_size
+
+
+@every_case
+def test_curricula_go_through_json_and_yaml(case):
+    written = json.dumps(case.rule.to_dict())
+    assert curriculum_from(written) == case.rule
+    assert curriculum_from(yaml.safe_dump(json.loads(written))) == case.rule
+    assert curriculum_from(case.rule.to_dict()).to_dict() == case.rule.to_dict()
+    assert json.loads(written)["type"] == case.rule.type
+
+
+@every_case
+def test_its_plan_can_be_printed_at_any_time(case):
+    for plan in TABLE.rounds(TABLE.plan_of(case, 40, 8)):
+        text = plan.describe()
+        assert text.startswith(type(case.rule).__name__)
+        assert "examples drawn" in text
+        assert ("at most" in text) == plan.undecided
+
+
+@every_case
+def test_seeds_give_other_orders(case):
+    first, other = (TABLE.plan_of(case, 40, 8, seed=0), TABLE.plan_of(case, 40, 8, seed=0))
+    assert TABLE.realised(first)[1].tolist() == TABLE.realised(other)[1].tolist()
+    ranking = TABLE.ranking_of(case, 40)
+    turned = make_plan(case.rule, ranking, global_batch_size=8, seed=1)
+    assert TABLE.realised(turned)[1].tolist() != TABLE.realised(first)[1].tolist()
+
+
+@every_case
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 16])
+def test_too_little_data_gives_a_plan_that_is_right_or_an_error_that_says_why(case, size, batch):
+    ours = str(Path(make_plan.__code__.co_filename).parents[1])
+    try:
+        plan, rows = TABLE.realised(plan_of(case, size, batch))
+    except ValueError as error:
+        frame = error.__traceback__
+        while frame.tb_next is not None:
+            frame = frame.tb_next
+        assert frame.tb_frame.f_code.co_filename.startswith(ours)
+        assert len(str(error)) > 60  # noqa: PT017
+    else:
+        rows = rows[rows != HOLE]
+        assert rows.min() >= 0
+        assert rows.max() < size
+        assert len(rows) == plan.num_draws > 0
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule.needs_scores])
+def test_where_all_scores_are_equal_a_rule_that_needs_buckets_or_levels_says_so(name):
+    case = CASES[name]
+    ranking = replace(rank_scores(np.full(40, 0.5)), columns=TABLE.ranking_of(case, 40).columns)
+    try:
+        plan = make_plan(case.rule, ranking, global_batch_size=8)
+    except ValueError as error:
+        assert "same score" in str(error) or "needs examples of level" in str(error)  # noqa: PT017
+    else:
+        assert len(TABLE.realised(plan)[1]) > 0

@@ -1,0 +1,90 @@
+"""Weighted draws: frequencies, exactness beyond 2^24 examples, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hf_curriculum import Weighted, curriculum_from, make_plan, rank_scores
+
+
+def drawn(rule, scores, draws, **kwargs):
+    plan = make_plan(rule, rank_scores(np.asarray(scores), **kwargs), global_batch_size=10)
+    assert plan.num_slots == draws
+    return plan.rows(0, draws)
+
+
+@pytest.mark.parametrize("easy", ["low", "high"])
+def test_frequencies_are_those_of_the_weights(easy):
+    weights = np.array([0.0, 1.0, 2.0, 3.0, 100.0, 0.5, 7.0, 1e-9], np.float32)
+    rows = drawn(Weighted(examples=400_000), weights, 400_000, easy=easy)
+    found = np.bincount(rows, minlength=8) / len(rows)
+    share = weights / weights.sum()
+    assert found[0] == 0
+    # Five standard deviations of a binomial share.
+    assert np.all(np.abs(found - share) <= 5 * np.sqrt(share * (1 - share) / len(rows)) + 1e-12)
+
+
+def test_weights_within_a_class_are_told_apart():
+    weights = np.linspace(1.0, 1.9, 10)
+    rows = drawn(Weighted(examples=1_000_000), weights, 1_000_000)
+    found = np.bincount(rows) / len(rows)
+    assert np.allclose(found, weights / weights.sum(), atol=5 * np.sqrt(0.1 / 1e6))
+
+
+@pytest.mark.parametrize("easy", ["low", "high"])
+def test_a_temperature_keeps_to_the_easy_end(easy):
+    scores = np.array([0.0, 0.1, 0.2, 0.4])
+    rows = drawn(Weighted(temperature=0.1, examples=200_000), scores, 200_000, easy=easy)
+    distance = scores if easy == "low" else scores.max() - scores
+    share = np.exp(-distance / 0.1) / np.exp(-distance / 0.1).sum()
+    assert np.allclose(np.bincount(rows, minlength=4) / len(rows), share, atol=0.006)
+
+
+def test_unscored_examples_are_never_drawn():
+    rows = drawn(Weighted(examples=10_000), [np.nan, 1.0, 1.0, np.nan], 10_000)
+    assert set(rows.tolist()) == {1, 2}
+
+
+def test_more_examples_than_torch_can_weigh():
+    # torch.multinomial stops at 2^24 weights.
+    size = (1 << 24) + 5
+    weights = np.ones(size, np.float32)
+    weights[-1] = size
+    plan = make_plan(Weighted(examples=20_000), weights, global_batch_size=100)
+    rows = plan.rows(0, 20_000)
+    assert 0.48 < (rows == size - 1).mean() < 0.52
+    rest = rows[rows != size - 1]
+    assert len(set(rest.tolist())) > 0.99 * len(rest)
+    assert 0.45 < (rest > size / 2).mean() < 0.55
+
+
+def test_any_part_of_the_stream_can_be_asked_for():
+    plan = make_plan(Weighted(epochs=3), np.arange(1, 101), global_batch_size=7)
+    whole = plan.rows(0, plan.num_slots)
+    for start in range(0, plan.num_slots, 13):
+        assert plan.rows(start, plan.num_slots).tolist() == whole[start:].tolist()
+
+
+def test_round_trip():
+    rule = Weighted(temperature=0.5, epochs=2)
+    assert curriculum_from(rule.to_dict()) == rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "message"),
+    [
+        (Weighted(), [1.0, -2.0], "goes down to -2: a probability cannot be negative"),
+        (Weighted(), [0.0, 0.0], "All 2 weights are 0"),
+    ],
+)
+def test_weights_that_are_none(rule, scores, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(rule, np.array(scores), global_batch_size=2)
+
+
+def test_arguments_out_of_range():
+    with pytest.raises(ValueError, match="a temperature is a number more than 0"):
+        Weighted(temperature=0.0)
+    with pytest.raises(ValueError, match=r"Weighted\(partial_batches='keep'\) is not possible"):
+        Weighted(partial_batches="keep")

@@ -1,0 +1,315 @@
+"""What img2dataset leaves behind, written here in its three formats, and URL lists joined with it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import tarfile
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from hf_curriculum import (
+    NounCount,
+    Phases,
+    add_scores,
+    load_captioned,
+    load_img2dataset,
+    load_url_list,
+    make_plan,
+    read_downloads,
+)
+from hf_curriculum.data.readers.img2dataset import Downloads
+from hf_curriculum.data.readers.url_lists import is_url_list, read_url_list
+
+CAPTIONS = ["a dog", "a red ball and a cat", "two cats on a mat with a hat", "a man, a boy\u2028and a kite", "a cube"]
+URLS = [f"https://example.org/pictures/{number:012d}.jpg?size=1" for number in range(5)]
+ERRORS = {1: "HTTP Error 404: Not Found", 3: "HTTP Error 404: Not Found", 4: "image decoding error"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def picture(number):
+    file = io.BytesIO()
+    Image.new("RGB", (8 + number, 8), (40 * number, 0, 0)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def status(number):
+    error = ERRORS.get(number)
+    return "success" if error is None else "failed_to_resize" if "decod" in error else "failed_to_download"
+
+
+def add_member(tar, name, content):
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def write_shard(folder, shard, numbers, form, *, with_captions=True, finished=True):
+    """One shard as img2dataset writes it: pictures, a table of all rows, and the record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, samples = [], {}
+    for number in numbers:
+        key = f"{shard}{number:04d}"
+        meta = {
+            **({"caption": CAPTIONS[number]} if with_captions else {}),
+            "url": URLS[number],
+            "key": key,
+            "status": status(number),
+            "error_message": ERRORS.get(number),
+            "width": None if number in ERRORS else 8 + number,
+        }
+        rows.append(meta)
+        if number not in ERRORS:
+            samples[key] = {
+                "jpg": picture(number),
+                **({"txt": CAPTIONS[number].encode()} if with_captions else {}),
+                "json": json.dumps(meta, indent=4).encode(),
+            }
+    if form == "parquet":
+        for row in rows:
+            row["jpg"] = samples.get(row["key"], {}).get("jpg")
+            row["txt"] = row.get("caption") if row["jpg"] else None
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"{shard}.parquet", row_group_size=2)
+    if form == "webdataset":
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for key, sample in samples.items():
+                for suffix, content in sample.items():
+                    add_member(tar, f"{key}.{suffix}", content)
+    if form == "files":
+        (folder / shard).mkdir()
+        for key, sample in samples.items():
+            for suffix, content in sample.items():
+                (folder / shard / f"{key}.{suffix}").write_bytes(content)
+    if finished:
+        counts: dict[str, int] = {}
+        for number in numbers:
+            counts[ERRORS.get(number, "success")] = counts.get(ERRORS.get(number, "success"), 0) + 1
+        record = {
+            "count": len(numbers),
+            "successes": counts.get("success", 0),
+            "failed_to_download": sum(status(number) == "failed_to_download" for number in numbers),
+            "failed_to_resize": sum(status(number) == "failed_to_resize" for number in numbers),
+            "duration": 1.5,
+            "status_dict": counts,
+        }
+        (folder / f"{shard}_stats.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.fixture(params=["webdataset", "parquet", "files"])
+def downloads(request, tmp_path):
+    folder = write_shard(tmp_path / "cc", "00000", [0, 1, 2], request.param)
+    return write_shard(folder, "00001", [3, 4], request.param)
+
+
+class TestFormats:
+    def test_what_survived_with_its_captions(self, downloads, caplog):
+        pairs = load_captioned(downloads)
+        assert pairs.column_names == ["image", "caption", "image_id", "url", "key"]
+        assert pairs["caption"][:] == [CAPTIONS[0], CAPTIONS[2]]
+        assert pairs["image_id"][:] == pairs["url"][:] == [URLS[0], URLS[2]]
+        assert [row["image"].size for row in pairs] == [(8, 8), (10, 8)]
+        assert (
+            "2 of 5 pictures are there (40.0 %); 3 are missing: 2 × HTTP Error 404: Not Found, "
+            "1 × image decoding error" in caplog.text
+        )
+
+    def test_the_curriculum_is_built_on_what_survived(self, downloads):
+        pairs = add_scores(load_captioned(downloads), NounCount(), per_image="max")
+        scores = np.array(pairs["noun_count"][:])
+        assert scores.tolist() == [1, 3]
+        plan = make_plan(Phases(2, 1, "value"), scores, global_batch_size=1)
+        assert [stage.pool_size for stage in plan.stages] == [1, 2]
+
+    def test_without_saved_captions(self, tmp_path, request):
+        folder = write_shard(tmp_path / "cc", "00000", [0, 2], "webdataset", with_captions=False)
+        assert load_img2dataset(folder)["caption"][:] == [None, None]
+
+    @pytest.mark.slow
+    def test_several_processes(self, downloads):
+        write_shard(downloads, "00002", [0, 2], "webdataset")
+        pairs = load_img2dataset(downloads, num_proc=2)
+        assert pairs["caption"][:] == [CAPTIONS[0], CAPTIONS[2]] * 2
+
+
+class TestRecords:
+    def test_counts(self, downloads):
+        found = read_downloads(downloads)
+        assert (found.asked, found.found, found.missing) == (5, 2, 3)
+        assert found.reasons == {"HTTP Error 404: Not Found": 2, "image decoding error": 1}
+
+    def test_reasons_that_were_not_kept(self, tmp_path):
+        record = {"count": 9, "successes": 4, "failed_to_download": 3, "failed_to_resize": 2}
+        (tmp_path / "00000_stats.json").write_text(json.dumps(record))
+        assert read_downloads(tmp_path).reasons == {"failed_to_download": 3, "failed_to_resize": 2}
+        record["status_dict"] = {"success": 4, "timed out": 1}
+        (tmp_path / "00000_stats.json").write_text(json.dumps(record))
+        assert read_downloads(tmp_path).reasons == {"no reason recorded": 4, "timed out": 1}
+
+    def test_words_for_few_and_for_many_reasons(self):
+        assert Downloads(3, 3).describe() == "3 of 3 pictures are there (100.0 %)"
+        many = Downloads(1000, 900, {f"reason {n}": 40 - n for n in range(4)})
+        assert many.describe(2).endswith("100 are missing: 40 × reason 0, 39 × reason 1, 75 × other reasons")
+        assert Downloads(0, 0).describe() == "0 of 0 pictures are there"
+
+    def test_no_record_and_a_wrong_one(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no shard of a download by img2dataset is finished"):
+            read_downloads(tmp_path)
+        (tmp_path / "00000_stats.json").write_text("{}")
+        with pytest.raises(ValueError, match="is no record of img2dataset"):
+            read_downloads(tmp_path)
+
+    def test_shards_that_are_not_finished_are_left_out(self, tmp_path, caplog):
+        folder = write_shard(tmp_path / "cc", "00000", [0], "webdataset")
+        write_shard(folder, "00001", [2], "webdataset", finished=False)
+        assert load_img2dataset(folder).num_rows == 1
+        assert "the shards ['00001'] have no *_stats.json" in caplog.text
+
+    def test_pictures_that_are_elsewhere(self, tmp_path):
+        folder = write_shard(tmp_path / "cc", "00000", [0], "webdataset")
+        (folder / "00000.tar").unlink()
+        with pytest.raises(FileNotFoundError, match=r"kept beside it, in a \.tar or a folder"):
+            load_img2dataset(folder)
+        (folder / "00000.parquet").unlink()
+        with pytest.raises(FileNotFoundError, match=r"has the record 00000_stats.json but neither"):
+            load_img2dataset(folder)
+
+    def test_a_tar_that_is_cut_off(self, tmp_path):
+        folder = write_shard(tmp_path / "cc", "00000", [0, 2], "webdataset")
+        content = (folder / "00000.tar").read_bytes()
+        (folder / "00000.tar").write_bytes(content[:700])
+        with pytest.raises(ValueError, match="cannot be read to its end"):
+            load_img2dataset(folder)
+
+    def test_files_that_were_deleted_since(self, tmp_path, caplog):
+        folder = write_shard(tmp_path / "cc", "00000", [0, 2], "files")
+        next((folder / "00000").glob("*.jpg")).unlink()
+        assert load_img2dataset(folder).num_rows == 1
+        assert "recorded 2 pictures and 1 are there" in caplog.text
+
+    def test_nothing_survived(self, tmp_path):
+        folder = write_shard(tmp_path / "cc", "00000", [1, 4], "webdataset")
+        with pytest.raises(ValueError, match="holds no picture: 0 of 2"):
+            load_img2dataset(folder)
+
+    def test_another_download_is_read_again(self, tmp_path):
+        folder = write_shard(tmp_path / "cc", "00000", [0], "webdataset")
+        assert load_img2dataset(folder).num_rows == 1
+        write_shard(folder, "00000", [0, 2], "webdataset")
+        assert load_img2dataset(folder).num_rows == 2
+
+
+@pytest.fixture
+def tar(tmp_path):
+    folder = write_shard(tmp_path / "cc", "00000", [0, 1, 2], "webdataset", with_captions=False)
+    return write_shard(folder, "00001", [3, 4], "webdataset", with_captions=False)
+
+
+class TestConceptualCaptions:
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])  # CC3M's and CC12M's
+    def test_joined_by_address(self, tar, tmp_path, order, caplog):
+        rows = [*zip(CAPTIONS, URLS, strict=True), ("never asked for", "http://example.org/none.jpg")]
+        lines = ["\t".join(row[cell] for cell in order) for row in reversed(rows)]
+        (tmp_path / "list.tsv").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+        pairs = load_captioned(tmp_path / "list.tsv", images=tar)
+        assert pairs["caption"][:] == [CAPTIONS[2], CAPTIONS[0]]
+        assert pairs["image_id"][:] == [URLS[2], URLS[0]]
+        assert [row["image"].size for row in pairs] == [(10, 8), (8, 8)]
+        assert (
+            "2 of 6 pictures are there (33.3 %); 4 are missing: 2 × HTTP Error 404: Not Found, 1 × not among the "
+            "downloads, 1 × image decoding error" in caplog.text
+        )
+
+    def test_captions_alone(self, tmp_path):
+        with gzip.open(tmp_path / "list.tsv.gz", "wt", encoding="utf-8") as file:
+            file.write(f"{CAPTIONS[3]}\t{URLS[3]}\n")
+        pairs = load_captioned(tmp_path / "list.tsv.gz", images=False)
+        assert pairs[0] == {"caption": CAPTIONS[3], "image_id": URLS[3], "url": URLS[3]}
+
+    def test_what_is_missing_or_wrong(self, tar, tmp_path):
+        (tmp_path / "list.tsv").write_text(f"{CAPTIONS[0]}\t{URLS[0]}\nno tab at all\n")
+        with pytest.raises(ValueError, match=r"Line 2 of .* is 'no tab at all"):
+            load_captioned(tmp_path / "list.tsv", images=tar)
+        with pytest.raises(ValueError, match="which are not downloaded here"):
+            load_captioned(tmp_path / "list.tsv")
+        with pytest.raises(FileNotFoundError, match="does not exist"):
+            load_captioned(tmp_path / "list.tsv", images=tmp_path / "none")
+        (tmp_path / "list.tsv").write_text(f"{CAPTIONS[0]}\thttp://example.org/none.jpg\n")
+        with pytest.raises(ValueError, match=r"0 of 1 pictures are there .*Are these the pictures of this list"):
+            load_captioned(tmp_path / "list.tsv", images=tar)
+        (tmp_path / "bare").mkdir()
+        with pytest.raises(ValueError, match="is no output folder of img2dataset"):
+            load_url_list(tmp_path / "list.tsv", tmp_path / "bare")
+        with pytest.raises(ValueError, match=r"would have no effect: .* holds its own pictures"):
+            load_captioned(tar, images=tar)
+        with pytest.raises(ValueError, match="has one split, and its columns are fixed"):
+            load_captioned(tar, split="train")
+
+    def test_other_tables_are_not_taken_for_lists(self, tmp_path):
+        for text in ("caption\tfile_name\n", "a dog\ta.jpg\n", f"a\t{URLS[0]}\tb\n", f"{URLS[0]}\t{URLS[1]}\n", ""):
+            (tmp_path / "x.tsv").write_text(text)
+            assert not is_url_list(tmp_path / "x.tsv")
+        for text in ('{"file_name": "a.jpg", "caption": "a"}\n', "[1]\n", "no json\n"):
+            (tmp_path / "x.jsonl").write_text(text)
+            assert not is_url_list(tmp_path / "x.jsonl")
+
+
+class TestNarratives:
+    @pytest.fixture
+    def narratives(self, tmp_path):
+        rows = [("2", 7, "In this image there are cats."), ("0", 3, "A dog."), ("2", 9, "Cats!"), ("4", 1, "A cube.")]
+        traces = [[{"x": 0.1, "y": 0.2, "t": 0.0}]]
+        lines = [
+            {
+                "dataset_id": "mscoco_val2017",
+                "image_id": image,
+                "annotator_id": who,
+                "caption": words,
+                "traces": traces,
+            }
+            for image, who, words in rows
+        ]
+        path = tmp_path / "coco_val_localized_narratives.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def test_joined_by_the_name_in_the_address(self, narratives, tar, caplog):
+        pairs = load_captioned(narratives, images=tar)
+        assert pairs["caption"][:] == ["In this image there are cats.", "A dog.", "Cats!"]
+        assert pairs["image_id"][:] == ["2", "0", "2"]
+        assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
+        assert "3 of 4 pictures are there (75.0 %); 1 is missing: 1 × image decoding error" in caplog.text
+
+    def test_joined_with_a_folder_of_pictures(self, narratives, tmp_path):
+        (tmp_path / "val2017").mkdir()
+        (tmp_path / "val2017" / "000000000002.jpg").write_bytes(picture(2))
+        pairs = load_captioned(narratives, images=tmp_path / "val2017")
+        assert pairs["caption"][:] == ["In this image there are cats.", "Cats!"]
+        assert pairs[1]["image"].size == (10, 8)
+
+    def test_traces_are_not_kept(self, narratives):
+        assert read_url_list(narratives).column_names == ["caption", "image_id", "url"]
+
+    def test_a_line_that_is_no_narrative(self, narratives):
+        narratives.write_text(narratives.read_text() + '{"image_id": "1"}\n')
+        with pytest.raises(ValueError, match=r"Line 5 of .* is no narrative \(KeyError\('caption'\)\)"):
+            read_url_list(narratives)
+
+
+def test_what_is_there_is_no_warning(tmp_path, caplog):
+    folder = write_shard(tmp_path / "cc", "00000", [0, 2], "files")
+    with caplog.at_level(logging.INFO):
+        load_captioned(folder)
+    said = next(record for record in caplog.records if "2 of 2 pictures are there" in record.getMessage())
+    assert said.levelno == logging.INFO

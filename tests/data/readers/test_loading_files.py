@@ -1,0 +1,420 @@
+"""Caption files and folders through `load_captioned`."""
+
+import csv
+import gzip
+import json
+
+import datasets
+import pytest
+from PIL import Image
+
+from hf_curriculum import load_captioned
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def save_pictures(folder, *names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8 + number, 8), (number, 0, 0)).save(folder / name)
+
+
+def save_lines(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+
+
+def paths(dataset):
+    undecoded = dataset.cast_column("image", datasets.Image(decode=False))
+    return [image["path"] for image in undecoded["image"]]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_pictures(tmp_path / "data" / "images", "a.jpg", "b.jpg")
+    return tmp_path / "data"
+
+
+class TestTables:
+    def test_captions_jsonl_beside_images(self, folder):
+        save_lines(
+            folder / "captions.jsonl",
+            {"file_name": "a.jpg", "width": 8, "captions": ["A dog.", "犬 🐕"], "tags": ["x"]},
+            {"file_name": "b.jpg", "width": 9, "captions": ["كلب يجري", "Un chien à l'œil vif\u2028."]},
+        )
+        rows = load_captioned(folder)
+        assert rows.column_names == ["image", "caption", "image_id", "file_name", "width"]
+        assert rows["caption"][:] == ["A dog.", "犬 🐕", "كلب يجري", "Un chien à l'œil vif\u2028."]
+        assert rows["image_id"][:] == ["a.jpg", "a.jpg", "b.jpg", "b.jpg"]
+        assert rows["width"][:] == [8, 8, 9, 9]
+        assert isinstance(rows.features["image"], datasets.Image)
+        assert paths(rows)[2] == str(folder / "images" / "b.jpg")
+        assert rows[2]["image"].size == (9, 8)
+
+    def test_the_file_itself_may_be_named(self, folder):
+        save_lines(folder / "x.jsonl", {"file_name": "a.jpg", "captions": ["A dog."]})
+        assert load_captioned(str(folder / "x.jsonl")).num_rows == 1
+
+    def test_imagefolder_with_metadata_jsonl(self, tmp_path):
+        save_pictures(tmp_path / "data", "a.jpg", "deep/b.jpg")
+        save_lines(
+            tmp_path / "data" / "metadata.jsonl",
+            {"file_name": "a.jpg", "text": "A dog."},
+            {"file_name": "deep/b.jpg", "text": "A cat."},
+            {"file_name": "a.jpg", "text": "A puppy."},
+        )
+        rows = load_captioned(tmp_path / "data")
+        assert rows["caption"][:] == ["A dog.", "A cat.", "A puppy."]
+        assert rows["image_id"][:] == ["a.jpg", "deep/b.jpg", "a.jpg"]
+        assert rows[1]["image"].size == (9, 8)
+
+    def test_imagefolder_with_metadata_csv_and_splits(self, tmp_path):
+        for split in ("train", "val"):
+            save_pictures(tmp_path / "data" / split, "a.jpg")
+            with open(tmp_path / "data" / split / "metadata.csv", "w", newline="") as file:
+                csv.writer(file).writerows([["file_name", "caption"], ["a.jpg", f'A "{split}", with, commas']])
+        splits = load_captioned(tmp_path / "data")
+        assert list(splits) == ["train", "validation"]
+        assert splits["validation"]["caption"][:] == ['A "val", with, commas']
+        assert load_captioned(tmp_path / "data", split="train")["caption"][:] == ['A "train", with, commas']
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("captions.txt", 'image,caption\na.jpg,"A dog, running ."\nb.jpg,A "cat" .\n'),
+            ("captions.csv", '\ufeffimage,caption\r\na.jpg,"A dog, running ."\r\nb.jpg,A "cat" .\r\n'),
+            ("results.csv", 'image_name| comment_number| comment\na.jpg| 0| A dog, running .\nb.jpg| 0| A "cat" .\n'),
+            ("captions.tsv", 'caption\tfile_name\nA dog, running .\ta.jpg\nA "cat" .\tb.jpg\n'),
+            ("Flickr8k.token.txt", 'a.jpg#0\tA dog, running .\nb.jpg#0\tA "cat" .\n'),
+        ],
+    )
+    def test_tables_of_text(self, tmp_path, name, text):
+        save_pictures(tmp_path / "data" / "Images", "a.jpg", "b.jpg")  # as Flickr8k is shared
+        (tmp_path / "data" / name).write_text(text, encoding="utf-8", newline="")
+        rows = load_captioned(tmp_path / "data" / name)
+        assert rows["caption"][:] == ["A dog, running .", 'A "cat" .']
+        assert rows["image_id"][:] == ["a.jpg", "b.jpg"]
+
+    def test_compressed(self, folder):
+        with gzip.open(folder / "x.csv.gz", "wt") as file:
+            file.write("image,caption\na.jpg,A dog.\n")
+        assert load_captioned(folder / "x.csv.gz")["caption"][:] == ["A dog."]
+
+    def test_a_list_of_objects_with_its_own_ids(self, folder):
+        records = [{"image": "a.jpg", "caption": "A dog.", "image_id": 7}, {"image": "b.jpg", "caption": ["A cat."]}]
+        (folder / "captions.json").write_text(json.dumps(records))
+        rows = load_captioned(folder)
+        assert rows["image_id"][:] == ["7", "b.jpg"]
+        assert rows["caption"][:] == ["A dog.", "A cat."]
+
+    def test_named_fields(self, folder):
+        save_lines(
+            folder / "x.jsonl", {"pic": "a.jpg", "words": "A dog.", "more": "A puppy.", "key": 3, "image": "no"}
+        )
+        rows = load_captioned(
+            folder / "x.jsonl", columns={"image": "pic", "caption": ["words", "more"], "image_id": "key"}
+        )
+        assert rows["caption"][:] == ["A dog.", "A puppy."]
+        assert rows["image_id"][:] == ["3", "3"]
+        assert rows[0]["image"].size == (8, 8)
+
+    def test_a_second_field_with_a_file_name_does_not_stand_in_for_the_picture(self, folder):
+        save_lines(folder / "captions.jsonl", {"image": "b.jpg", "file_name": "a.jpg", "text": "A dog."})
+        assert paths(load_captioned(folder)) == [str(folder / "images" / "a.jpg")]
+
+    def test_fields_that_only_some_rows_have_are_left_out(self, folder):
+        save_lines(
+            folder / "captions.jsonl",
+            {"file_name": "a.jpg", "text": "A dog.", "mixed": 1, "some": 2, "huge": 2**70},
+            {"file_name": "b.jpg", "text": "A cat.", "mixed": "1", "huge": 1},
+        )
+        assert load_captioned(folder).column_names == ["image", "caption", "image_id", "file_name"]
+
+    def test_empty_captions_are_counted(self, folder, caplog):
+        save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "captions": ["", None, "A dog."]})
+        assert load_captioned(folder).num_rows == 3
+        assert "2 of 3 captions are empty: drop_empty_captions(dataset) removes them" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("text", "match"),
+        [
+            ('{"file_name": "a.jpg", "text": "x"}\n{broken\n', r"Line 2 is not JSON .*\{broken"),
+            ('{"file_name": "a.jpg", "text": "x"}\n["a.jpg"]\n', r"Row 2 of the caption table is \['a\.jpg'\]"),
+            (
+                '{"file_name": "a.jpg", "text": "x"}\n{"text": "y"}\n',
+                "Row 2 of the caption table has the `file_name` None",
+            ),
+            ('{"file_name": "a.jpg", "text": 3}\n', r"Row 1 of the caption table has the caption 3 in \['text'\]"),
+        ],
+    )
+    def test_broken_json_lines(self, folder, text, match):
+        (folder / "captions.jsonl").write_text(text)
+        with pytest.raises(ValueError, match=match):
+            load_captioned(folder)
+
+    def test_an_unquoted_comma(self, folder):
+        (folder / "captions.csv").write_text("image,caption\na.jpg,A dog, running.\n")
+        with pytest.raises(ValueError, match=r"Line 2 has more cells than the header .* must stand in double quotes"):
+            load_captioned(folder)
+
+    def test_a_broken_token_file(self, folder):
+        (folder / "x.token.txt").write_text("a.jpg#0\tA dog.\nb.jpg A cat.\n")
+        with pytest.raises(ValueError, match="Line 2 is not of the form"):
+            load_captioned(folder)
+
+
+COCO = {
+    "images": [
+        {"id": 42, "file_name": "b.jpg", "width": 9, "license": 4},
+        {"id": 7, "file_name": "a.jpg", "width": 8, "license": 1},
+        {"id": 8, "file_name": "uncaptioned.jpg", "width": 8, "license": 1},
+    ],
+    "annotations": [
+        {"id": 1, "image_id": 7, "caption": "A dog."},
+        {"id": 2, "image_id": 42, "caption": "Ein Hund läuft."},
+        {"id": 3, "image_id": 7, "caption": "A puppy."},
+    ],
+}
+
+
+class TestCoco:
+    def test_with_its_folder_of_pictures(self, tmp_path):
+        save_pictures(tmp_path / "val2017", "a.jpg", "b.jpg")
+        (tmp_path / "captions_val2017.json").write_text(json.dumps(COCO))
+        rows = load_captioned(tmp_path / "captions_val2017.json", images=tmp_path / "val2017")
+        assert rows["image_id"][:] == ["7", "42", "7"]
+        assert rows["caption"][:] == ["A dog.", "Ein Hund läuft.", "A puppy."]
+        assert rows["caption_id"][:] == ["1", "2", "3"]
+        assert rows["license"][:] == [1, 4, 1]
+        assert rows[1]["image"].size == (9, 8)
+
+    def test_as_text_alone(self, tmp_path, caplog):
+        with gzip.open(tmp_path / "captions.json.gz", "wt") as file:
+            json.dump(COCO, file)
+        rows = load_captioned(tmp_path)
+        assert "image" not in rows.column_names
+        assert rows["image_id"][:] == ["7", "42", "7"]
+        assert "No pictures beside" in caplog.text
+
+    def test_pictures_left_out_on_request(self, folder, caplog):
+        (folder / "captions.json").write_text(json.dumps(COCO))
+        assert "image" in load_captioned(folder).column_names
+        assert "image" not in load_captioned(folder, images=False).column_names
+        assert not caplog.records
+
+    def test_captions_of_unlisted_images(self, folder, caplog):
+        subset = {**COCO, "images": COCO["images"][1:]}
+        (folder / "captions.json").write_text(json.dumps(subset))
+        assert load_captioned(folder)["image_id"][:] == ["7", "7"]
+        assert "1 of 3 captions belong to images that the COCO file does not list" in caplog.text
+
+    def test_captions_of_other_images(self, folder):
+        (folder / "captions.json").write_text(json.dumps({**COCO, "images": [{"id": 1, "file_name": "a.jpg"}]}))
+        with pytest.raises(ValueError, match=r"None of the 3 captions .* image_id 7"):
+            load_captioned(folder)
+
+    @pytest.mark.parametrize(
+        ("annotations", "match"),
+        [
+            ([{"id": 1, "image_id": 7, "bbox": [1, 2, 3, 4]}], r"\['bbox', 'id', 'image_id'\]"),
+            ([], "has no annotations"),
+        ],
+    )
+    def test_boxes_are_no_captions(self, tmp_path, annotations, match):
+        (tmp_path / "instances.json").write_text(json.dumps({**COCO, "annotations": annotations}))
+        with pytest.raises(ValueError, match=rf"{match}.*captions_.*json; instances_.*json hold boxes"):
+            load_captioned(tmp_path / "instances.json")
+
+
+def karpathy_image(number, split, **fields):
+    sentences = [{"raw": f"Caption {number}.", "tokens": ["caption", str(number)], "sentid": number * 10}]
+    return {"filename": f"{number}.jpg", "imgid": number, "split": split, "sentences": sentences, **fields}
+
+
+class TestKarpathy:
+    def save(self, folder, *images):
+        folder.mkdir(exist_ok=True, parents=True)
+        (folder / "dataset_coco.json").write_text(json.dumps({"dataset": "coco", "images": images}))
+        return folder / "dataset_coco.json"
+
+    def test_flickr(self, tmp_path):
+        save_pictures(tmp_path / "data" / "images", "0.jpg", "1.jpg", "2.jpg")
+        self.save(tmp_path / "data", *(karpathy_image(n, split) for n, split in enumerate(("test", "train", "val"))))
+        splits = load_captioned(tmp_path / "data")
+        assert {split: rows["caption"][:] for split, rows in splits.items()} == {
+            "train": ["Caption 1."],
+            "validation": ["Caption 2."],
+            "test": ["Caption 0."],
+        }
+        assert splits["test"]["image_id"][:] == ["0"]
+        assert splits["test"]["caption_id"][:] == ["0"]
+
+    def coco(self, folder):
+        save_pictures(folder / "coco" / "train2014", "0.jpg")
+        save_pictures(folder / "coco" / "val2014", "1.jpg", "2.jpg")
+        return self.save(
+            folder,
+            karpathy_image(0, "train", filepath="train2014", cocoid=900),
+            karpathy_image(1, "restval", filepath="val2014", cocoid=901),
+            karpathy_image(2, "val", filepath="val2014", cocoid=902),
+        )
+
+    @pytest.mark.parametrize(
+        ("restval", "expected"),
+        [
+            ("train", {"train": ["900", "901"], "validation": ["902"]}),
+            ("keep", {"train": ["900"], "restval": ["901"], "validation": ["902"]}),
+            ("drop", {"train": ["900"], "validation": ["902"]}),
+        ],
+    )
+    def test_restval(self, tmp_path, restval, expected):
+        splits = load_captioned(self.coco(tmp_path), images=tmp_path / "coco", restval=restval)
+        assert {split: rows["image_id"][:] for split, rows in splits.items()} == expected
+        assert list(splits) == list(expected)
+        assert paths(splits["validation"]) == [str(tmp_path / "coco" / "val2014" / "2.jpg")]
+
+    def test_pictures_in_one_flat_folder(self, tmp_path):
+        save_pictures(tmp_path / "flat", "0.jpg", "1.jpg", "2.jpg")
+        splits = load_captioned(self.coco(tmp_path), images=tmp_path / "flat")
+        assert paths(splits["validation"]) == [str(tmp_path / "flat" / "2.jpg")]
+
+    def test_only_the_split_asked_for_needs_its_pictures(self, tmp_path):
+        file = self.coco(tmp_path)
+        (tmp_path / "coco" / "train2014" / "0.jpg").unlink()
+        assert load_captioned(file, images=tmp_path / "coco", split="validation").num_rows == 1
+
+    def test_tokens_without_raw_text(self, tmp_path):
+        image = karpathy_image(3, "train", sentences=[{"tokens": ["a", "dog"]}])
+        rows = load_captioned(self.save(tmp_path, image), images=False, split="train")
+        assert rows["caption"][:] == ["a dog"]
+        assert rows["image_id"][:] == ["3"]
+
+    def test_an_unknown_split(self, tmp_path):
+        file = self.save(tmp_path, karpathy_image(0, "train"), karpathy_image(1, "val"))
+        with pytest.raises(ValueError, match=r"`split='val'` .* has the splits \['train', 'validation'\]"):
+            load_captioned(file, images=False, split="val")
+
+    def test_an_unknown_restval(self, tmp_path):
+        with pytest.raises(ValueError, match="counted as 'train', kept apart"):
+            load_captioned(self.save(tmp_path, karpathy_image(0, "train")), images=False, restval="validation")
+
+    def test_a_missing_field(self, tmp_path):
+        file = self.save(tmp_path, karpathy_image(0, "train"), {"filename": "x.jpg", "sentences": []})
+        with pytest.raises(ValueError, match=r"Image 1 of the Karpathy file has no \['split'\]"):
+            load_captioned(file, images=False)
+
+
+class TestNothingRecognised:
+    def test_the_rules_are_printed(self, tmp_path):
+        (tmp_path / "notes.md").write_text("")
+        with pytest.raises(
+            ValueError, match=r"recognises nothing in .* holds \['notes.md'\]. It recognises:\n- a Dataset"
+        ):
+            load_captioned(tmp_path)
+
+    def test_a_full_folder_is_not_listed_whole(self, tmp_path):
+        for number in range(30):
+            (tmp_path / f"{number:02}.bin").touch()
+        with pytest.raises(ValueError, match=r"'09\.bin'\] and 20 more"):
+            load_captioned(tmp_path)
+
+    def test_an_unknown_ending(self, tmp_path):
+        (tmp_path / "captions.xml").touch()
+        with pytest.raises(ValueError, match=r"does not recognise .*captions\.xml by its ending '\.xml'"):
+            load_captioned(tmp_path / "captions.xml")
+
+    @pytest.mark.parametrize(
+        ("content", "match"),
+        [
+            ({"info": {}, "annotations": []}, r"Its object has the fields \['info', 'annotations'\]"),
+            ([{"file_name": "a.jpg", "prompt": "x"}], r"Its rows have the fields \['file_name', 'prompt'\]"),
+            ([], r"Its rows have the fields \[\]"),
+            ("text", "Its object has the fields 'text'"),
+        ],
+    )
+    def test_unknown_fields(self, tmp_path, content, match):
+        (tmp_path / "x.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=match):
+            load_captioned(tmp_path / "x.json")
+
+    def test_a_wrong_mapping(self, folder):
+        save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "text": "A dog.", "id": 1})
+        with pytest.raises(
+            ValueError, match=r"have the fields \['file_name', 'text', 'id'\], and `columns=\{'caption': 'cap"
+        ):
+            load_captioned(folder, columns={"caption": "cap"})
+        with pytest.raises(ValueError, match="does not recognise"):
+            load_captioned(folder, columns={"image_id": "key"})
+
+    def test_several_caption_files(self, tmp_path):
+        for year in (2014, 2017):
+            (tmp_path / f"captions_val{year}.json").touch()
+        with pytest.raises(
+            ValueError, match=r"\['captions_val2014.json', 'captions_val2017.json'\], and it is not known"
+        ):
+            load_captioned(tmp_path)
+
+    def test_json_lines_that_end_in_json(self, tmp_path):
+        (tmp_path / "x.json").write_text('{"a": 1}\n{"a": 2}\n')
+        with pytest.raises(ValueError, match=r"is not JSON \(Extra data.*end in \.jsonl"):
+            load_captioned(tmp_path / "x.json")
+
+    def test_another_encoding(self, tmp_path):
+        (tmp_path / "x.csv").write_bytes("image,caption\na.jpg,Wölfe\n".encode("latin-1"))
+        with pytest.raises(ValueError, match=r"x\.csv is not UTF-8"):
+            load_captioned(tmp_path / "x.csv")
+
+
+class TestWithoutEffect:
+    """An argument that would do nothing is refused."""
+
+    @pytest.fixture
+    def table(self, folder):
+        save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "text": "A dog."})
+        return folder
+
+    def test_restval_elsewhere(self, table):
+        with pytest.raises(ValueError, match=r"'restval': 'keep'.* would have no effect"):
+            load_captioned(table, restval="keep")
+
+    def test_a_split_of_one_table(self, table):
+        for split in ("train", "all"):
+            with pytest.raises(ValueError, match=f"`split='{split}'` was given, but the source has no splits"):
+                load_captioned(table, split=split)
+
+    def test_options_of_load_dataset(self, table):
+        with pytest.raises(ValueError, match=r"'revision': 'main'.*is not loaded by `datasets.load_dataset`"):
+            load_captioned(table, revision="main")
+
+    @pytest.mark.parametrize("content", [COCO, {"images": [karpathy_image(0, "train")]}])
+    def test_columns_of_a_fixed_format(self, tmp_path, content):
+        (tmp_path / "x.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="whose fields are fixed"):
+            load_captioned(tmp_path / "x.json", columns={"caption": "text"})
+
+
+class TestFolderOfPictures:
+    @pytest.fixture
+    def table(self, folder):
+        save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "text": "A dog."})
+        return folder
+
+    def test_it_does_not_exist(self, table):
+        with pytest.raises(FileNotFoundError, match=r"nowhere does not exist. Give another as `images=`"):
+            load_captioned(table, images=table / "nowhere")
+
+    def test_it_holds_other_pictures(self, table, tmp_path):
+        save_pictures(tmp_path / "other", "z.jpg")
+        with pytest.raises(FileNotFoundError, match=r"None of the 1 pictures .*'a\.jpg'.*Looked in .*`images=False`"):
+            load_captioned(table, images=tmp_path / "other", check_images=False)
+
+    def test_it_may_be_the_folder_above(self, table):
+        assert paths(load_captioned(table, images=table)) == [str(table / "images" / "a.jpg")]
+
+    def test_paths_are_absolute(self, table, monkeypatch):
+        monkeypatch.chdir(table.parent)
+        assert paths(load_captioned("data")) == [str(table / "images" / "a.jpg")]

@@ -1,0 +1,233 @@
+"""Data sets of `datasets` through `load_captioned`."""
+
+import io
+
+import datasets
+import pytest
+from datasets import Dataset, DatasetDict, Features, List, Value
+from PIL import Image
+
+from hf_curriculum import load_captioned
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def content(number):
+    file = io.BytesIO()
+    Image.new("RGB", (4 + number, 4), (number, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def rows(pictures=(0, 1), image="image", **columns):
+    features = Features({image: datasets.Image()})
+    pictures = Dataset.from_dict({image: [{"bytes": content(n), "path": None} for n in pictures]}, features=features)
+    for name, values in columns.items():
+        pictures = pictures.add_column(name, values)
+    return pictures
+
+
+def undecoded(dataset):
+    return dataset.cast_column("image", datasets.Image(decode=False))["image"][:]
+
+
+class TestColumns:
+    def test_ours_already(self):
+        loaded = load_captioned(rows(caption=["a", "b"], image_id=["x", "y"], score=[1.0, 2.0]))
+        assert loaded.column_names == ["image", "caption", "image_id", "score"]
+        assert undecoded(loaded)[0] == {"bytes": content(0), "path": None}
+
+    def test_a_mapping(self):
+        loaded = load_captioned(
+            rows(image="img", words=["a", "b"], id=[11, 12]),
+            columns={"image": "img", "caption": "words", "image_id": "id"},
+        )
+        assert loaded.column_names == ["image", "caption", "image_id"]
+        assert loaded["image_id"][:] == ["11", "12"]
+        assert loaded[1]["image"].size == (5, 4)
+
+    def test_usual_names_are_found(self):
+        assert load_captioned(rows(image="img", text=["a", "b"]))["caption"][:] == ["a", "b"]
+
+    def test_lists_of_captions(self):
+        loaded = load_captioned(rows(captions=[["a", "b"], ["c"]]))
+        assert loaded["caption"][:] == ["a", "b", "c"]
+        assert loaded[1]["image"].size == (4, 4)
+        assert undecoded(loaded)[1] == {"bytes": content(0), "path": None}
+        assert loaded["image_id"][0] == loaded["image_id"][1] != loaded["image_id"][2]
+
+    def test_several_columns_of_captions(self):
+        loaded = load_captioned(rows(one=["a", "b"], two=["c", None]), columns={"caption": ["one", "two"]})
+        assert loaded["caption"][:] == ["a", "c", "b"]
+
+    def test_transforms_are_removed(self):
+        source = rows(caption=["a", "b"])
+        source.set_transform(lambda batch: {"nothing": batch["caption"]})
+        assert load_captioned(source)[0]["caption"] == "a"
+
+    def test_a_missing_column(self):
+        with pytest.raises(ValueError, match=r"`caption` is not in the data, .*columns=\{'image': \.\.\."):
+            load_captioned(rows(words=["a", "b"]))
+        with pytest.raises(ValueError, match="`image` is not in the data"):
+            load_captioned(Dataset.from_dict({"caption": ["a"]}))
+
+    def test_a_wrong_mapping(self):
+        with pytest.raises(
+            ValueError, match=r"`words` is not in the data, which has the columns \['image', 'caption'\]"
+        ):
+            load_captioned(rows(caption=["a", "b"]), columns={"caption": "words"})
+
+    def test_a_mapping_the_wrong_way_round(self):
+        with pytest.raises(ValueError, match=r"`columns` has the keys \['img'\].*write columns=\{'image': 'img'\}"):
+            load_captioned(rows(), columns={"img": "image"})
+
+    def test_two_columns_of_pictures(self):
+        with pytest.raises(ValueError, match="for `image`, which is one column"):
+            load_captioned(rows(), columns={"image": ["left", "right"]})
+
+    def test_a_column_in_the_way(self):
+        with pytest.raises(ValueError, match=r"columns \['caption'\] already, which .* would overwrite"):
+            load_captioned(rows(caption=["a", "b"], words=["c", "d"]), columns={"caption": "words"})
+
+    def test_captions_that_are_numbers(self):
+        with pytest.raises(ValueError, match="holds 3, and texts, lists of texts"):
+            load_captioned(rows(caption=[3, 4]))
+
+
+class TestImageIds:
+    def test_they_are_derived_from_the_picture_not_the_row(self):
+        loaded = load_captioned(rows(pictures=(0, 1, 0, 2), caption=list("abcd")))
+        ids = loaded["image_id"][:]
+        assert ids[0] == ids[2]
+        assert len(set(ids)) == 3
+        again = load_captioned(rows(pictures=(2, 0), caption=list("xy")))["image_id"][:]
+        assert again == [ids[3], ids[0]]
+
+    def test_they_are_the_same_for_a_file_in_any_folder(self, tmp_path):
+        ids = []
+        for folder in ("one", "two"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / f"{folder}.png").write_bytes(content(0))
+            source = Dataset.from_dict({"image": [str(tmp_path / folder / f"{folder}.png")], "caption": ["a"]})
+            ids += load_captioned(source.cast_column("image", datasets.Image()))["image_id"][:]
+        assert ids[0] == ids[1] == load_captioned(rows(pictures=(0,), caption=["a"]))["image_id"][0]
+
+    def test_missing_files_have_one_too(self, tmp_path):
+        source = Dataset.from_dict({"image": [str(tmp_path / name) for name in "aab"], "caption": list("xyz")})
+        ids = load_captioned(source.cast_column("image", datasets.Image()), check_images=False)["image_id"][:]
+        assert ids[0] == ids[1] != ids[2]
+
+    def test_rows_without_id(self):
+        with pytest.raises(ValueError, match="1 of 2 rows have no `image_id`"):
+            load_captioned(rows(caption=["a", "b"], image_id=["x", None]))
+
+
+class TestPictures:
+    def test_bytes(self):
+        source = Dataset.from_dict({"image": [content(0)], "caption": ["a"]})
+        assert load_captioned(source)[0]["image"].size == (4, 4)
+
+    def test_records(self):
+        source = Dataset.from_dict({"image": [{"bytes": content(0), "path": "x.png"}], "caption": ["a"]})
+        assert load_captioned(source)[0]["image"].size == (4, 4)
+
+    def test_undecoded_ones_are_decoded_again(self):
+        source = rows(caption=["a", "b"]).cast_column("image", datasets.Image(decode=False))
+        assert load_captioned(source)[0]["image"].size == (4, 4)
+
+    def test_paths_from_a_folder(self, tmp_path, monkeypatch):
+        (tmp_path / "a.png").write_bytes(content(0))
+        source = Dataset.from_dict({"image": ["a.png", "a.png"], "caption": ["x", "y"]})
+        loaded = load_captioned(source, images=tmp_path)
+        assert undecoded(loaded)[0]["path"] == str(tmp_path / "a.png")
+        assert loaded["image_id"][:] == ["a.png", "a.png"]
+        monkeypatch.chdir(tmp_path)
+        assert load_captioned(source)[0]["image"].size == (4, 4)
+
+    def test_paths_of_which_some_are_missing(self, tmp_path, caplog):
+        (tmp_path / "a.png").write_bytes(content(0))
+        source = Dataset.from_dict({"image": ["a.png", None], "caption": ["x", "y"]})
+        assert load_captioned(source, images=tmp_path)["caption"][:] == ["x"]
+        assert "1 pictures cannot be read" in caplog.text
+
+    def test_addresses_are_not_downloaded(self):
+        source = Dataset.from_dict({"image_url": ["https://a/b.jpg"] * 2, "caption": ["x", "y"]})
+        with pytest.raises(ValueError, match=r"holds addresses \('https://a/b\.jpg'\).*img2dataset"):
+            load_captioned(source, columns={"image": "image_url"})
+        text = load_captioned(source, columns={"image": "image_url"}, images=False)
+        assert text.column_names == ["caption", "image_id"]
+        assert text["image_id"][:] == ["https://a/b.jpg"] * 2
+
+    def test_text_alone(self, caplog):
+        loaded = load_captioned(rows(pictures=(0, 0, 1), caption=list("abc")), images=False)
+        assert loaded.column_names == ["caption", "image_id"]
+        assert len(set(loaded["image_id"])) == 2
+        assert load_captioned(Dataset.from_dict({"caption": ["a"]}), images=False).column_names == ["caption"]
+        assert "neither pictures nor `image_id`" in caplog.text
+
+    def test_a_folder_for_pictures_that_are_there(self, tmp_path):
+        with pytest.raises(ValueError, match=r"holds its pictures itself .* would not be read"):
+            load_captioned(rows(caption=["a", "b"]), images=tmp_path)
+
+    def test_a_column_of_something_else(self):
+        source = Dataset.from_dict({"image": [1], "caption": ["a"]})
+        with pytest.raises(ValueError, match=r"The column taken for `image` holds Value\('int64'\)"):
+            load_captioned(source)
+
+
+class TestSources:
+    def test_splits(self):
+        splits = DatasetDict(train=rows(caption=["a", "b"]), test=rows(caption=["c", "d"]))
+        assert load_captioned(splits).num_rows == {"train": 2, "test": 2}
+        assert load_captioned(splits, split="test")["caption"][:] == ["c", "d"]
+        with pytest.raises(
+            ValueError, match=r"`split='dev'` was given, but the source has the splits \['train', 'test'\]"
+        ):
+            load_captioned(splits, split="dev")
+
+    def test_saved_to_disk(self, tmp_path):
+        rows(caption=["a", "b"]).save_to_disk(tmp_path / "one")
+        DatasetDict(train=rows(caption=["a", "b"])).save_to_disk(tmp_path / "two")
+        assert load_captioned(tmp_path / "one")["caption"][:] == ["a", "b"]
+        assert load_captioned(str(tmp_path / "two"))["train"]["caption"][:] == ["a", "b"]
+        with pytest.raises(ValueError, match=r"'revision': 'x'.*was written by save_to_disk"):
+            load_captioned(tmp_path / "one", revision="x")
+
+    def test_parquet(self, tmp_path):
+        (tmp_path / "data").mkdir()
+        rows(caption=["a", "b"]).to_parquet(tmp_path / "data" / "train-00000.parquet")
+        loaded = load_captioned(tmp_path / "data" / "train-00000.parquet")
+        assert isinstance(loaded, Dataset)
+        assert loaded[1]["image"].size == (5, 4)
+        assert load_captioned(tmp_path / "data").num_rows == {"train": 2}
+        assert load_captioned(tmp_path / "data", split="train").num_rows == 2
+
+    def test_lists_of_captions_in_parquet(self, tmp_path):
+        source = rows().add_column("captions", [["a", "b"], ["c"]], feature=List(Value("string")))
+        source.to_parquet(tmp_path / "x.parquet")
+        loaded = load_captioned(tmp_path / "x.parquet")
+        assert loaded["caption"][:] == ["a", "b", "c"]
+        assert undecoded(loaded)[2]["bytes"] == content(1)
+
+    def test_a_builder_of_datasets(self, tmp_path):
+        (tmp_path / "x.jsonl").write_text('{"image_id": "k", "caption": "a"}\n')
+        loaded = load_captioned("json", data_files=str(tmp_path / "x.jsonl"), images=False, split="train")
+        assert loaded["caption"][:] == ["a"]
+
+    def test_streamed(self):
+        with pytest.raises(TypeError, match=r"A IterableDataset was given.* without `streaming=True`"):
+            load_captioned(rows(caption=["a", "b"]).to_iterable_dataset())
+
+    def test_no_such_path(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"There is no file or folder .*nowhere"):
+            load_captioned(tmp_path / "nowhere")
+        with pytest.raises(FileNotFoundError, match="There is no file or folder"):
+            load_captioned("a/b/captions.json")
+
+    def test_options_without_effect(self):
+        with pytest.raises(ValueError, match="the data set is loaded already"):
+            load_captioned(rows(caption=["a", "b"]), revision="main")
+        with pytest.raises(ValueError, match="only Karpathy's files have such a split"):
+            load_captioned(rows(caption=["a", "b"]), restval="drop")

@@ -1,0 +1,93 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, CLIPImageProcessorPil, ViTImageProcessorPil
+
+from hf_curriculum import make_image_processor
+from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+
+
+def noise(width, height):
+    return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("resample", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("size", [64, (32, 48)])
+@pytest.mark.parametrize("picture", [(200, 150), (31, 77), (1, 1)])
+def test_the_table_gives_the_processors_own_numbers(picture, size, resample):
+    processor = make_image_processor(size, mean=(0.1, 0.2, 0.3), std=(0.9, 0.5, 0.25), resample=resample)
+    pixels, expected = (
+        PixelTable(processor)(noise(*picture)),
+        process_image(processor, noise(*picture))["pixel_values"],
+    )
+    assert pixels.dtype == torch.float32
+    assert pixels.is_contiguous()
+    assert torch.equal(pixels, expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 0.01}])
+def test_the_table_follows_the_processors_options(options):
+    processor = ViTImageProcessorPil(size={"height": 16, "width": 16}, **options)
+    assert torch.equal(PixelTable(processor)(noise(40, 30)), process_image(processor, noise(40, 30))["pixel_values"])
+
+
+class Mirrored(ViTImageProcessorPil):
+    def resize(self, image, **options):
+        return super().resize(image[:, :, ::-1], **options)
+
+
+@pytest.mark.parametrize(
+    ("processor", "plain"),
+    [
+        (make_image_processor(8), True),
+        (ViTImageProcessorPil(), True),
+        (ViTImageProcessorPil(do_resize=False), False),
+        (ViTImageProcessorPil(size={"shortest_edge": 8}), False),
+        (ViTImageProcessorPil(do_center_crop=True, crop_size={"height": 4, "width": 4}), False),
+        (CLIPImageProcessorPil(), False),
+        (Mirrored(), False),
+        (None, False),
+    ],
+)
+def test_only_plain_processors_are_replaced(processor, plain):
+    assert is_plain(processor) is plain
+
+
+def test_the_processor_saves_and_loads(tmp_path):
+    processor = make_image_processor((32, 48), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), resample="bilinear")
+    processor.save_pretrained(tmp_path)
+    loaded = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    assert isinstance(loaded, ViTImageProcessorPil)
+    assert torch.equal(process_image(loaded, noise(9, 9))["pixel_values"], PixelTable(processor)(noise(9, 9)))
+
+
+def test_its_defaults_are_those_of_dinos_towers():
+    values = PixelTable(make_image_processor(2))(Image.new("RGB", (2, 2), (255, 0, 0)))
+    np.testing.assert_allclose(values[:, 0, 0], [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_torchvision_is_not_needed():
+    program = (
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from PIL import Image\n"
+        "from hf_curriculum.data.processors import PixelTable, make_image_processor\n"
+        "print(tuple(PixelTable(make_image_processor(8))(Image.new('RGB', (4, 4))).shape))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(3, 8, 8)"
+
+
+def test_an_unknown_filter():
+    with pytest.raises(ValueError, match=r"`resample='cubic'` was given\. Pillow's filters are \['nearest'"):
+        make_image_processor(8, resample="cubic")
+
+
+@pytest.mark.parametrize("size", [0, (8, -1)])
+def test_an_impossible_size(size):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        make_image_processor(size)

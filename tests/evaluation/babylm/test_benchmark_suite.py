@@ -1,0 +1,174 @@
+import copy
+import gzip
+import json
+import shutil
+
+import pytest
+
+from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
+from hf_curriculum.evaluation.babylm.load import load_for_evaluation
+from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
+from hf_curriculum.evaluation.babylm.suite import SUITES, macro_averages, markdown, percent
+
+QUICK = ["blimp", "winoground", "devbench/lex-lwl"]
+
+
+@pytest.fixture
+def evaluate(git, tokenizer, image_processor, miniature):
+    def run(**options):
+        options = {"image_processor": image_processor, "data_dir": miniature, "progress": False, **options}
+        return evaluate_suite(git, tokenizer, **options)
+
+    return run
+
+
+def test_a_suite_writes_tables_and_predictions(evaluate, tmp_path):
+    result = evaluate(tasks=QUICK, output_dir=tmp_path)
+    assert list(result.tasks) == ["blimp", "winoground", "devbench"]
+    assert result.not_run == {}
+    with gzip.open(tmp_path / "predictions.json.gz", "rt") as stream:
+        predictions = json.load(stream)
+    assert predictions == {name: task.predictions for name, task in result.tasks.items()}
+    assert predictions["winoground"]["winoground"]["predictions"][0]["id"] == "winoground_0"
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["tasks"]["blimp"]["averages"] == result.averages["blimp"]
+    assert content["about"]["prefix_token"] == "[PAD]"
+    assert content["about"]["notes"] == [
+        "Miniature benchmarks made from drawn scenes: not comparable with the official ones."
+    ]
+    assert (tmp_path / "results.md").read_text() == result.table
+    assert (
+        f"| BLiMP filtered | accuracy | {percent(result.averages['blimp']['accuracy'])} | 50.0 | 3 of 67 | 24 |"
+        in result.table
+    )
+    assert "| lex-lwl (not in the mean) |" in result.table
+    assert "| DevBench | accuracy | – |" in result.table  # the challenge's three tasks were not run
+    written = (tmp_path / "predictions.json.gz").read_bytes()
+    assert evaluate(tasks=QUICK, output_dir=tmp_path) == result  # from the scores that were kept
+    assert (tmp_path / "predictions.json.gz").read_bytes() == written
+
+
+def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "blimp_filtered").symlink_to(miniature / "blimp_filtered")
+    (data / "vqa_filtered").symlink_to(miniature / "vqa_filtered")
+    result = evaluate(data_dir=data, image_processor=None)
+    assert list(result.tasks) == ["blimp"]
+    assert result.not_run["vqa"] == "it has pictures, and no image processor was given"
+    assert "ewok_filtered does not exist" in result.not_run["ewok"]
+    assert "VQAv2: not run (it has pictures" in result.table
+    assert "`vqa` is not run" in caplog.text
+
+
+def test_what_was_found_before_a_failure_is_written(evaluate, miniature, tmp_path):
+    data = shutil.copytree(miniature, tmp_path / "data")
+    shutil.rmtree(data / "vqa_filtered" / "images")
+    with pytest.raises(FileNotFoundError, match="pictures are not in"):
+        evaluate(data_dir=data, tasks=["winoground", "vqa"], output_dir=tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(content["tasks"]) == ["winoground"]
+
+
+def test_a_try_is_marked_as_one(evaluate):
+    result = evaluate(tasks=["blimp"], limit=2)
+    assert result.tasks["blimp"].counts["determiner_noun_agreement_1"] == 2
+    assert "Only the first 2 items" in result.table
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"suite": "glue"}, ValueError, "suite='glue' is not known"),
+        ({"tasks": ["blimpp"]}, ValueError, "'blimpp' in `tasks` is not known"),
+        ({"tasks": "blimp"}, ValueError, "a single string"),
+        ({"tasks": []}, ValueError, "`tasks` is empty"),
+        ({"limit": 0}, ValueError, "limit=0 leaves nothing"),
+        (
+            {"sources": {"blimpp": "x", "glue": "y"}},
+            ValueError,
+            r"\['blimpp', 'glue'\] in `sources` would",
+        ),
+        ({"tasks": ["vqa"], "image_processor": None}, ValueError, r"\['vqa'\] were asked for, which have pictures"),
+        ({"data_dir": "nowhere"}, FileNotFoundError, "None of blimp, .* can be run"),
+        ({"data_dir": "nowhere", "tasks": ["ewok"]}, FileNotFoundError, "`ewok` needs the folder"),
+        ({"tasks": ["blimp/passive_1"]}, ValueError, r"\['passive_1'\] of `blimp` were asked for"),
+    ],
+)
+def test_what_cannot_be_asked_for(options, error, message, evaluate):
+    with pytest.raises(error, match=message):
+        evaluate(**options)
+
+
+def test_subtasks_and_whole_benchmarks_mix(evaluate):
+    result = evaluate(tasks=["blimp/determiner_noun_agreement_1", "blimp", "winoground"], limit=2)
+    assert len(result.tasks["blimp"].subtasks) == 3
+
+
+def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
+    assert SUITES["babylm"] == tuple(BENCHMARKS)
+    values = dict(zip(BENCHMARKS, [0.652, 0.627, 0.524, 0.655, 0.555, 0.541, 0.505], strict=True))
+    results = {name: TaskResult(name, {}, {BENCHMARKS[name].main[0]: value}, {}, {}) for name, value in values.items()}
+    found = macro_averages(results)
+    assert found["text"] == pytest.approx((0.652 + 0.627 + 0.524 + 0.655) / 4)
+    assert found["vision"] == pytest.approx((0.555 + 0.541 + 0.505) / 3)
+    assert percent(found["vision"]) == "53.37"
+    del results["vqa"]
+    assert list(macro_averages(results)) == ["text"]
+    assert "| mean of text benchmarks |  | 61.45 |" in markdown(results)
+
+
+def test_means_are_unweighted_and_keep_to_those_that_have_the_measure():
+    subtasks = {"a": {"accuracy": 0.1, "f1": 0.5}, "b": {"accuracy": 0.2}}
+    assert unweighted_means(subtasks) == {"accuracy": pytest.approx(0.15), "f1": 0.5}
+
+
+def test_a_saved_model_is_evaluated_by_its_name(git, tokenizer, image_processor, tmp_path, evaluate):
+    folder = tmp_path / "model"
+    for part in (git, tokenizer, image_processor):
+        part.save_pretrained(folder)
+    out = tmp_path / "out"
+    options = {"tasks": ["blimp", "winoground"], "limit": 4, "device": "cpu", "progress": False}
+    result = evaluate_pretrained(str(folder), output_dir=out, **options)
+    assert (out / "miniature" / "MINIATURE.txt").is_file()
+    direct = evaluate(data_dir=out / "miniature", tasks=["blimp", "winoground"], limit=4)
+    assert result.averages == direct.averages
+    with pytest.raises(FileNotFoundError, match="found no"):
+        load_for_evaluation(str(tmp_path / "nothing"))
+
+
+def test_results_of_another_model_stay(git, tokenizer, miniature, tmp_path):
+    options = {"data_dir": miniature, "output_dir": tmp_path, "tasks": ["blimp"], "limit": 2, "progress": False}
+
+    def evaluate_as(name, factor):
+        model = copy.deepcopy(git)
+        model.config._name_or_path = name
+        model.get_output_embeddings().weight.data.mul_(factor)
+        return evaluate_suite(model, tokenizer, **options)
+
+    evaluate_as("a", 1.0)
+    evaluate_as("b", 1.0)  # the same weights, moved
+    evaluate_as("b", 1.1)  # the same name, trained again
+    kept = (tmp_path / "results.json").read_text()
+    with pytest.raises(ValueError, match=r"results\.json holds the results of 'b', .* those of 'a' would take"):
+        evaluate_as("a", 1.2)
+    assert (tmp_path / "results.json").read_text() == kept
+    (tmp_path / "results.json").write_text("{")
+    assert evaluate_as("a", 1.2).about["model"] == "a"
+
+
+@pytest.mark.slow
+def test_the_whole_suite_runs_on_both_models(models, tokenizer, image_processor, miniature, tmp_path):
+    for name, model in models.items():
+        result = evaluate_suite(
+            model,
+            tokenizer,
+            image_processor,
+            data_dir=miniature,
+            output_dir=tmp_path / name,
+            glue=GlueSettings(num_epochs=1),
+            progress=False,
+        )
+        assert list(result.tasks) == list(BENCHMARKS)
+        assert set(result.macro_averages) == {"text", "vision"}
+        assert all(0 <= value <= 1 for value in result.macro_averages.values())

@@ -1,0 +1,103 @@
+"""How to build each scorer small, fitted and offline, and rows that any of them can score.
+
+A scorer of `SCORERS` that needs no argument joins by itself, another
+one by a line in `MAKE`.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+
+import numpy as np
+import tiny_models as TINY
+import torch
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+from transformers import YolosConfig, YolosForObjectDetection
+from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
+
+from hf_curriculum import SCORERS
+
+WORDS = ["a red ball", "two dogs run in the park", "a cat sleeps", "a man rides a bike", "the dog", "a mat and a cup"]
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 24, 32, 3), dtype=np.uint8)
+
+
+def stored(image, kind="png", **options):
+    """A picture as `datasets` keeps it."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return {"bytes": file.getvalue(), "path": None}
+
+
+PNGS = [stored(Pictures.fromarray(pixels)) for pixels in PIXELS]
+
+
+def rows(count=6):
+    """Columns that any scorer reads; pictures 0, 0, 1, 1, 2, 2, ... with two captions each."""
+    pictures = [number // 2 % len(PNGS) for number in range(count)]
+    scores = np.random.default_rng(1).random((count, 2, 4)) + 0.1
+    return {
+        "image": [PNGS[picture] for picture in pictures],
+        "caption": [WORDS[number % len(WORDS)] for number in range(count)],
+        "image_id": [f"picture {number // 2}" for number in range(count)],
+        "objects": [[{"box": [0.0, 0.0, 8.0 + number % 5, 8.0]}] for number in range(count)],
+        "class_scores": (scores / scores.sum(-1, keepdims=True)).tolist(),
+        "visual_entropy": [float(number % 7) for number in range(count)],
+        "language_model_loss": [float(number % 5) for number in range(count)],
+        "image_embedding": [[1.0, float(picture)] for picture in pictures],
+    }
+
+
+FEATURES = Features(
+    {
+        "image": Image(),
+        "caption": Value("string"),
+        "image_id": Value("string"),
+        "objects": List({"box": List(Value("float32"))}),
+        "class_scores": List(List(Value("float32"))),
+        "visual_entropy": Value("float32"),
+        "language_model_loss": Value("float32"),
+        "image_embedding": List(Value("float32")),
+    }
+)
+
+
+def data(count=6, **changed):
+    """The rows as a data set, some columns replaced."""
+    return Dataset.from_dict({**rows(count), **changed}, features=FEATURES)
+
+
+def yolos():
+    """The folder of a detector with random weights."""
+    torch.manual_seed(0)
+    config = YolosConfig(image_size=[64, 64], patch_size=16, num_detection_tokens=5, num_labels=4, **TINY.WIDTH)
+    size = {"height": 64, "width": 64}
+    return TINY.saved("yolos", YolosForObjectDetection(config), DetrImageProcessorPil(size=size, do_pad=False))
+
+
+MAKE = {
+    "addup": lambda: SCORERS["addup"]().fit(data()),
+    "combined": lambda: SCORERS["combined"]({"visual_entropy": 1, "language_model_loss": 2}).fit(data()),
+    "concreteness": lambda: SCORERS["concreteness"](k=1, min_count=1).fit(data()),
+    "language_model_loss": lambda: SCORERS["language_model_loss"](TINY.llama(), name="llama_loss"),
+    "model_loss": lambda: SCORERS["model_loss"](TINY.git()),
+    "object_mentions": lambda: SCORERS["object_mentions"](),
+    "vilt_similarity": lambda: SCORERS["vilt_similarity"](TINY.vilt()),
+    "visual_entropy": lambda: SCORERS["visual_entropy"](yolos(), name="box_entropy"),
+    "word_rarity": lambda: SCORERS["word_rarity"]().fit(data()),
+}
+NAMES = sorted(SCORERS)
+MODELS = {  # scorers that are told the name of a model: how to tell them
+    "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
+    "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
+    "model_loss": lambda name: SCORERS["model_loss"](name),
+    "vilt_similarity": lambda name: SCORERS["vilt_similarity"](name),
+    "visual_entropy": lambda name: SCORERS["visual_entropy"](name),
+}
+
+
+@functools.cache
+def build(name):
+    """The scorer of that name, whose model is loaded once."""
+    return MAKE.get(name, SCORERS[name])()

@@ -1,0 +1,187 @@
+"""A line for every curriculum, for the tests that hold for all of them; a helper, loaded by path.
+
+A new curriculum adds lines to `CASES`. Its data has every column that any of them reads (`make_columns`), and its
+decisions are taken on `observe`, a pure function of a seed and of how many were taken before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from hf_curriculum import (
+    IID,
+    AdaptiveGuidance,
+    BabySteps,
+    ByImage,
+    ByLength,
+    ByNode,
+    Curriculum,
+    Filter,
+    Growing,
+    GuidanceSchedule,
+    NodeSampling,
+    Observed,
+    Phases,
+    Plan,
+    SelfPaced,
+    Staged,
+    Weighted,
+    make_plan,
+    rank_scores,
+)
+from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.rng import hash64, mix64
+
+LEVELS = (0.1, 0.3, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A curriculum and what it promises.
+
+    Args:
+        rule: the curriculum.
+        score: the column that it is ranked by.
+        grows: whether no pool is smaller than the one before.
+        passes: how many passes over the examples that it uses the run is as long as; None: as long as its stages.
+        unit: the batch size is a multiple of this.
+    """
+
+    rule: Curriculum
+    score: str = "difficulty"
+    grows: bool = True
+    passes: float | None = None
+    unit: int = 1
+
+
+CASES: dict[str, Case] = {
+    "adaptive guidance": Case(AdaptiveGuidance(4, 2, probe_examples=9), "level", grows=False),
+    "adaptive guidance, every epoch": Case(
+        AdaptiveGuidance(2, 2, probe_examples=3, levels=(0.5, 0.1)), "level", grows=False
+    ),
+    "baby steps": Case(BabySteps(3, patience=1, epochs=4), passes=4),
+    "baby steps, high is easy": Case(BabySteps(2, patience=2, epochs=6, min_delta=0.3, easy="high"), passes=6),
+    "baby steps that stop": Case(BabySteps(2, patience=1, metric="accuracy", epochs=6, stop=True)),
+    "baby steps by value": Case(BabySteps(3, patience=1, cut="value", epochs=5, min_epochs=0.5), passes=5),
+    "baby steps by image": Case(BabySteps(3, patience=1, epochs=4, batches=ByImage(2)), unit=2),
+    "filter": Case(Filter(0.6)),
+    "filter, baby steps": Case(Filter(0.7, BabySteps(2, patience=1, epochs=5), unscored="last"), passes=5),
+    "filter, self-paced": Case(Filter(0.8, SelfPaced(epochs=4)), grows=False, passes=4),
+    "filter, whole passes": Case(Filter(0.5, Phases(2, 2, partial_batches="keep"), easy="high")),
+    "growing": Case(Growing(initial=0.1, epochs=3), passes=3),
+    "growing by jumps": Case(Growing("geometric", 0.1, every=0.2, epochs=2.5), passes=2.5),
+    "guidance": Case(GuidanceSchedule(6, 4), "level", grows=False),
+    "guidance on a schedule": Case(
+        GuidanceSchedule(3, 3, schedule=(0.5, 0.1, 1.0), partial_batches="keep"), "level", grows=False
+    ),
+    "iid": Case(IID(epochs=2.5), passes=2.5),
+    "iid by length": Case(IID(epochs=3, batches=ByLength(window=2)), passes=3),
+    "iid by node": Case(IID(epochs=3, batches=ByNode()), passes=3),
+    "node sampling": Case(NodeSampling(check_every=2, decay=0.5, epochs=4), passes=4),
+    "node sampling, no image twice": Case(
+        NodeSampling(check_every=3, at_floor="clamp", floor=0.5, decay=0.6, image_column="image_id", epochs=3),
+        passes=3,
+    ),
+    "phases": Case(Phases(3, 2)),
+    "phases by image": Case(Phases(2, 1, batches=ByImage(2)), unit=2),
+    "phases by node": Case(Phases(2, 2, cut="value", batches=ByNode())),
+    "phases, whole passes": Case(Phases(3, 1, "value", partial_batches="keep", unscored="drop")),
+    "phases apart": Case(Phases(2, (1, 2), pools="exclusive"), grows=False),
+    "self-paced": Case(SelfPaced(initial=0.4, epochs=5), grows=False, passes=5),
+    "self-paced from the start": Case(
+        SelfPaced(initial=0.2, growth=2, warmup_epochs=0, final_epochs=0, epochs=3), grows=False, passes=3
+    ),
+    "staged": Case(Staged({"b": IID(epochs=2), "a": Phases(2, 1)}), grows=False),
+    "weighted": Case(Weighted(epochs=2), passes=2),
+    "weighted by temperature": Case(Weighted(temperature=2.0, epochs=2, easy="high"), passes=2),
+}
+
+
+@lru_cache(maxsize=64)
+def make_columns(size: int, seed: int = 0) -> tuple[Dataset, dict[str, Any]]:
+    """Rows with all columns that any case reads: as a data set, and read.
+
+    `difficulty` has ties, and, from 12 rows on, two rows without one; `level` the four `LEVELS`, and one row without.
+    """
+    rng = np.random.default_rng(seed)
+    difficulty = rng.integers(1, max(3, size // 2), size).astype(np.float32)
+    level = np.resize(np.array([1.0, 0.1, 0.3, 1.0, 0.5, 1.0, 1.0], np.float32), size)
+    if size >= 12:
+        difficulty[[3, size - 1]] = np.nan
+        level[size - 2] = np.nan
+    names = np.array(["dog", "cat", "ball"])
+    data = Dataset.from_dict(
+        {
+            "difficulty": difficulty.tolist(),
+            "level": level.tolist(),
+            "hard": (rng.random(size) < 0.4).astype(int).tolist(),
+            "caption_length": rng.integers(3, 30, size).tolist(),
+            "image_id": [f"image {row // 2}" for row in range(size)],
+            "nodes": [names[rng.random(3) < 0.5].tolist() if row else ["cat"] for row in range(size)],
+            "source": ["ab"[row % 3 == 1] for row in range(size)],
+        }
+    )
+    kinds = dict.fromkeys(("hard", "caption_length"), "numbers")
+    kinds.update(dict.fromkeys(("image_id", "nodes", "source"), "groups"))
+    read = read_columns(data, kinds)
+    read.update(
+        {name: np.asarray(values, np.float32) for name, values in (("difficulty", difficulty), ("level", level))}
+    )
+    return data, read
+
+
+def ranking_of(case: Case, size: int, seed: int = 0) -> Ranking:
+    """The order that the trainer would make of so many rows."""
+    columns = make_columns(size, seed)[1]
+    rule = case.rule
+    wanted = rule.reads_in_all
+    own = {name: columns[name] for name in wanted}
+    if not rule.needs_scores:
+        return replace(Ranking.unordered(size), columns=own)
+    ranked = rank_scores(columns[case.score], rule.easy or "low", unscored=rule.unscored, name=case.score)
+    return replace(ranked, columns=own)
+
+
+def plan_of(case: Case, size: int, batch: int, seed: int = 0) -> Plan:
+    """The plan before its first decision."""
+    return make_plan(case.rule, ranking_of(case, size, seed), global_batch_size=batch, seed=seed)
+
+
+def observe(plan: Plan, seed: int = 0) -> Observed:
+    """What decision number `len(plan.log)` is taken on: coarse numbers, so that values are equal now and then."""
+    number = len(plan.log)
+
+    def chance(*what: int) -> float:
+        return (mix64(seed, number, *what) >> 62) / 4
+
+    metrics = {"eval_loss": chance(0), "eval_accuracy": chance(1), "eval_retrieval_accuracy": 0.8 + chance(2) / 5}
+    metrics.update({f"eval_level_{level:g}_probability": chance(3, place) for place, level in enumerate(LEVELS)})
+    losses = None
+    if plan.curriculum.signal == "losses":
+        keys = hash64(np.arange(plan.ranking.num_rows), mix64(seed, number, 4))
+        losses = ((keys >> np.uint64(58)).astype(np.float32) + 1) / (number + 8)
+    return Observed(plan.known_steps, metrics, losses)
+
+
+def rounds(plan: Plan, seed: int = 0) -> Iterator[Plan]:
+    """The plan before its first decision, and after each one."""
+    yield plan
+    while plan.undecided:
+        plan = plan.decided(observe(plan, seed))
+        yield plan
+
+
+def realised(plan: Plan, seed: int = 0) -> tuple[Plan, np.ndarray]:
+    """(the plan at the run's end, the rows of the whole run), each round's rows as they were known then."""
+    parts, behind = [], 0
+    for plan in rounds(plan, seed):  # noqa: B020 - the last one is wanted
+        parts.append(plan.rows(behind, plan.known_slots))
+        behind = plan.known_slots
+    return plan, np.concatenate(parts)

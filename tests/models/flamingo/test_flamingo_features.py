@@ -1,0 +1,222 @@
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from hf_curriculum import (
+    Augment,
+    CaptionCollator,
+    VisionFeatures,
+    cache_vision_features,
+    generate_captions,
+    make_image_processor,
+    train_wordpiece,
+)
+from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
+
+CAPTIONS = ["a red ball", "two blue cubes", "a ball", "a cube and a ball", "a cube"]
+IDS = ["b", "a", "b", "c", "d"]  # two captions of "b"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizer = train_wordpiece(CAPTIONS * 2, 60)
+    add_image_token(tokenizer)
+    return tokenizer
+
+
+@pytest.fixture
+def model(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 2, "perceiver_latents": 3}
+    model = flamingo_from_config(small_flamingo_config(len(tokenizer), tokenizer=tokenizer, **sizes)).eval()
+    for layer in model.flamingo.gated_layers:
+        torch.nn.init.constant_(layer.attention_gate, 3.0)
+    return model
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    pictures = {name: Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)) for name in "abcd"}
+    return Dataset.from_dict({"image_id": IDS, "image": [pictures[name] for name in IDS], "caption": CAPTIONS})
+
+
+PROCESSOR = make_image_processor(16)
+
+
+def expected(model, data, row):
+    pixels = PROCESSOR(images=[data[row]["image"]], return_tensors="pt")["pixel_values"]
+    return model.encode_images(pixels)[0]
+
+
+def test_each_picture_once_and_every_row_finds_its_own(model, data, tmp_path):
+    encoded = []
+    model.flamingo.vision_tower.register_forward_hook(lambda module, args, output: encoded.append(len(output[0])))
+    features = cache_vision_features(model, data, tmp_path / "features", PROCESSOR, batch_size=3)
+    assert encoded == [3, 1]
+    assert len(features) == 4
+    stored = np.load(tmp_path / "features" / "features.npy", mmap_mode="r")
+    assert (stored.shape, stored.dtype) == ((4, 5, 32), np.float16)
+    for row, image_id in enumerate(IDS):
+        found = torch.from_numpy(np.array(features[image_id])).float()
+        torch.testing.assert_close(found, expected(model, data, row), atol=4e-3, rtol=1e-3)
+    assert not np.array_equal(features["a"], features["b"])
+    # Places follow the rows, so that a data set is read in its order.
+    assert np.array_equal(stored[0], features["b"])
+    assert np.array_equal(stored[1], features["a"])
+
+
+def test_splits_go_into_one(model, data, tmp_path):
+    splits = DatasetDict({"train": data.select([0, 1]), "validation": data.select([2, 3, 4])})
+    features = cache_vision_features(model, splits, tmp_path, PROCESSOR)
+    assert [name in features for name in "abcde"] == [True] * 4 + [False]
+
+
+def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp_path, monkeypatch):
+    whole = cache_vision_features(model, data, tmp_path / "whole", PROCESSOR, batch_size=1)
+    monkeypatch.setattr("hf_curriculum.models.flamingo.features._SAVE_EVERY", 1)
+    encode, calls = model.encode_images, []
+
+    def breaks(pixels):
+        calls.append(len(pixels))
+        if len(calls) == 3:
+            raise RuntimeError("killed")
+        return encode(pixels)
+
+    monkeypatch.setattr(model, "encode_images", breaks)
+    with pytest.raises(RuntimeError, match="killed"):
+        cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    with pytest.raises(FileNotFoundError, match=r"part has 2 pictures of 4.*goes on where it stopped"):
+        VisionFeatures(tmp_path / "part")
+    features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    assert len(calls) == 3 + 2
+    for name in "abcd":
+        assert np.array_equal(features[name], whole[name])
+    cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    assert len(calls) == 5
+
+
+def test_features_of_something_else_are_refused(model, data, tmp_path):
+    cache_vision_features(model, data, tmp_path, PROCESSOR)
+    with pytest.raises(ValueError, match=r"another pictures"):
+        cache_vision_features(model, data.select([0, 1]), tmp_path, PROCESSOR)
+    with pytest.raises(ValueError, match=r"another image_processor"):
+        cache_vision_features(model, data, tmp_path, make_image_processor(16, mean=(0.5, 0.5, 0.5)))
+    with torch.no_grad():
+        model.flamingo.perceiver.latents.add_(1)  # what is trained may change
+    cache_vision_features(model, data, tmp_path, PROCESSOR)
+    with torch.no_grad():
+        model.flamingo.vision_tower.layernorm.bias[0] += 1
+    with pytest.raises(ValueError, match=r"another tower.*silently wrong"):
+        cache_vision_features(model, data, tmp_path, PROCESSOR)
+
+
+def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):
+    with pytest.raises(ValueError, match=r"`batch_size=0`"):
+        cache_vision_features(model, data, tmp_path, PROCESSOR, batch_size=0)
+    with pytest.raises(ValueError, match=r"`image_id` is not in the data"):
+        cache_vision_features(model, data.remove_columns("image_id"), tmp_path, PROCESSOR)
+    nameless = data.remove_columns("image_id").add_column("image_id", ["a", None, "b", None, "c"])
+    with pytest.raises(ValueError, match=r"2 of 5 rows have no `image_id`"):
+        cache_vision_features(model, nameless, tmp_path, PROCESSOR)
+    broken = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": b"nonsense", "path": None}]})
+    with pytest.raises(UnreadableImageError, match=r"picture of row 0"):
+        cache_vision_features(model, broken, tmp_path, PROCESSOR)
+    with torch.no_grad():
+        model.flamingo.vision_tower.layernorm.bias[0] = 1e6
+    with pytest.raises(ValueError, match=r"rows \[0, 1, 3, 4\] are not all within float16"):
+        cache_vision_features(model, data, tmp_path, PROCESSOR)
+    assert not (tmp_path / "facts.json").exists()
+
+
+def test_reading(model, data, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is no folder of vision features"):
+        VisionFeatures(tmp_path / "none")
+    features = cache_vision_features(model, data, tmp_path, PROCESSOR)
+    assert len(pickle.dumps(features)) < 500
+    assert np.array_equal(pickle.loads(pickle.dumps(features))["c"], features["c"])
+    with pytest.raises(KeyError, match=r"no features of the picture 'e'"):
+        features["e"]
+    assert json.loads((tmp_path / "facts.json").read_text())["done"] == 4
+
+
+class TestCollator:
+    def test_image_features_in_place_of_pictures(self, model, data, tokenizer, tmp_path):
+        features = cache_vision_features(model, data, tmp_path, PROCESSOR)
+        collator = CaptionCollator(tokenizer, None, vision_features=features, prefix="<image> ")
+        assert collator.columns == ("image_id", "caption")
+        rows = [{name: data[row][name] for name in collator.columns} for row in range(3)]
+        batch = collator(rows)
+        assert set(batch) == {"image_features", "input_ids", "attention_mask", "labels"}
+        assert (batch["image_features"].shape, batch["image_features"].dtype) == ((3, 5, 32), torch.float16)
+        assert torch.equal(batch["image_features"][0], batch["image_features"][2])
+        pictured = CaptionCollator(tokenizer, PROCESSOR, prefix="<image> ")([data[row] for row in range(3)])
+        torch.testing.assert_close(model(**batch).loss, model(**pictured).loss, atol=1e-3, rtol=1e-3)
+        loader = DataLoader(data.select_columns(collator.columns), 3, collate_fn=collator, num_workers=1)
+        assert torch.equal(next(iter(loader))["image_features"], batch["image_features"])
+
+    def test_shared_features(self, model, data, tokenizer, tmp_path):
+        features = cache_vision_features(model, data, tmp_path, PROCESSOR)
+        plain, shared = (
+            CaptionCollator(tokenizer, None, vision_features=features, prefix="<image> ", share_images=share)(
+                data.to_list()
+            )
+            for share in (False, True)
+        )
+        assert len(shared["image_features"]) == 4
+        torch.testing.assert_close(model(**shared).loss, model(**plain).loss)
+
+    def test_the_prefix_is_given_and_not_learnt(self, tokenizer):
+        image = tokenizer.convert_tokens_to_ids("<image>")
+        batch = CaptionCollator(tokenizer, None, prefix="<image> ")([{"caption": "a red ball"}, {"caption": "a cube"}])
+        plain = CaptionCollator(tokenizer, None)([{"caption": "a red ball"}, {"caption": "a cube"}])
+        assert batch["input_ids"][:, 1].tolist() == [image, image]
+        assert batch["labels"][:, 1].tolist() == [-100, -100]
+        keep = [0, *range(2, batch["input_ids"].shape[1])]
+        for name in ("input_ids", "attention_mask", "labels"):
+            assert torch.equal(batch[name][:, keep], plain[name]), name
+
+    def test_the_prefix_behind_left_padding(self, tokenizer):
+        tokenizer.padding_side = "left"
+        collator = CaptionCollator(tokenizer, None, prefix="<image> ", ignore_padding=False)
+        batch = collator([{"caption": "a red ball"}, {"caption": "a"}])
+        tokenizer.padding_side = "right"
+        image = tokenizer.convert_tokens_to_ids("<image>")
+        assert torch.equal(batch["labels"] == -100, batch["input_ids"] == image)
+        assert (batch["input_ids"] == image).sum(1).tolist() == [1, 1]
+
+    def test_a_prefix_of_words(self, tokenizer):
+        batch = CaptionCollator(tokenizer, None, prefix="two cubes ")([{"caption": "a cube"}])
+        given = tokenizer("two cubes", add_special_tokens=False)["input_ids"]
+        assert batch["input_ids"][0, 1 : 1 + len(given)].tolist() == given
+        assert (batch["labels"][0] == -100).tolist() == [False] + [True] * len(given) + [False] * (
+            batch["labels"].shape[1] - 1 - len(given)
+        )
+
+    def test_what_makes_no_sense_is_refused(self, tokenizer):
+        for given in ({"image_processor": PROCESSOR}, {"image_processor": None, "augment": Augment()}):
+            with pytest.raises(ValueError, match=r"`vision_features` were given together with"):
+                CaptionCollator(tokenizer, vision_features={}, **given)
+        without = train_wordpiece(CAPTIONS * 2, 60)
+        with pytest.raises(ValueError, match=r"of `prefix='<image> '`.*add_image_token"):
+            CaptionCollator(without, None, prefix="<image> ")
+
+
+def test_captions_are_generated_from_pictures_and_from_features(model, data, tokenizer, tmp_path):
+    features = cache_vision_features(model, data, tmp_path, PROCESSOR)
+    pictured = generate_captions(model, data, CaptionCollator(tokenizer, PROCESSOR), max_new_tokens=8, batch_size=2)
+    stored = CaptionCollator(tokenizer, None, vision_features=features)
+    found = generate_captions(model, data.remove_columns("image"), stored, max_new_tokens=8, batch_size=2)
+    assert found == pictured
+    assert pictured[0] == pictured[2]
+    assert len(set(pictured)) > 1, "the pictures make no difference, so the test shows nothing"
+    assert not any("<image>" in caption for caption in pictured)
+    with pytest.raises(ValueError, match=r"`image_id` is not in the data"):
+        generate_captions(model, data.remove_columns("image_id"), stored)

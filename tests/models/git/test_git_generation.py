@@ -1,0 +1,151 @@
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig
+
+from hf_curriculum import CaptionGitForCausalLM
+from hf_curriculum.models.git.build import small_git_config
+
+VOCAB, PAD, CLS, SEP = 60, 0, 2, 3
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def model(request):
+    torch.manual_seed(0)
+    config = small_git_config(
+        VOCAB,
+        image_size=16,
+        hidden_size=32,
+        vision_layers=1,
+        text_layers=3,
+        initializer_range=0.2,
+        attn_implementation=request.param,
+    )
+    return CaptionGitForCausalLM(config).eval()
+
+
+@pytest.fixture
+def pictures():
+    torch.manual_seed(1)
+    return torch.randn(3, 3, 16, 16)
+
+
+PROMPTS = [[CLS, 7, 8, 9], [CLS, 10], [CLS, 11, 12]]
+
+
+def padded(side):
+    width = max(map(len, PROMPTS))
+    rows = [prompt + [PAD] * (width - len(prompt)) for prompt in PROMPTS]
+    if side == "left":
+        rows = [[PAD] * (width - len(prompt)) + prompt for prompt in PROMPTS]
+    ids = torch.tensor(rows)
+    return ids, (ids != PAD).long()
+
+
+def naive_greedy(model, prompt, picture, tokens):
+    """One row at a time, everything read anew for every token."""
+    ids = torch.tensor([prompt])
+    for _ in range(tokens):
+        logits = model(ids, pixel_values=None if picture is None else picture[None], use_cache=False).logits
+        following = logits[:, -1].argmax(-1, keepdim=True)
+        ids = torch.cat([ids, following], dim=1)
+        if following.item() == SEP:
+            break
+    return ids[0].tolist()
+
+
+def texts(generated):
+    """Rows without padding; after the end there is only padding."""
+    return [[token for token in row if token != PAD] for row in generated.tolist()]
+
+
+def test_captions_start_from_cls_and_equal_the_naive_way(model, pictures):
+    expected = [naive_greedy(model, [CLS], picture, 8) for picture in pictures]
+    for use_cache in (True, False):
+        generated = model.generate(pixel_values=pictures, max_new_tokens=8, use_cache=use_cache)
+        assert texts(generated) == expected
+    assert len({tuple(row) for row in expected}) > 1, "the pictures make no difference, so the test shows nothing"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("with_image", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+def test_padded_prompts_go_on_as_if_alone(model, pictures, side, with_image, told):
+    one_each = pictures if with_image else [None] * 3
+    expected = [naive_greedy(model, prompt, picture, 6) for prompt, picture in zip(PROMPTS, one_each, strict=True)]
+    ids, mask = padded(side)
+    for use_cache in (True, False):
+        inputs = {"attention_mask": mask} if told else {}
+        if with_image:
+            inputs["pixel_values"] = pictures
+        generated = model.generate(input_ids=ids, max_new_tokens=6, use_cache=use_cache, **inputs)
+        assert texts(generated) == expected
+        assert generated[1, :2].tolist() == [PAD, PAD]
+
+
+def test_beams_are_the_same_with_and_without_cache(model, pictures):
+    ids, mask = padded("left")
+    prompts = {"input_ids": ids, "attention_mask": mask}
+    for inputs in ({"pixel_values": pictures}, {"pixel_values": pictures, **prompts}, prompts):
+        cached, plain = (
+            model.generate(**inputs, max_new_tokens=6, num_beams=3, use_cache=use_cache) for use_cache in (True, False)
+        )
+        assert torch.equal(cached, plain)
+
+
+def test_each_picture_is_encoded_once(model, pictures, monkeypatch):
+    seen = []
+    encode = model.git.encode_images
+    monkeypatch.setattr(model.git, "encode_images", lambda *args: seen.append(len(args[0])) or encode(*args))
+    model.generate(pixel_values=pictures, max_new_tokens=4, num_beams=3)
+    model.generate(pixel_values=pictures, max_new_tokens=4, use_cache=False)
+    assert seen == [3, 3]
+
+
+def test_cached_logits_equal_the_uncached(model, pictures):
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "output_logits": True, "return_dict_in_generate": True}
+    cached = model.generate(pixel_values=pictures, **options)
+    ids = cached.sequences
+    at_once = model(ids[:, :-1], pixel_values=pictures).logits
+    torch.testing.assert_close(torch.stack(cached.logits, dim=1), at_once, atol=1e-4, rtol=1e-4)
+
+
+def test_sampling_with_several_captions_per_picture(model, pictures):
+    generated = model.generate(pixel_values=pictures, max_new_tokens=4, do_sample=True, num_return_sequences=2)
+    assert generated.shape[0] == 6
+    assert (generated[:, 0] == CLS).all()
+
+
+def test_text_alone_starts_from_cls(model):
+    assert texts(model.generate(max_new_tokens=5)) == [naive_greedy(model, [CLS], None, 5)]
+
+
+def test_no_gradient_is_recorded(model, pictures):
+    out = model.generate(pixel_values=pictures, max_new_tokens=2, output_logits=True, return_dict_in_generate=True)
+    assert not out.logits[0].requires_grad
+
+
+def test_an_end_that_pads_as_well_is_no_padding_in_prompts(model, pictures):
+    model.generation_config.pad_token_id = SEP
+    prompts = torch.tensor([[SEP, 7, 8], [SEP, 9, 10], [SEP, 11, 12]])
+    told = model.generate(prompts, attention_mask=torch.ones_like(prompts), pixel_values=pictures, max_new_tokens=3)
+    assert torch.equal(model.generate(prompts, pixel_values=pictures, max_new_tokens=3), told)
+
+
+def test_padding_of_a_configuration_that_is_given(model, pictures):
+    ids, mask = padded("right")
+    given = GenerationConfig(max_new_tokens=3, pad_token_id=50, eos_token_id=SEP)
+    told = model.generate(ids.masked_fill(mask == 0, 50), given, attention_mask=mask, pixel_values=pictures)
+    assert torch.equal(model.generate(ids.masked_fill(mask == 0, 50), given, pixel_values=pictures), told)
+
+
+def test_texts_that_outgrow_the_positions(model, pictures):
+    model.config.max_position_embeddings = 8
+    ids, mask = padded("right")
+    prompt = {"input_ids": nn.functional.pad(ids, (0, 4)), "attention_mask": nn.functional.pad(mask, (0, 4))}
+    assert model.generate(**prompt, pixel_values=pictures, min_new_tokens=5, max_new_tokens=5).shape == (3, 13)
+    with pytest.raises(ValueError, match=r"grown to 9 tokens in generation, but the model has 8 positions"):
+        model.generate(**prompt, pixel_values=pictures, min_new_tokens=6, max_new_tokens=6)
+    for use_cache in (True, False):
+        with pytest.raises(ValueError, match=r"grown to 9 tokens in generation"):
+            model.generate(pixel_values=pictures, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache)

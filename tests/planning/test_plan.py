@@ -1,0 +1,302 @@
+"""Plans: the papers' numbers, the stream's purity, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_curriculum import IID, Phases, curriculum_from, make_plan, rank_scores
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.rng import HOLE
+
+
+def babylm_scores() -> np.ndarray:
+    """Scores with the published numbers of pairs of at most 2, of 3, of 4 to 5 (written as 5) and of more nouns."""
+    counts = {2: 841_907, 3: 668_536, 5: 773_423, 6: 607_164}
+    return np.repeat(np.array(list(counts), np.float32), list(counts.values()))
+
+
+def test_babylm_has_the_published_pools_and_steps():
+    plan = make_plan(Phases(4, 2, "value"), babylm_scores(), global_batch_size=32)
+    assert [stage.pool_size for stage in plan.stages] == [841_907, 1_510_443, 2_283_866, 2_891_030]
+    assert [stage.rule for stage in plan.stages] == ["score ≤ 2", "score ≤ 3", "score ≤ 5", "all"]
+    assert plan.num_draws - plan.num_filled == 15_054_492
+    assert plan.num_filled == 4
+    assert plan.num_steps == 470_453
+    assert round(plan.cost_ratio, 3) == 0.651
+    assert plan.control_draws == 23_128_240
+    text = plan.describe()
+    for part in (
+        "841,907",
+        "668,536",
+        "15,054,492 examples drawn + 4 to fill the last batch",
+        "470,453 steps",
+        "0.651",
+    ):
+        assert part in text
+
+
+def test_partial_batches_of_each_pass_are_those_of_a_loader_per_epoch():
+    plan = make_plan(Phases(4, 2, "value", partial_batches="keep"), babylm_scores(), global_batch_size=32)
+    assert plan.num_steps == 2 * (26_310 + 47_202 + 71_371 + 90_345)
+    assert plan.num_filled == 0
+    assert len(plan.step_rows(26_309)) == 841_907 % 32
+    assert len(plan.step_rows(26_310)) == 32
+
+
+@pytest.mark.parametrize(
+    ("size", "batches"),
+    [(416_642, [26_040, 52_081, 78_121, 104_161]), (907_339, [56_709, 113_418, 170_126, 226_835])],
+)
+def test_wsod_has_the_published_batches(size, batches):
+    plan = make_plan(Phases(4, 1, "rank", partial_batches="keep"), np.arange(size), global_batch_size=4)
+    assert [stage.num_slots // 4 for stage in plan.stages] == batches
+    assert plan.num_draws == sum(size * k // 4 for k in range(1, 5))
+
+
+def test_every_pass_shows_every_example_of_its_pool_once():
+    plan = make_plan(Phases(3, 2), np.arange(10), global_batch_size=4)
+    start = 0
+    for stage in plan.stages:
+        for _ in range(2):
+            rows = plan.rows(start, start + stage.pool_size)
+            assert sorted(rows) == list(range(stage.pool_size))
+            start += stage.pool_size
+    assert plan.num_slots - start == plan.num_filled < 4
+
+
+def test_passes_differ_in_order_and_seeds_too():
+    plan = make_plan(IID(epochs=3), np.zeros(100), global_batch_size=10)
+    first, second = plan.rows(0, 100).tolist(), plan.rows(100, 200).tolist()
+    assert first != second
+    other = make_plan(IID(epochs=3), np.zeros(100), global_batch_size=10, seed=1)
+    assert other.rows(0, 100).tolist() != first
+
+
+CURRICULA_TO_TRY = st.one_of(
+    st.builds(
+        Phases,
+        num_phases=st.integers(1, 4),
+        epochs_per_phase=st.sampled_from([1, 2, 0.5, 1.3]),
+        cut=st.sampled_from(["rank", "value"]),
+        pools=st.just("cumulative"),
+        partial_batches=st.sampled_from(["stream", "keep"]),
+    ),
+    st.builds(IID, epochs=st.sampled_from([1, 2.5]), partial_batches=st.sampled_from(["stream", "keep"])),
+)
+
+
+@given(
+    rule=CURRICULA_TO_TRY,
+    scores=st.lists(st.integers(0, 6), min_size=4, max_size=60).filter(lambda v: len(set(v)) > 1),
+    batch=st.integers(1, 9),
+    seed=st.integers(0, 5),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_piece_of_the_stream_is_the_stream(rule, scores, batch, seed, data):
+    plan = make_plan(rule, np.array(scores, float), global_batch_size=batch, seed=seed)
+    whole = plan.rows(0, plan.num_slots)
+    assert len(whole) == plan.num_slots == plan.num_steps * batch
+    assert (whole != HOLE).sum() == plan.num_draws
+    for step in range(plan.num_steps + 1):
+        assert plan.draws_after(step) == (whole[: step * batch] != HOLE).sum()
+    start = data.draw(st.integers(0, plan.num_slots))
+    stop = data.draw(st.integers(start, plan.num_slots))
+    assert plan.rows(start, stop).tolist() == whole[start:stop].tolist()
+    assert np.concatenate([*plan.chunks(start), np.empty(0, int)]).tolist() == whole[start:].tolist()
+    for number, stage in enumerate(plan.stages):
+        drawn = whole[plan.stage_starts[number] : plan.stage_starts[number + 1]]
+        pool = plan.ranking.order[stage.slices[0][0] : stage.slices[0][1]]
+        assert set(drawn.tolist()) <= {*pool.tolist(), HOLE}
+        counts = Counter(drawn[drawn != HOLE].tolist())
+        assert max(counts.values()) - min(counts.get(row, 0) for row in pool.tolist()) <= 1
+
+
+def test_holes_leave_something_for_every_share_of_a_batch():
+    plan = make_plan(IID(epochs=1, partial_batches="keep"), np.zeros(13), global_batch_size=8)
+    last = plan.rows(8, 16)
+    assert (last != HOLE).sum() == 5
+    assert all((part != HOLE).any() for part in np.split(last, 4))
+
+
+def test_exclusive_phases_do_not_overlap():
+    plan = make_plan(Phases(4, 1, "rank", pools="exclusive"), np.arange(10), global_batch_size=1)
+    assert [stage.slices for stage in plan.stages] == [((0, 2),), ((2, 5),), ((5, 7),), ((7, 10),)]
+    assert plan.num_draws == 10
+    assert plan.stages[1].rule == "easiest 25 % to 50 %"
+
+
+def test_exclusive_phases_by_value_say_what_they_hold():
+    plan = make_plan(
+        Phases(2, 1, "value", pools="exclusive", thresholds=(2,)), np.array([1, 2, 3]), global_batch_size=1
+    )
+    assert [stage.rule for stage in plan.stages] == ["score ≤ 2", "not score ≤ 2"]
+
+
+def test_steps_per_phase():
+    plan = make_plan(Phases(2, steps_per_phase=(3, 5)), np.arange(8), global_batch_size=4)
+    assert plan.num_steps == 8
+    assert plan.nominal_epochs == 4
+    assert [stage.num_draws for stage in plan.stages] == [12, 20]
+
+
+def test_an_empty_bucket_is_said_and_an_empty_pool_refused(caplog):
+    scores = np.array([1, 2, 2, 2, 2, 2, 2, 3])
+    plan = make_plan(Phases(4, 1, "value"), scores, global_batch_size=1)
+    assert plan.new_examples() == [7, 0, 0, 1]
+    assert "Bucket 2, 3 of 4 by value holds no example" in caplog.text
+    with pytest.raises(ValueError, match="Phase 2 has no rows"):
+        make_plan(Phases(4, 1, "value", pools="exclusive"), scores, global_batch_size=1)
+
+
+def test_lengths_that_contradict_the_curriculum_are_refused():
+    scores = np.arange(8)
+    assert make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=2, max_steps=3).num_steps == 3
+    with pytest.raises(ValueError, match=r"max_steps=2 was given, but the plan of Phases has 3 steps of 4"):
+        make_plan(Phases(2, 1), scores, global_batch_size=4, max_steps=2)
+    with pytest.raises(ValueError, match=r"num_train_epochs=3 was given, but Phases runs for 2 epochs"):
+        make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=3)
+    with pytest.raises(ValueError, match="num_train_epochs=3 was given, but IID runs for 2 epochs"):
+        make_plan(IID(epochs=2), scores, global_batch_size=4, epochs=3)
+
+
+@pytest.mark.parametrize(
+    "length", [{"epochs": 0}, {"epochs": -1}, {"epochs": float("inf")}, {"epochs": float("nan")}, {"max_steps": 0}]
+)
+def test_no_length_and_endless_ones_are_refused(length):
+    (name, value), *_ = length.items()
+    with pytest.raises(ValueError, match=f"{name}={value} would train on nothing, or for ever"):
+        make_plan(IID(), np.arange(8), global_batch_size=4, **length)
+
+
+def test_the_control_takes_its_length_from_whoever_says():
+    scores = np.zeros(8)
+    assert make_plan(IID(), scores, global_batch_size=4).num_steps == 6  # 3 epochs
+    assert make_plan(IID(), scores, global_batch_size=4, epochs=2).num_steps == 4
+    assert make_plan(IID(), scores, global_batch_size=4, max_steps=7).num_steps == 7
+    assert make_plan(IID(epochs=1), scores, global_batch_size=4).num_steps == 2
+    assert make_plan(IID(examples=10), scores, global_batch_size=4).num_steps == 3
+
+
+def test_one_example():
+    plan = make_plan(Phases(1, 3), np.array([1.0]), global_batch_size=2)
+    assert plan.rows(0, plan.num_slots).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="All 1 scored rows have the same"):
+        make_plan(Phases(4), np.array([1.0]), global_batch_size=2)
+
+
+def test_duplicated_rows_are_different_examples():
+    plan = make_plan(IID(epochs=1), np.array([1.0, 1.0, 1.0, 1.0]), global_batch_size=2)
+    assert sorted(plan.rows(0, 4)) == [0, 1, 2, 3]
+
+
+def test_dropped_rows_never_appear():
+    plan = make_plan(Phases(2, 2, unscored="drop"), np.array([1, np.nan, 2, 3]), global_batch_size=1)
+    assert 1 not in plan.rows(0, plan.num_slots)
+    assert "1 without a score left out" in plan.describe()
+
+
+def test_where_stages_and_passes_end():
+    plan = make_plan(Phases(2, 2), np.arange(8), global_batch_size=4)  # pools 4, 4, 8, 8
+    assert plan.pass_ends == {1, 2, 4, 6}
+    assert {step: stage.name for step, stage in plan.stage_ends.items()} == {2: "phase 1", 6: "phase 2"}
+
+
+def test_a_plan_is_written_down():
+    import json
+
+    plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+    facts = json.loads(json.dumps(plan.to_dict()))
+    assert facts["curriculum"] == {"type": "phases", "num_phases": 2}
+    assert [stage["pool"] for stage in facts["stages"]] == [4, 8]
+    assert facts["num_rows"] == 8
+    changed = make_plan(Phases(2), np.arange(8)[::-1].copy(), global_batch_size=4)
+    assert changed.fingerprint()["scores"] != facts["scores"]
+
+
+def test_slots_outside_the_run_are_refused():
+    plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
+    with pytest.raises(IndexError, match="the plan has 4 slots"):
+        plan.rows(0, 5)
+    with pytest.raises(ValueError, match="a step needs at least 1 example"):
+        make_plan(IID(epochs=1), np.zeros(4), global_batch_size=0)
+    with pytest.raises(ValueError, match="no example to plan for"):
+        make_plan(IID(epochs=1), Ranking.unordered(0), global_batch_size=1)
+
+
+def test_high_can_be_easy():
+    scores = np.array([0.1, 0.9, 0.5])
+    plan = make_plan(Phases(3, 1, easy="high"), scores, global_batch_size=1)
+    assert plan.rows(0, 1).tolist() == [1]
+    assert rank_scores(scores, "high").order.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "rule", [Phases(3, (1, 2, 0.5), "value", thresholds=(2, 3)), IID(examples=7), Phases(easy="high")]
+)
+def test_curricula_go_through_json_and_yaml(rule):
+    import json
+
+    import yaml
+
+    assert curriculum_from(rule.to_dict()) == rule
+    assert curriculum_from(json.dumps(rule.to_dict())) == rule
+    assert curriculum_from(yaml.safe_dump(rule.to_dict())) == rule
+
+
+def test_curricula_from_names_and_files(tmp_path):
+    assert curriculum_from("iid") == IID()
+    assert curriculum_from("{type: phases, num_phases: 3}") == Phases(3)
+    file = tmp_path / "rule.yaml"
+    file.write_text("type: phases\ncut: value\n")
+    assert curriculum_from(file) == Phases(cut="value")
+    assert curriculum_from(rule := Phases()) is rule
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"type": "phase"}, r"has type 'phase'; the types are \[.*'filter', .*'phases'"),
+        ({"type": "phases", "phases": 3}, "has no field 'phases'; its fields are"),
+        ({"type": "phases", "num_phases": "3"}, "cannot be made: .* such as a number in quotes"),
+        ({"type": "staged"}, "cannot be made: .* missing 1 required positional argument: 'parts'"),
+        ("missing.yaml", "'missing.yaml' does not exist"),
+        ("fases", "neither a name of"),
+        ("a: [", "neither a name of"),
+    ],
+)
+def test_curricula_that_cannot_be_read(value, message):
+    with pytest.raises(ValueError, match=message):
+        curriculum_from(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_phases": 0}, "at least 1 phase"),
+        ({"cut": "size"}, "cut is one of 'rank', 'value'"),
+        ({"pools": "mixed"}, "pools is one of"),
+        ({"easy": "hard"}, "easy is one of None, 'low', 'high'"),
+        ({"unscored": "skip"}, "unscored is one of"),
+        ({"partial_batches": "drop"}, "partial_batches is one of"),
+        ({"epochs_per_phase": (1, 2)}, "has 2 numbers for 4 phases"),
+        ({"epochs_per_phase": 0}, "a phase of no length"),
+        ({"steps_per_phase": (1, 2, 3, 0)}, "a phase of no length"),
+        ({"steps_per_phase": (1, 2, 3, 4), "epochs_per_phase": 2}, "a phase has one length"),
+    ],
+)
+def test_phases_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Phases(**arguments)
+
+
+def test_iid_refuses():
+    with pytest.raises(ValueError, match="a run has one length"):
+        IID(epochs=1, examples=3)
+    with pytest.raises(ValueError, match="would train on nothing"):
+        IID(epochs=0)

@@ -1,0 +1,384 @@
+import io
+from itertools import combinations, pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from hf_curriculum import BabySteps, Phases, SelfPaced, make_plan
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, THEMES, new_figure, number_ticks, spread, to_png
+from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.figures.drawn import drawn_scores
+from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
+from hf_curriculum.reporting.html import number, percent
+
+SCORES = [0, 1, 2, 2, 2, 3, 4, 5, 6, 9]
+POOLS = {
+    "curriculum": [(0, 1_683_814, 841_907), (1_683_814, 4_704_700, 1_510_443), (4_704_700, 9_272_432, 2_283_866)],
+    "control": [(0, 23_128_240, 2_891_030)],
+}
+CURVES = {
+    "curriculum": [
+        {"step": 0, "examples": 0, "seconds": 0.0, "eval_loss": 6.0},
+        {"step": 5, "examples": 160, "seconds": 100.0, "eval_loss": 2.5},
+        {"step": 9, "examples": 288, "seconds": 200.0, "eval_loss": 1.65},
+    ],
+    "control": [
+        {"step": 0, "examples": 0, "seconds": 0.0, "eval_loss": 6.0},
+        {"step": 12, "examples": 384, "seconds": 300.0, "eval_loss": 1.61},
+    ],
+}
+DRAWN = [
+    {"round": 0, "phase": 1, "q0": 0, "q25": 1, "q50": 2, "q75": 2, "q100": 2},
+    {"round": 1, "phase": 2, "q0": 0, "q25": 2, "q50": 3, "q75": 4, "q100": 9},
+]
+FIGURES = {
+    "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
+    "growth": lambda theme: pool_growth(POOLS, theme=theme),
+    "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
+    "drawn": lambda theme: drawn_scores(DRAWN, theme=theme),
+}
+
+
+def axes_of(figure):
+    return figure.axes[0]
+
+
+def texts(figure):
+    return [text.get_text() for text in axes_of(figure).texts]
+
+
+def dashed(figure):
+    """Positions of the vertical lines that run over the whole height."""
+    return [line.get_xdata()[0] for line in axes_of(figure).lines if list(line.get_ydata()) == [0, 1]]
+
+
+def tick_labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("theme", [theme for wide in THEMES for theme in (wide, wide.narrow())])
+def test_every_figure_renders_in_every_theme(name, theme):
+    settings = dict(matplotlib.rcParams)
+    with Image.open(io.BytesIO(to_png(FIGURES[name](theme)))) as png:
+        assert png.format == "PNG"
+        assert png.width == theme.width * 200
+        background = tuple(int(theme.surface[place : place + 2], 16) for place in (1, 3, 5))
+        assert max(abs(a - b) for a, b in zip(png.convert("RGB").getpixel((2, 2)), background, strict=True)) <= 2
+    assert dict(matplotlib.rcParams) == settings
+
+
+def test_no_figure_is_registered_with_pyplot():
+    from matplotlib import pyplot
+
+    before = pyplot.get_fignums()
+    for make in FIGURES.values():
+        make(LIGHT)
+    assert pyplot.get_fignums() == before
+
+
+def test_labels_stay_inside_the_picture():
+    for theme in (LIGHT, LIGHT.narrow()):
+        for name, make in FIGURES.items():
+            figure = make(theme)
+            figure.canvas.draw()
+            width, height = figure.canvas.get_width_height(physical=True)
+            for text in axes_of(figure).texts:
+                box = text.get_window_extent()
+                assert box.x0 > -1, (name, theme.width, text)
+                assert box.y0 > -1, (name, theme.width, text)
+                assert box.x1 < width + 1, (name, theme.width, text)
+                assert box.y1 < height + 1, (name, theme.width, text)
+
+
+def luminance(colour):
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_colours_have_the_contrast_the_theme_promises(theme):
+    def contrast(one, other):
+        light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+        return (light + 0.05) / (dark + 0.05)
+
+    assert contrast(theme.text, theme.surface) >= 7
+    assert contrast(theme.muted, theme.surface) >= 4.5
+    assert contrast(theme.muted, theme.page) >= 4.5
+    assert all(contrast(colour, theme.surface) >= 4 for colour in theme.series)
+
+
+class TestScoreDistribution:
+    def test_steps_cuts_and_shares(self):
+        figure = score_distribution(SCORES, name="noun_count", cuts=(2, 4))
+        curve = axes_of(figure).lines[0]
+        assert curve.get_drawstyle() == "steps-post"
+        points = dict(zip(curve.get_xdata(), curve.get_ydata(), strict=True))
+        assert points[2] == pytest.approx(0.5)
+        assert points[4] == pytest.approx(0.7)
+        assert points[9] == 1.0
+        assert dashed(figure) == [2, 4]
+        assert texts(figure)[:3] == ["50 %", "20 %", "30 %"]
+        assert texts(figure)[3:] == ["2", "4"]
+        assert axes_of(figure).get_ylim() == (0, 1)
+        assert axes_of(figure).get_title("right") == "10 examples"
+        assert axes_of(figure).get_xlabel().startswith("noun_count")
+
+    def test_high_is_easy_runs_from_right_to_left(self):
+        figure = score_distribution([0.1, 0.2, 0.3, 0.4], name="clip", cuts=(0.3, 0.2), easy="high")
+        left, right = axes_of(figure).get_xlim()
+        assert left > right
+        assert texts(figure)[:3] == ["50 %", "25 %", "25 %"]  # 0.4 and 0.3; 0.2; 0.1
+        curve = axes_of(figure).lines[0]
+        assert curve.get_drawstyle() == "default"
+        assert dict(zip(curve.get_xdata(), curve.get_ydata(), strict=True))[0.4] == pytest.approx(0.25)
+
+    def test_unscored_are_counted(self):
+        figure = score_distribution([1, np.nan, 2, np.inf], name="n", unscored=3)
+        assert axes_of(figure).get_title("right") == "2 examples, 5 without a score"
+
+    def test_shares_of_buckets_that_divide_ties(self):
+        figure = score_distribution([1, 1, 1, 1], name="n", cuts=(1,), shares=(0.25, 0.75))
+        assert texts(figure)[:2] == ["25 %", "75 %"]
+
+    @pytest.mark.parametrize("theme", [LIGHT, LIGHT.narrow()])
+    def test_labels_of_many_buckets_do_not_cover_each_other(self, theme):
+        figure = score_distribution(np.arange(40) % 20, name="caption_length", cuts=range(4, 14), theme=theme)
+        figure.canvas.draw()
+        assert len(dashed(figure)) == 10
+        boxes = [text.get_window_extent() for text in axes_of(figure).texts]
+        assert len(boxes) > 8
+        assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+
+    def test_constant_scores(self):
+        figure = score_distribution([0.25, 0.25], name="n")
+        low, high = axes_of(figure).get_xlim()
+        assert low < 0.25 < high
+
+    def test_far_outliers_do_not_squash_the_rest(self):
+        scores = [*np.linspace(0, 1, 10_000), 1e6]
+        figure = score_distribution(scores, name="perplexity")
+        assert axes_of(figure).get_xlim()[1] < 2
+        assert any("lie beyond the axis" in text for text in texts(figure))
+
+    def test_large_data_is_drawn_with_few_points(self):
+        figure = score_distribution(np.random.default_rng(0).normal(size=200_000), name="n")
+        x, y = axes_of(figure).lines[0].get_data()
+        assert len(x) < 2100
+        assert y[-1] == 1.0
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"None of the 2 examples has a finite `n`"):
+            score_distribution([np.nan, np.nan], name="n")
+        with pytest.raises(ValueError, match=r"`easy` is 'hard'.*pass \"low\" or \"high\""):
+            score_distribution([1], name="n", easy="hard")
+        with pytest.raises(ValueError, match="2 shares for 2 cuts, which make 3 buckets"):
+            score_distribution([1, 2, 3], name="n", cuts=(1, 2), shares=(0.5, 0.5))
+
+
+class TestPoolGrowth:
+    def test_steps_labels_and_axes(self):
+        figure = pool_growth(POOLS)
+        axes = axes_of(figure)
+        lines = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
+        assert [line.get_label() for line in lines] == ["curriculum: 9,272,432 draws", "control: 23,128,240 draws"]
+        assert list(lines[0].get_xdata()) == [0, 1_683_814, 4_704_700, 9_272_432]
+        assert list(lines[0].get_ydata()) == [841_907, 1_510_443, 2_283_866, 2_283_866]
+        assert texts(figure) == ["841,907\n29 %", "1,510,443\n52 %", "2,283,866\n79 %"]
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_xlim()[1] > 23_128_240
+
+    def test_short_steps_show_shares_alone(self):
+        assert texts(pool_growth(POOLS, theme=LIGHT.narrow())) == ["29 %", "52 %", "79 %"]
+
+    def test_many_rounds_have_no_labels(self):
+        assert texts(pool_growth({"growing": [(i, i + 1, i + 1) for i in range(50)]})) == []
+
+    def test_rounds_without_draws_are_skipped(self):
+        figure = pool_growth({"c": [(0, 4, 2), (4, 4, 3), (4, 8, 5)]})
+        assert list(axes_of(figure).lines[0].get_ydata()) == [2, 5, 5]
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="`runs` is empty"):
+            pool_growth({})
+        with pytest.raises(ValueError, match="run 'c' has no round with draws"):
+            pool_growth({"c": [(3, 3, 10)]})
+        with pytest.raises(ValueError, match="ends at draw 2 before it starts at draw 5"):
+            pool_growth({"c": [(5, 2, 10)]})
+
+
+class TestValidationCurves:
+    def test_by_examples_from_step_zero(self):
+        figure = validation_curves(CURVES, boundaries=[160])
+        axes = axes_of(figure)
+        assert list(axes.lines[0].get_xdata()) == [0, 160, 288]
+        assert list(axes.lines[0].get_ydata()) == [6.0, 2.5, 1.65]
+        assert axes.get_yscale() == "log"
+        assert dashed(figure) == [160]
+        assert texts(figure) == ["phase 2", "curriculum  1.65", "control  1.61"]
+        assert axes.get_xlabel() == "Examples seen"
+        assert axes.get_title("left") == "Validation loss (nats per token), logarithmic"
+
+    def test_by_time_in_minutes_with_boundaries_by_the_first_runs_clock(self):
+        figure = validation_curves(CURVES, x="seconds", boundaries=[80])
+        axes = axes_of(figure)
+        assert list(axes.lines[1].get_xdata()) == [0.0, 5.0]
+        assert axes.get_xlabel() == "Training time (minutes)"
+        assert dashed(figure) == [pytest.approx(50 / 60)]  # 80 of 160 examples in 50 of 100 seconds
+
+    def test_end_labels_keep_apart(self):
+        figure = validation_curves(dict.fromkeys("abcd", CURVES["control"]))
+        figure.canvas.draw()
+        boxes = sorted((text.get_window_extent() for text in axes_of(figure).texts), key=lambda box: box.y0)
+        assert all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
+
+    def test_boundaries_too_close_for_labels_are_lines_alone(self):
+        figure = validation_curves(CURVES, boundaries=range(0, 384, 8))
+        assert len(dashed(figure)) == 48
+        assert 3 < sum(text.startswith("phase") for text in texts(figure)) < 15
+
+    def test_another_metric_is_linear_with_its_own_label(self):
+        points = [{"examples": 0, "eval_cider": -0.1}, {"examples": 9, "eval_cider": 0.9}]
+        axes = axes_of(validation_curves({"c": points}, metric="eval_cider", label="CIDEr-D"))
+        assert axes.get_yscale() == "linear"
+        assert axes.get_title("left") == "CIDEr-D"
+
+    def test_a_narrow_logarithmic_axis_has_ticks(self):
+        points = [{"examples": 0, "eval_loss": 1.63}, {"examples": 9, "eval_loss": 1.61}]
+        figure = validation_curves({"c": points}, log=True)
+        figure.draw_without_rendering()
+        assert len(axes_of(figure).get_yticks()) > 1
+
+    def test_missing_and_nan_values_are_left_out(self):
+        points = [{"examples": 0, "eval_loss": 2.0}, {"examples": 5}, {"examples": 9, "eval_loss": float("nan")}]
+        assert list(axes_of(validation_curves({"c": points})).lines[0].get_xdata()) == [0]
+
+    def test_dollars_in_names_are_no_mathematics(self):
+        assert to_png(validation_curves({"$\\frac{": CURVES["control"]})).startswith(b"\x89PNG")
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"`x` is 'hours'.*pass one of them"):
+            validation_curves(CURVES, x="hours")
+        with pytest.raises(ValueError, match="`runs` is empty"):
+            validation_curves({})
+        with pytest.raises(ValueError, match="lowest value is -1, which a logarithmic axis cannot show"):
+            validation_curves({"c": [{"examples": 0, "eval_loss": -1.0}]}, log=True)
+        with pytest.raises(ValueError, match="run 'c' has no finite `eval_loss` in its 1 evaluations"):
+            validation_curves({"c": [{"examples": 0, "eval_loss": None}]})
+
+
+class TestDrawnScores:
+    def test_boxes_and_medians(self):
+        figure = drawn_scores(DRAWN, name="noun_count", easy="low")
+        axes = axes_of(figure)
+        assert texts(figure) == ["2", "3"]
+        assert tick_labels(axes.xaxis) == ["1", "2"]
+        assert axes.get_xlabel() == "Phase"
+        assert axes.get_title("left") == "noun_count (low is easy)"
+        outlined = [patch for patch in axes.patches if patch.get_linewidth() > 1]
+        assert [(box.get_y(), box.get_height()) for box in outlined] == [(1, 1), (2, 2)]
+        assert axes.get_ylim()[1] > 9
+
+    def test_rounds_without_phases(self):
+        rounds = [{key: value for key, value in row.items() if key != "phase"} for row in DRAWN]
+        axes = axes_of(drawn_scores(rounds))
+        assert axes.get_xlabel() == "Round"
+        assert tick_labels(axes.xaxis) == ["0", "1"]
+
+    def test_many_rounds_are_bands(self):
+        rounds = [DRAWN[0] | {"round": index} for index in range(40)]
+        axes = axes_of(drawn_scores(rounds))
+        assert len(axes.collections) == 2
+        assert axes.get_xlabel() == "Round"
+        assert axes.get_xlim() == (0, 39)
+
+    def test_rounds_without_quantiles_are_left_out(self):
+        figure = drawn_scores([*DRAWN, {"round": 2, "phase": 3, "q0": None}, DRAWN[0] | {"q50": float("nan")}])
+        assert texts(figure) == ["2", "3"]
+
+    def test_error(self):
+        with pytest.raises(ValueError, match="None of the 1 rounds has the quantiles q0, q25"):
+            drawn_scores([{"round": 0, "phase": 1}])
+
+
+class TestCanvas:
+    def test_spread_keeps_order_and_distance(self):
+        moved = spread([3.0, 1.0, 1.2, 9.0], gap=1.0)
+        assert moved == [pytest.approx(value) for value in (3.0, 0.6, 1.6, 9.0)]
+        assert spread([], 1.0) == []
+        crowded = spread([0.0] * 5, gap=2.0)
+        assert np.mean(crowded) == pytest.approx(0)
+        assert np.diff(crowded) == pytest.approx([2.0] * 4)
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (2_891_030, "2,891,030"),
+            (0.26314, "0.263"),
+            (0.3, "0.3"),
+            (-1250.5, "-1,250"),
+            (0, "0"),
+            (999.7, "1,000"),
+            (float("nan"), "–"),
+        ],
+    )
+    def test_number(self, value, text):
+        assert number(value) == text
+
+    def test_percent(self):
+        assert [percent(share) for share in (0, 0.004, 0.031, 0.0999, 0.291, 1)] == [
+            "0 %",
+            "0.4 %",
+            "3.1 %",
+            "10 %",
+            "29 %",
+            "100 %",
+        ]
+
+    @pytest.mark.parametrize(
+        ("top", "narrow", "expected"),
+        [(4_000_000, False, "1,000,000"), (4_000_000, True, "2M"), (20_000, True, "10k"), (1, False, "0.2")],
+    )
+    def test_ticks(self, top, narrow, expected):
+        figure, axes = new_figure(DARK.narrow() if narrow else DARK, "t", x_label="x", y_label="y")
+        axes.set_xlim(0, top)
+        number_ticks(axes.xaxis, DARK.narrow() if narrow else DARK)
+        figure.draw_without_rendering()
+        assert expected in tick_labels(axes.xaxis)
+
+    def test_pictures_in_figures_keep_their_colours(self):
+        figure = Figure(figsize=(2, 2), dpi=100)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.imshow(np.random.default_rng(0).random((40, 40, 3)), interpolation="nearest")
+        with Image.open(io.BytesIO(to_png(figure))) as png:
+            assert png.mode == "RGB"
+        with Image.open(io.BytesIO(to_png(pool_growth(POOLS)))) as png:
+            assert png.mode == "P"
+
+
+class TestPlanGrowth:
+    def test_pools_beside_those_of_the_control(self):
+        figure = plan_growth(make_plan(Phases(2, 1), np.arange(100), global_batch_size=10))
+        first, control = (line for line in figure.axes[0].lines if len(line.get_xdata()) > 1)
+        assert list(first.get_xdata()) == [0, 50, 150]
+        assert list(first.get_ydata()) == [50, 100, 100]
+        assert list(control.get_xdata()) == [0, 200]
+
+    def test_a_plan_that_decides_is_drawn_at_both_ends(self):
+        plan = make_plan(BabySteps(2, patience=1, epochs=5), np.arange(100), global_batch_size=10)
+        lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
+        soonest, latest, control = ([float(x) for x in line.get_xdata()] for line in lines)
+        # One pass to have a value, one without improvement; the last pass is all that the other bucket needs.
+        assert soonest[:3] == [0, 50, 100]
+        assert latest[-2:] == [400, 500]
+        assert control == [0, 500]
+
+    def test_where_nothing_can_be_imagined_what_is_settled_is_drawn(self):
+        plan = make_plan(SelfPaced(epochs=4), np.arange(100), global_batch_size=10)
+        lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
+        assert list(lines[0].get_xdata()) == [0, 100]

@@ -1,0 +1,270 @@
+"""Every text of the data and of a run, in every page and file that is written of it, stays text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from datasets import Dataset
+from hostile import HOSTILE, NEVER, Page
+from markdown_it import MarkdownIt
+from PIL import Image
+
+from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
+from hf_curriculum.hub.data_card import DataCard
+from hf_curriculum.hub.model_card import render_model_card
+from hf_curriculum.reporting.figures.canvas import DARK, to_png
+from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
+from hf_curriculum.reporting.figures.drawn import drawn_scores
+from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
+from hf_curriculum.reporting.html import file_stem
+from hf_curriculum.reporting.inspection import inspect_scores
+from hf_curriculum.reporting.markdown import END, START, one_line
+from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
+from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.training.publishing import add_decisions
+
+each = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+storable = pytest.mark.parametrize(
+    "text", [text.encode("utf-8", "replace").decode() for text in HOSTILE.values()], ids=HOSTILE
+)
+"""Without halves of surrogate pairs, which no data set can hold."""
+
+
+def scored(text, images=True):
+    """Three rows whose captions, ids, score's name and provenance are all this text."""
+    text = text.replace("\0", "")  # which no column's name can hold
+    columns = {"image": [Image.new("RGB", (4, 4), "teal")] * 3} if images else {}
+    data = Dataset.from_dict({**columns, "caption": [text] * 3, "image_id": [f"{text}{i}" for i in range(3)]})
+    data = data.add_column(text, np.float32([0, 1, 2]))
+    made = ScoreProvenance(text, text, {text: text}, model=text, revision=text, easy="low")
+    return attach_provenance(data, {text: made})
+
+
+def run_of(text):
+    """The facts of a run in which every name is this text."""
+    plan = make_plan(Phases(2), rank_scores(np.arange(8), name=text), global_batch_size=2)
+    log = [
+        {"eval_loss": 1.0 - step / 9, "step": step, "examples": 2 * step, "seconds": 0.5 * step} for step in (0, 3, 6)
+    ]
+    recall = {"recall": 0.3, "shuffled": 0.1, "difference": 0.2, "lower": 0.1, "upper": 0.3}
+    facts = {"name": text, "seed": 0, "plan": plan.to_dict(), "describe": f"{plan.describe()}\n{text}", "log": log}
+    facts |= {"examples": 12, "steps": 6, "seconds": 3.0, "eval_loss": 0.3, "recall": recall}
+    facts["captions"] = [{"generated": text, "references": [text]}]
+    return facts
+
+
+def check_page(html, text, shown=True):
+    """The page is whole, runs nothing, asks for nothing, and shows the text."""
+    html.encode("utf-8")
+    page = Page(html)
+    assert not {"script", "iframe", "object", "embed", "base", "form", "svg", "video", "audio"} & set(page.tags)
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert page.leaves() == []
+    assert page.tags.count("style") == page.tags.count("main") == page.tags.count("title") == 1
+    assert not re.search(r"url\(|@import|expression\(|//", "".join(page.styles))
+    assert not set(NEVER) & set(html)
+    policy = page.values("meta", "content")
+    assert any(value.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'") for value in policy)
+    if shown:
+        found = " ".join("".join(page.text).split())
+        wanted = " ".join("".join("\ufffd" if char in NEVER else char for char in text).split())
+        assert wanted[:20] in found
+    anchors = page.values("section", "id")
+    assert len(set(anchors)) == len(anchors)
+    return page
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are not drawn, which takes seconds: what is in a picture gets nowhere."""
+    out = io.BytesIO()
+    Image.new("RGB", (2, 1)).save(out, format="PNG")
+    for module in ("report", "data_card"):
+        monkeypatch.setattr(f"hf_curriculum.hub.{module}.to_png", lambda figure: out.getvalue())
+    for place in (
+        "run_report.pool_growth",
+        "run_report.score_distribution",
+        "run_report.validation_curves",
+        "inspection.score_distribution",
+        "inspection.score_correlations",
+        "data_card.score_distribution",
+    ):
+        monkeypatch.setattr(f"hf_curriculum.hub.{place}", lambda *given, **options: None)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error:Glyph 0")
+@storable
+def test_figures_can_be_drawn_of_any_name(text):
+    plan = run_of(text)["plan"]
+    curve = [{"eval_loss": 2.0, "examples": 0, "seconds": 0.0}, {"eval_loss": 1.0, "examples": 9, "seconds": 3.0}]
+    rows = [IntervalRow(text, [1.0, 2.0], 1.5, 1.0, 2.0, note=text)]
+    quantiles = {"round": 0, "phase": 1, "q0": 0.0, "q25": 1.0, "q50": 2.0, "q75": 3.0, "q100": 4.0}
+    for figure in (
+        pool_growth({text: pools_of(plan), f"{text} control": pools_of(plan)}),
+        validation_curves({text: curve, f"{text} control": curve}),
+        score_distribution(np.float32([1, 2, 2, 3]), name=text),
+        score_correlations([text, f"{text}!"], np.eye(2), theme=DARK.narrow()),
+        drawn_scores([quantiles, {**quantiles, "round": 1, "phase": 2}], name=text),
+        interval_rows(rows, label=text, title=text),
+    ):
+        assert to_png(figure).startswith(b"\x89PNG")
+
+
+@storable
+def test_report(text, tmp_path, undrawn):
+    data, run = scored(text), run_of(text)
+    column = data.column_names[-1]
+    report = Report(text, text, footer=text).add_facts({text: (text, text)})
+    add_plan(report, [run])
+    add_training(report, [run, {**run_of(text), "name": f"{text} control", "seed": 1}])
+    add_results(report, [run])
+    add_decisions(report, [{"round": 0, text: text, "values": {text: 0.5}}])
+    add_scores_section(report, data, column, run["plan"])
+    add_captions(report, data, run)
+    report.add_text(text, text).add_table(text, [text], [[text]], note=text)
+    page = report.write(tmp_path)
+    check_page(page.read_text("utf-8"), text)
+    files = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert files >= {"pool_growth.png", "validation_loss_by_examples.png", f"{file_stem('scores_' + column, 0)}.png"}
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) for name in files)
+
+
+@storable
+def test_inspection(text, tmp_path, undrawn):
+    data = scored(text)
+    other = f"{data.column_names[-1]}!"
+    data = attach_provenance(data.add_column(other, np.float32([2, 1, 0])), {other: ScoreProvenance(other, text)})
+    found = inspect_scores(data)
+    page = found.to_report(data, text).write(tmp_path)
+    check_page(page.read_text("utf-8"), text)
+    assert len(list((tmp_path / "figures").iterdir())) == 3  # two distributions and their agreement
+
+
+def header_and_body(card):
+    """The YAML header as the Hub takes it out, and the rest."""
+    card.encode("utf-8")
+    found = re.match(r"^(\s*---[\r\n]+)([\S\s]*?)([\r\n]+---(\r\n|\n|$))", card)
+    return yaml.safe_load(found[2]), card[found.end() :]
+
+
+def structure(body):
+    """What a reader of Markdown finds in it, kind by kind, text aside."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(body)
+    inner = [child for token in tokens for child in token.children or ()]
+    html = [token.content.strip() for token in (*tokens, *inner) if token.type in ("html_block", "html_inline")]
+    assert all(set(re.findall("<[^>]*>", block)) <= {START, END} for block in html)
+    assert all(str(token.attrs["src"]).startswith("figures/") for token in inner if token.type == "image")
+    text = "\n".join(re.sub(r"`[^`]*`", "", token.content) for token in tokens if token.type == "inline")
+    assert not re.search(r"(?<![\\\w])(www\.evil|https?://evil)", text)  # which GitHub would make a link of
+    kinds = Counter(token.type for token in (*tokens, *inner))
+    return {
+        name: count for name, count in kinds.items() if name not in ("inline", "text", "text_special", "softbreak")
+    }
+
+
+def check_body(body, plain_body):
+    """The text adds nothing to the markup that a card of a plain word has."""
+    assert not set(NEVER) & set(body)
+    assert body.count(START) == body.count(END) == 1
+    found = structure(body)
+    assert found == structure(plain_body)
+    assert not {"code_block", "hr", "link_open", "blockquote_open", "bullet_list_open", "ordered_list_open"} & set(
+        found
+    )
+    assert found["fence"] >= 2
+    assert found["image"] == 1
+
+
+@storable
+def test_data_card(text, undrawn):
+    data = scored(text, images=False)
+    card = DataCard("me/x", {"train": data}, "train", license=text)
+    header, body = header_and_body(card.render())
+    assert set(header) == {"license", "tags", "size_categories", "configs"}
+    assert header["license"] == one_line(text)
+    assert header["configs"] == [
+        {"config_name": "default", "default": True, "data_files": [{"split": "train", "path": "data/train-*"}]}
+    ]
+    plain = DataCard("me/x", {"train": scored("word", images=False)}, "train").render()
+    check_body(body, header_and_body(plain)[1])
+    assert card.render(card.render()) == card.render()
+
+
+def model_facts(text):
+    """Facts of a run in which every text is this one."""
+    run = run_of(text)
+    plan = {**run["plan"], "score_column": text}
+    statistics = dict.fromkeys(("rows", "unscored", "min", "q25", "median", "q75", "max"), 1)
+    made = {"scorer": text, "model": text, "revision": text, "arguments": {text: text}, "versions": {text: text}}
+    model = {"name": text, "repo_id": text, "class": text, "auto": "AutoModel", "type": text, "processor": None}
+    model |= {"parameters": 1, "base_model": text, "is_ours": True, "is_adapter": False}
+    return {
+        "format": 1,
+        "model": model,
+        "data": {"name": text, "rows": 8, "evaluation_rows": 1},
+        "score": {"column": text, "easy": "low", "provenance": made, "statistics": statistics},
+        "curriculum": {"type": "phases", "note": text},
+        "plan": plan,
+        "describe": run["describe"],
+        "decisions": [{"round": 0, text: text, "values": {text: 1.0}}],
+        "settings": {text: text},
+        "history": [],
+        "results": [{"metric": text, "value": 0.5, "reference": 0.4, "source": text}],
+        "cost": {"examples": 12, "steps": 6, "seconds": 1.0},
+        "hardware": {"device": text, "processes": 1, "system": text},
+        "versions": {text: text},
+        "paper": None,
+        "license": text,
+        "language": text,
+        "tags": [text],
+    }
+
+
+@each
+def test_model_card(text):
+    card = render_model_card(model_facts(text))
+    header, body = header_and_body(card)
+    assert set(header) <= {"license", "language", "base_model", "datasets", "pipeline_tag", "library_name", "tags"}
+    for name in ("license", "language"):
+        assert header[name] == one_line(text)
+    assert not {"base_model", "datasets"} & set(header)  # none of these names is one of a repository
+    check_body(body, header_and_body(render_model_card(model_facts("word")))[1])
+    code = body.partition("```python\n")[2].partition("\n```\n")[0]
+    compile(code, "card", "exec")
+
+
+@each
+def test_csv_of_a_study(text):
+    runs = [
+        StudyRun(arm, seed, {}, f"{arm}{seed}", Path("."), "finished", {"loss": 1.0 + seed})
+        for arm in (text, "control")
+        for seed in (0, 1)
+    ]
+    read = list(csv.DictReader(io.StringIO(summarise(runs, ["loss"], control="control").to_csv())))
+    assert {row["arm"] for row in read} == {text, "control"}
+    assert len(read) == 2
+
+
+@each
+def test_a_line_of_captions_tsv(text):
+    line = "\t".join(map(one_line, (text, text)))
+    assert line.splitlines() in ([line], [])
+    assert line.count("\t") == 1
+    line.encode("utf-8")
+
+
+def test_names_of_files():
+    assert file_stem("scores_noun_count", 3) == "scores_noun_count"
+    assert file_stem("scores_../../etc", 3) == "3_scores_etc"
+    assert file_stem("scores_كلب", 3) == "3_scores"
+    assert len(file_stem("W" * 10_240, 0)) < 100

@@ -1,0 +1,117 @@
+"""A scored data set at a glance."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from datasets import Dataset, Features, Image, Value
+
+from hf_curriculum import CaptionLength, NounCount, Report, add_scores, make_scenes
+from hf_curriculum.reporting.figures.distribution import score_correlations
+from hf_curriculum.reporting.inspection import inspect_scores, rank_correlation
+
+
+@pytest.fixture(scope="module")
+def scored():
+    data = make_scenes(60, image_size=32, validation=0.0, test=0.0)["train"]
+    return add_scores(data, [NounCount(), CaptionLength()])
+
+
+def test_every_score_in_figures(scored):
+    found = inspect_scores(scored, examples=3)
+    assert (found.num_rows, found.num_images) == (60, len(set(scored["image_id"])))
+    nouns, length = found.scores
+    assert (nouns.column, nouns.scorer, nouns.easy, nouns.scored, nouns.unscored) == (
+        "noun_count",
+        "NounCount",
+        "low",
+        60,
+        0,
+    )
+    values = np.array(scored["caption_length"][:])
+    assert length.quantiles == tuple(np.percentile(values, [0, 25, 50, 75, 100]))
+    assert length.distinct == len(set(values.tolist()))
+    assert [end["score"] for end in length.easiest] == sorted(end["score"] for end in length.easiest)
+    assert length.easiest[0]["score"] == values.min()
+    assert length.hardest[0]["score"] == values.max()
+    assert length.hardest[0]["caption"] == scored[length.hardest[0]["row"]]["caption"]
+    assert len({scored[end["row"]]["image_id"] for end in length.easiest}) == 3
+    assert json.loads(json.dumps(found.to_dict()))["correlations"][0][0] == 1.0
+
+
+def test_correlations_are_spearmans():
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        one, other = rng.integers(0, 6, 40).astype(float), rng.normal(size=40)
+        one[rng.integers(0, 40, 3)] = np.nan
+        both = np.isfinite(one)
+        assert rank_correlation(one, other) == pytest.approx(stats.spearmanr(one[both], other[both]).statistic)
+    assert np.isnan(rank_correlation(np.ones(5), np.arange(5.0)))
+    assert np.isnan(rank_correlation(np.array([1.0, np.nan]), np.array([np.nan, 1.0])))
+
+
+def test_scores_agree_from_their_easy_ends(scored):
+    from hf_curriculum import ScoreProvenance, attach_provenance
+
+    turned = scored.add_column("brevity", -np.array(scored["caption_length"][:], np.float32))
+    turned = attach_provenance(turned, {"brevity": ScoreProvenance("brevity", "Other", easy="high")})
+    matrix = inspect_scores(turned).correlations
+    assert matrix[1, 2] == pytest.approx(1.0)
+
+
+def test_rows_without_scores_pictures_or_captions():
+    data = Dataset.from_dict({"one": np.float32([1, np.nan, 3]), "none": np.full(3, np.nan, np.float32)})
+    found = inspect_scores(data, ["one", "none"])
+    assert (found.scores[0].unscored, found.scores[1].scored, found.scores[1].quantiles) == (1, 0, ())
+    assert found.num_images is None
+    assert found.to_dict()["correlations"][0][1] is None
+    html = found.to_report(data, "A <script> title").to_html()
+    assert "No row has this score." in html
+    assert "<script>" not in html
+
+
+def test_the_page_shows_both_ends(scored, tmp_path):
+    found = inspect_scores(scored, examples=2)
+    page = found.to_report(scored, "Scenes").write(tmp_path)
+    text = page.read_text()
+    assert "Easiest by noun_count" in text
+    assert "Hardest by caption_length" in text
+    assert (tmp_path / "figures" / "correlations.png").exists()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are not drawn, which takes seconds."""
+    monkeypatch.setattr(Report, "add_figure", lambda report, *given, **options: report)
+
+
+def test_a_page_with_pictures_that_cannot_be_read(undrawn):
+    """They were kept by `check_images=False`: their rows are shown all the same."""
+    pictures = [{"bytes": b"no picture", "path": None}, None, PIL.Image.new("RGB", (8, 8))]
+    content = {"image": pictures, "caption": ["a", "a b", "a b c"]}
+    data = Dataset.from_dict(content, features=Features({"image": Image(), "caption": Value("string")}))
+    data = add_scores(data, CaptionLength())
+    page = inspect_scores(data).to_report(data, "t").to_html()
+    assert page.count("picture cannot be read") == 4  # two at either end
+    assert page.count("<img") == 2
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_as_many_examples_as_asked_for(scored, with_ids, undrawn):
+    data = scored if with_ids else scored.remove_columns("image_id")
+    for count in (0, 1, 5):
+        assert [len(score.easiest) for score in inspect_scores(data, examples=count).scores] == [count, count]
+    assert "Easiest by" not in inspect_scores(data, examples=0).to_report(data, "t").to_html()
+    with pytest.raises(ValueError, match="examples=-1 was given"):
+        inspect_scores(data, examples=-1)
+
+
+def test_no_scores_at_all():
+    with pytest.raises(ValueError, match="is recorded as a score, so there is nothing to look at"):
+        inspect_scores(Dataset.from_dict({"caption": ["a"]}))
+    with pytest.raises(ValueError, match=r"shape \(1, 2\) for 2 scores"):
+        score_correlations(["a", "b"], np.zeros((1, 2)))

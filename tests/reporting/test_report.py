@@ -1,0 +1,268 @@
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from hostile import Page
+from matplotlib.figure import Figure
+from PIL import Image
+
+from hf_curriculum import Report
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
+from hf_curriculum.reporting.figures.growth import pool_growth
+from hf_curriculum.reporting.html import cell, prose, reads_as_number
+from hf_curriculum.reporting.report import Gallery
+
+HOSTILE = [
+    "<script>alert('x')</script><img src=https://evil.example/a.png onerror=alert(1)>",
+    "---\nname: [1, 2]\n---",
+    "👩‍👩‍👧‍👦 with a 🐶",
+    "كلب يلعب بالكرة",
+    "W" * 10_240,
+    "\u202eright to left \x00 \ud800 \x1b[31m",
+    "",
+    '" onload="alert(1)',
+    "$title ${style} </style></main>",
+]
+
+
+def picture(width=64, height=48):
+    return Image.new("RGB", (width, height), "teal")
+
+
+def full_report():
+    pools = {"curriculum": [(0, 800, 400), (800, 2400, 800)], "control": [(0, 3200, 800)]}
+    report = Report("A run", "with a subtitle")
+    report.add_facts({"Examples": 2000, "Recall": ("0.61", "0.24 shuffled")})
+    report.add_text("In short", "A paragraph with `code`.\n\n- one\n- **two**\n\n```\nas  it is\n```")
+    report.add_table("Plan", ["phase", "rule", "pool"], [[1, "k ≤ 2", 841_907], ["all", "", None]], note="a note")
+    report.add_figure("Growth", partial(pool_growth, pools), "what to see", name="pool_growth")
+    report.add_image("Sheet", picture(300, 200), "pictures", name="sheet")
+    report.add_gallery(Gallery("Easiest", [(picture(), "a ball", "noun_count 1")] * 3, "Look at **these**."))
+    return report
+
+
+def hostile_report():
+    report = Report(HOSTILE[0], HOSTILE[8], footer=HOSTILE[0]).add_facts(dict.fromkeys(HOSTILE, HOSTILE[0]))
+    report.add_facts({"note": (HOSTILE[4], HOSTILE[0])})
+    report.add_gallery(Gallery(HOSTILE[7], [(picture(), text, text) for text in HOSTILE], HOSTILE[0]))
+    report.add_table(HOSTILE[0], HOSTILE, [HOSTILE], note=HOSTILE[0])
+    report.add_image(HOSTILE[7], picture(), HOSTILE[0], name="picture")
+    for text in HOSTILE:
+        report.add_text(text, text).add_text(None, text, monospace=True)
+    return report
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "new" / "folder"
+    return full_report().write(folder)
+
+
+def test_write_makes_one_page_and_the_figures(written):
+    assert written.name == "report.html"
+    figures = {path.name: Image.open(path).size for path in (written.parent / "figures").iterdir()}
+    assert figures == {"pool_growth.png": (1600, 825), "sheet.png": (300, 200)}
+    assert sorted(path.name for path in written.parent.iterdir()) == ["figures", "report.html"]
+    assert written.stat().st_size < 250_000
+
+
+def test_page_is_balanced_and_complete(written):
+    html = written.read_text("utf-8")
+    page = Page(html)
+    assert html.startswith("<!doctype html>")
+    text = " ".join(" ".join(page.text).split())
+    for expected in (
+        "A run",
+        "with a subtitle",
+        "2,000",
+        "0.24 shuffled",
+        "841,907",
+        "a note",
+        "what to see",
+        "a ball",
+    ):
+        assert expected in text
+    assert page.tags.count("section") == 5
+    targets = [value.removeprefix("#") for value in page.values("a", "href")]
+    assert targets == ["content", "in-short", "plan", "growth", "sheet", "easiest"]
+    assert set(targets) <= set(page.values("main", "id") + page.values("section", "id"))
+    assert len(page.values("img", "alt")) == page.tags.count("img") == 5
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_nothing_leaves_the_page_and_nothing_runs(hostile, written):
+    html = hostile_report().to_html() if hostile else written.read_text("utf-8")
+    page = Page(html)
+    assert "script" not in page.tags
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    addresses = [value for _, name, value in page.attributes if name in ("src", "href", "srcset", "action", "data")]
+    assert addresses
+    assert all(value.startswith(("data:", "#")) for value in addresses)
+    styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
+    assert not re.search(r"url\(|@import|expression\(|//", styles)
+    policy = page.values("meta", "content")[-1]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+
+
+def test_both_themes_and_both_widths_are_there(written):
+    html = written.read_text("utf-8")
+    page = Page(html)
+    assert page.values("source", "media") == [
+        "screen and (max-width: 640px) and (prefers-color-scheme: dark)",
+        "screen and (max-width: 640px)",
+        "screen and (prefers-color-scheme: dark)",
+    ]
+    assert len(set(page.values("source", "srcset") + page.values("img", "src")[:1])) == 4
+    assert page.values("source", "width") == ["800", "800", "1600"]
+    for theme in (LIGHT, DARK):
+        assert f"--surface: {theme.surface};" in html
+        assert f"color-scheme: {theme.name};" in html
+
+
+def test_hostile_text_is_text():
+    html = hostile_report().to_html()
+    html.encode("utf-8")
+    page = Page(html)
+    text = "".join(page.text)
+    assert HOSTILE[0] in text
+    assert HOSTILE[8] in text
+    assert {name for _, name, value in page.attributes if "evil.example" in (value or "")} == {"alt", "aria-label"}
+    assert not re.search("[\x00\x1b\ud800]", html)
+    longest = max(len(word) for word in text.split())
+    assert longest == 10_240  # in the prose and the preformatted text, which the author wrote
+    cards = re.findall(r'<p class="caption clip" dir="auto">(.*?)</p>', html, re.DOTALL)
+    assert len(cards) == len(HOSTILE)
+    assert max(map(len, cards)) < 450
+    assert "overflow-wrap: anywhere" in html
+
+
+def test_report_is_the_same_each_time(written):
+    assert full_report().to_html() == written.read_text("utf-8")
+
+
+def test_same_headings_get_their_own_anchors():
+    report = Report("r").add_text("Übung!", "a").add_text("Übung!", "b").add_text("日本", "c").add_text("content", "d")
+    assert Page(report.to_html()).values("section", "id") == ["bung", "bung-2", "section", "content-2"]
+
+
+def test_content_without_heading_joins_the_section_before():
+    report = Report("r").add_text(None, "first").add_text("Two", "second").add_table(None, ["a"], [[1]])
+    page = Page(report.to_html())
+    assert page.values("section", "id") == ["overview", "two"]
+    assert page.tags.count("h2") == 2
+
+
+def test_a_finished_figure_is_shown_as_it_is():
+    figure = Figure(figsize=(2, 1), dpi=50)
+    figure.add_subplot()
+    page = Page(Report("r").add_figure("One", figure, name="one").to_html())
+    assert "source" not in page.tags
+    assert page.values("img", "width") == ["100"]
+
+
+def test_thumbnails_are_small():
+    html = Gallery("g", [(picture(2000, 1000), "wide", ""), (Image.new("RGBA", (20, 30)), "small", "")]).to_html()
+    page = Page(html)
+    assert page.values("img", "width") == ["160", "20"]
+    assert page.values("img", "height") == ["80", "30"]
+    assert all(value.startswith("data:image/jpeg;base64,") for value in page.values("img", "src"))
+    assert "note" not in html
+
+
+def test_large_images_are_shrunk_on_the_page_only(tmp_path):
+    report = Report("r").add_image("Big", picture(3000, 1500), name="big")
+    assert Page(report.to_html()).values("img", "width") == ["1400"]
+    report.write(tmp_path)
+    with Image.open(tmp_path / "figures" / "big.png") as png:
+        assert png.size == (3000, 1500)
+
+
+def test_columns_of_numbers_go_right():
+    def alignment(**options):
+        report = Report("r").add_table("t", ["a", "b", "c"], [[1, "x", "0.5 %"], [None, "2", float("nan")]], **options)
+        return re.findall(r"<th [^>]*?>", report.to_html())
+
+    assert ['"r"' in tag for tag in alignment()] == [True, False, True]
+    assert ['"c"' in tag for tag in alignment(align="lcl")] == [False, True, False]
+
+
+def test_a_table_without_rows_keeps_its_head():
+    page = Page(Report("r").add_table("t", ["a", "b"], []).to_html())
+    assert page.tags.count("th") == 2
+    assert page.tags.count("td") == 0
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_facts_fill_their_rows(count):
+    html = Report("r").add_facts({str(i): i for i in range(count)}).add_text("t", "t").to_html()
+    columns = int(re.search(r"--columns: (\d)", html)[1])
+    assert 3 <= columns <= 6
+    if count > 3:
+        assert count % columns != 1
+
+
+def test_errors(tmp_path):
+    report = Report("r")
+    with pytest.raises(ValueError, match="report is empty"):
+        report.write(tmp_path)
+    with pytest.raises(ValueError, match=r"Row 1 of the table 't' has 1 cells for the 2 columns \['a', 'b'\]"):
+        report.add_table("t", ["a", "b"], [[1, 2], [3]])
+    with pytest.raises(ValueError, match="`align` is 'lx' for 2 columns"):
+        report.add_table("t", ["a", "b"], [[1, 2]], align="lx")
+    with pytest.raises(ValueError, match=r"figure name '\.\./up' is no plain file name"):
+        report.add_image("t", picture(), name="../up")
+    report.add_image("t", picture(), name="one")
+    with pytest.raises(ValueError, match="figure name 'one' is taken"):
+        report.add_image("t", picture(), name="one")
+    with pytest.raises(ValueError, match="gallery 'g' has no pictures"):
+        Gallery("g", [])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (True, "yes"),
+        (2_891_030, "2,891,030"),
+        (0.65112, "0.6511"),
+        (np.float32(0.5), "0.5"),
+        (np.int64(12_000), "12,000"),
+        ("text", "text"),
+    ],
+)
+def test_cells(value, text):
+    assert cell(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, True),
+        (None, True),
+        ("1,000", True),
+        ("-0.5 %", True),
+        ("12 s", True),
+        ("2 of 3", False),
+        (True, False),
+        ("a", False),
+    ],
+)
+def test_what_reads_as_a_number(value, expected):
+    assert reads_as_number(value) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("one\ntwo", '<p dir="auto">one two</p>'),
+        ("a\n\nb", '<p dir="auto">a</p>\n<p dir="auto">b</p>'),
+        ("- a\n- **b**", '<ul><li dir="auto">a</li><li dir="auto"><strong>b</strong></li></ul>'),
+        ("`**x**` 2 ** 3", '<p dir="auto"><code>**x**</code> 2 ** 3</p>'),
+        ("```json\n{<}\n```", '<pre tabindex="0" dir="auto">{&lt;}</pre>'),
+        ("", ""),
+    ],
+)
+def test_prose(text, html):
+    assert prose(text) == html

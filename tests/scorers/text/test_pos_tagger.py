@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BertConfig, BertForTokenClassification
+
+from hf_curriculum import NounCount, PosTagger, make_scenes, train_wordpiece
+from hf_curriculum.provenance import score_values
+from hf_curriculum.scorers.text.pos_tagger import (
+    IGNORED,
+    TagTraining,
+    WordPieces,
+    _split,
+    piece_labels,
+    predict_labels,
+    train_classifier,
+)
+from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, tokenize
+
+SENTENCES = [
+    f"{article} {adjective} {noun} {verb} ."
+    for article in ("", "the", "a", "the cats sleeps . a")
+    for adjective in ("", "red", "unbelievable")
+    for noun in ("dog", "cats", "umbrella")
+    for verb in ("", "runs", "sleeps")
+]
+TAGS = {
+    "the": "DT", "a": "DT", "red": "JJ", "unbelievable": "JJ", "dog": "NN", "cats": "NNS", "umbrella": "NN",
+    "runs": "VBZ", "sleeps": "VBZ", ".": ".",
+}  # fmt: skip
+RATES = {"learning_rate": 5e-3, "batch_size": 8}
+
+
+def tiny(size=32, layers=1, positions=64):
+    return BertConfig(
+        hidden_size=size, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=2 * size,
+        max_position_embeddings=positions,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    words = [sentence.split() for sentence in SENTENCES]
+    tags = [[TAGS[word] for word in line] for line in words]
+    folder = tmp_path_factory.mktemp("tagger")
+    return PosTagger.train(words, tags, config=tiny(), output_dir=folder, epochs=20, **RATES)
+
+
+def test_it_learns_and_measures(trained):
+    assert trained.accuracy_ >= 0.9
+    assert trained.tag(["The red dog sleeps.", "a unbelievable umbrella runs ."]) == [
+        ["DT", "JJ", "NN", "VBZ", "."],
+        ["DT", "JJ", "NN", "VBZ", "."],
+    ]
+    assert trained.tag_words([["the", "cats", "runs"], []]) == [["DT", "NNS", "VBZ"], []]
+
+
+def test_batches_give_what_single_sentences_do(trained):
+    texts = ["the dog", "a red umbrella runs . the cats sleeps .", "cats", "the " * 100, "🙂 שלום, 日本 \u200d"]
+    together = PosTagger(trained.model, batch_pieces=50).tag(texts)
+    assert together == [trained.tag([text])[0] for text in texts]
+    assert [len(tags) for tags in together] == [len(tokenize(text)) for text in texts]
+
+
+def test_one_tag_per_word_of_captions_longer_than_the_model(trained):
+    tags = trained.tag(["the red dog " * 3400])[0]
+    assert len(tags) == 10_200
+    assert [len(tags) for tags in trained.tag(["x" * 5000, "unbelievable" * 20 + " dog"])] == [1, 2]
+    scores = NounCount(trained)({"caption": ["the red dog " * 3400, "", None, "the cats"]})["noun_count"]
+    np.testing.assert_array_equal(np.isnan(scores), [False, True, True, False])
+    assert scores[3] == 1
+
+
+def test_saving_loading_and_pickling(trained, tmp_path):
+    again = PosTagger.from_pretrained(trained.model)
+    assert again.tag(SENTENCES) == trained.tag(SENTENCES)
+    assert again.accuracy_ == trained.accuracy_
+    content = pickle.dumps(again)
+    assert len(content) < 500  # where the weights are, not the weights
+    assert content == pickle.dumps(PosTagger(trained.model))
+    assert pickle.loads(content).tag(SENTENCES) == trained.tag(SENTENCES)
+    copy = trained.save_pretrained(tmp_path / "copy")
+    assert copy.tag(SENTENCES) == trained.tag(SENTENCES)
+    config = tmp_path / "copy" / "config.json"
+    config.write_text(config.read_text().replace('"contractions": "cut"', '"contractions": "whole"'))
+    other = PosTagger(tmp_path / "copy")
+    assert other.revision != trained.revision
+    assert len(other.tag(["the dog's"])[0]) == 2 == len(trained.tag(["the dog's"])[0]) - 1
+
+
+def test_pushing(trained, monkeypatch):
+    pushed = []
+    model, pieces = trained._loaded(None)
+    for part in (model, pieces.tokenizer):
+        monkeypatch.setattr(
+            type(part), "push_to_hub", lambda self, name, **options: pushed.append((type(self), name, options))
+        )
+    there = trained.push_to_hub("me/tagger", private=True)
+    assert there.model == "me/tagger"
+    assert pushed == [(type(part), "me/tagger", {"private": True}) for part in (model, pieces.tokenizer)]
+
+
+def test_noun_count_maps_with_it(trained):
+    scorer = NounCount(trained)
+    assert scorer.describe().model == trained.model
+    assert scorer.describe().revision == trained.revision
+    assert "transformers" in scorer.describe().versions
+    data = Dataset.from_dict({"caption": ["the red dog runs", None, "the cats sleeps . a dog runs ."]})
+    for workers in (None, 2):
+        scored = data.map(scorer, batched=True, batch_size=2, num_proc=workers)
+        np.testing.assert_array_equal(score_values(scored, "noun_count"), np.float32([1, np.nan, 2]))
+
+
+def test_annotators_cut_words_their_own_way(tmp_path):
+    texts = ["the dog's ball isn't red", "it isn't the cat's", *SENTENCES]
+    cut = PosTagger.train(texts, config=tiny(), epochs=1, **RATES)
+    assert cut._loaded(None)[0].config.contractions == PatternTagger.contractions == "cut"
+
+    class Whole(Tagger):
+        contractions = NltkTagger.contractions
+
+        def tag(self, sentences, rank=None):
+            return [["NN"] * len(tokenize(sentence, "whole")) for sentence in sentences]
+
+    whole = PosTagger.train(iter(texts), annotator=Whole(), config=tiny(), epochs=1, **RATES)
+    assert whole.tag(["the dog's ball isn't red"]) == [["NN"] * 5]
+    assert whole.accuracy_ == 1
+    assert cut.tag(["isn't"])[0].__len__() == 2
+    folder = whole._folder.name
+    assert whole.model == folder
+    own = PosTagger.train(texts, annotator=lambda lines: [["X"] * len(tokenize(line)) for line in lines],
+                          config=tiny(), epochs=1, held_out=0, output_dir=tmp_path, **RATES)  # fmt: skip
+    assert own.accuracy_ is None
+    assert own.model == str(tmp_path)
+
+
+def test_training_follows_from_its_seed_and_leaves_the_callers():
+    words = [sentence.split() for sentence in SENTENCES]
+    labels = [[len(word) % 3 for word in line] for line in words]
+    pieces = WordPieces(train_wordpiece(SENTENCES, 60), 64)
+    config = tiny()
+    config.vocab_size, config.num_labels = len(pieces.tokenizer), 3
+    state = torch.random.get_rng_state()
+
+    def weights(seed):
+        how = TagTraining(epochs=1, seed=seed, **RATES)
+        model = train_classifier(config, pieces, words, labels, how, torch.device("cpu"))
+        return torch.cat([weight.flatten() for weight in model.state_dict().values()])
+
+    torch.testing.assert_close(weights(0), weights(0), rtol=0, atol=0)
+    assert not torch.equal(weights(0), weights(1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_first_piece_carries_the_tag_and_windows_lose_no_word():
+    tokenizer = train_wordpiece(["ab abc", "ab abc abcd abcd"], 30)
+    pieces = WordPieces(tokenizer, 6)
+    sentences = [["ab", "abab", "ab", "abcd", "abababababababab", "ab"], [], ["ab"]]
+    windows = pieces.windows(sentences)
+    assert [window.sentence for window in windows] == [0] * (len(windows) - 1) + [2]
+    assert all(len(window.ids) <= 6 for window in windows)
+    assert all(window.ids[0] == tokenizer.cls_token_id for window in windows)
+    assert all(window.ids[-1] == tokenizer.sep_token_id for window in windows)
+    assert sum(len(window.firsts) for window in windows) == 7
+    labels = piece_labels(windows, [[1, 2, 3, 4, 5, 6], [], [7]])
+    assert [label for row in labels for label in row if label != IGNORED] == [1, 2, 3, 4, 5, 6, 7]
+    for window, row in zip(windows, labels, strict=True):
+        assert [place for place, label in enumerate(row) if label != IGNORED] == window.firsts
+    ids, mask = pieces.batch(windows)
+    assert (ids[mask == 0] == tokenizer.pad_token_id).all()
+    assert mask.sum(1).tolist() == [len(window.ids) for window in windows]
+
+
+def test_predictions_are_those_of_the_model_on_one_sentence():
+    pieces = WordPieces(train_wordpiece(SENTENCES, 80), 64)
+    config = tiny()
+    config.vocab_size, config.num_labels = len(pieces.tokenizer), 9
+    model = BertForTokenClassification(config).eval()
+    sentences = [sentence.split() for sentence in SENTENCES]
+    found = predict_labels(model, pieces, sentences, batch_pieces=40)
+    for words, labels in zip(sentences, found, strict=True):
+        encoded = pieces.tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        with torch.inference_mode():
+            best = model(**encoded).logits[0].argmax(-1).tolist()
+        places = encoded.word_ids()
+        assert labels == [best[places.index(word)] for word in range(len(words))]
+
+
+def test_equal_sentences_are_on_one_side():
+    words = [[str(row % 50), "x"] for row in range(200)]
+    learn, measure = _split(words, 0.1, seed=0)
+    assert sorted([*learn, *measure]) == list(range(200))
+    assert len(measure) == 20
+    assert not {words[row][0] for row in learn} & {words[row][0] for row in measure}
+    assert _split(words, 0.1, seed=1)[1] != measure
+
+
+@pytest.mark.slow
+def test_embedded_captions_tagged_by_pattern():
+    captions = make_scenes(1000, image_size=32, validation=0)["train"]["caption"][:]
+    tagger = PosTagger.train(captions, config=tiny(64, 2, 128), epochs=3, learning_rate=2e-3, batch_size=32)
+    assert tagger.accuracy_ >= 0.97
+    held_out = make_scenes(300, image_size=32, seed=1, validation=0)["test"]["caption"][:]
+    pairs = zip(tagger.tag(held_out), PatternTagger().tag(held_out), strict=True)
+    agreed = [one == other for found, wanted in pairs for one, other in zip(found, wanted, strict=True)]
+    assert np.mean(agreed) >= 0.97
+
+
+@pytest.mark.slow
+def test_gold_tags_of_child_directed_speech(test_data):
+    with gzip.open(test_data("childes_ud") / "utterances.jsonl.gz", "rt", encoding="utf-8") as stream:
+        rows = [json.loads(line) for line in stream][:3000]
+    rows = [row for row in rows if all(row["xpos"])]
+    tagger = PosTagger.train(
+        [row["tokens"] for row in rows], [row["xpos"] for row in rows],
+        config=tiny(64, 2, 128), epochs=3, learning_rate=4e-3, batch_size=32,
+    )  # fmt: skip
+    assert tagger.accuracy_ >= 0.8, tagger.accuracy_
+
+
+def test_errors(trained, monkeypatch, tmp_path):
+    with pytest.raises(FileNotFoundError, match="found no 'no/such-tagger'"):
+        PosTagger.from_pretrained("no/such-tagger")
+    with pytest.raises(ValueError, match="`batch_pieces` is 0"):
+        PosTagger("x", batch_pieces=0)
+    words, tags = [["a", "dog"]], [["DT", "NN"]]
+    with pytest.raises(ValueError, match="There are 1 sentences, but `tags` has tags for 2"):
+        PosTagger.train(words, tags * 2)
+    with pytest.raises(ValueError, match=r"A sentence has 2 words \(\['a', 'dog'\]\), but `tags` has 1 tags"):
+        PosTagger.train(words, [["DT"]])
+    with pytest.raises(ValueError, match="but the annotator has 1 tags for it"):
+        PosTagger.train(["a dog"], annotator=lambda texts: [["DT"] for _ in texts])
+    with pytest.raises(TypeError, match="`tags` were given for sentences that are not cut into words"):
+        PosTagger.train(["a dog"], tags)
+    with pytest.raises(TypeError, match="`sentences` in row 0 of the batch is a list"):
+        PosTagger.train(words)
+    with pytest.raises(ValueError, match="There are no sentences with words"):
+        PosTagger.train(["", None])
+    for share in (1, -0.1):
+        with pytest.raises(ValueError, match="`held_out` is"):
+            PosTagger.train(words, tags, held_out=share)
+    with pytest.raises(ValueError, match=r"`held_out=0\.1` of 1 distinct sentences leaves nothing"):
+        PosTagger.train(words * 9, tags * 9)
+    for option in ("epochs", "learning_rate", "batch_size"):
+        with pytest.raises(ValueError, match=f"`{option}` is 0"):
+            PosTagger.train(words, tags, **{option: 0})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="`fp16=True` needs a CUDA device"):
+        PosTagger.train(words, tags, fp16=True)
+    pieces = trained._loaded(None)[1]
+    with pytest.raises(ValueError, match="`max_length` is 2"):
+        WordPieces(pieces.tokenizer, 2)
+    monkeypatch.setattr(type(pieces.tokenizer), "cls_token_id", None, raising=False)
+    with pytest.raises(ValueError, match="The tokenizer has no `cls_token_id`"):
+        WordPieces(pieces.tokenizer, 10)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict, Features, Value
+
+from hf_curriculum import ScoreProvenance, add_scores_from, attach_provenance, read_provenance
+from hf_curriculum.provenance import score_values
+
+NAN = np.nan
+
+
+@pytest.fixture
+def data():
+    return Dataset.from_dict(
+        {
+            "image_url": ["http://a", "http://a", "http://b", "http://c"],
+            "caption": ["a dog", "a big dog", "a cat", "two\nlines, and a comma"],
+            "image_id": ["007", "007", "7", "12"],
+            "number": [7, 7, 8, 12],
+        }
+    )
+
+
+def write(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def test_csv_by_key_with_what_is_missing(data, tmp_path, caplog):
+    file = write(tmp_path, "scores.csv", "image_url,quality,note\nhttp://b,0.5,x\nhttp://a,,y\nhttp://z,1,z\n")
+    with caplog.at_level(logging.INFO, logger="hf_curriculum"):
+        scored = add_scores_from(data, file, on="image_url", easy="high")
+    np.testing.assert_array_equal(score_values(scored, "quality"), np.float32([NAN, NAN, 0.5, NAN]))
+    assert scored.column_names == [*data.column_names, "quality"]
+    assert "scores.csv: 3 of 4 rows matched, 1 without a score (NaN), 1 of 3 keys not used." in caplog.text
+    made = read_provenance(scored)["quality"]
+    assert (made.source, made.scorer, made.easy) == ("joined", "scores.csv", "high")
+    assert made.arguments["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert made.arguments["on"] == ["image_url"]
+
+
+def test_a_complete_join_is_no_warning(data, tmp_path, caplog):
+    file = write(tmp_path, "s.csv", "image_url,q\nhttp://a,1\nhttp://b,2\nhttp://c,3\n")
+    with caplog.at_level(logging.WARNING, logger="hf_curriculum"):
+        assert add_scores_from(data, file, on="image_url", easy="low")["q"][:] == [1, 1, 2, 3]
+    assert caplog.records == []
+
+
+def test_keys_of_digits_stay_text(data, tmp_path):
+    file = write(tmp_path, "s.csv", "image_id,q\n007,1\n7,2\n12,3\n")
+    assert add_scores_from(data, file, on="image_id", easy="low")["q"][:] == [1, 1, 2, 3]
+
+
+def test_several_key_columns_and_a_shuffled_view(data, tmp_path):
+    file = tmp_path / "s.jsonl"
+    rows = [{"image_id": row["image_id"], "caption": row["caption"], "q": n} for n, row in enumerate(data)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    view = data.shuffle(seed=3)
+    scored = add_scores_from(view, file, on=["image_id", "caption"], easy="low")
+    whole = add_scores_from(data, file, on=["image_id", "caption"], easy="low")
+    assert whole["q"][:] == [0, 1, 2, 3]
+    np.testing.assert_array_equal(score_values(scored, "q"), score_values(whole.shuffle(seed=3), "q"))
+
+
+def test_a_caption_with_a_line_break_is_a_key_in_csv_and_parquet(data, tmp_path):
+    Dataset.from_dict({"caption": data["caption"][:], "q": [0.0, 1.0, 2.0, 3.0]}).to_csv(str(tmp_path / "s.csv"))
+    Dataset.from_dict({"caption": data["caption"][:], "q": [0.0, 1.0, 2.0, 3.0]}).to_parquet(
+        str(tmp_path / "s.parquet")
+    )
+    for name in ("s.csv", "s.parquet"):
+        assert add_scores_from(data, tmp_path / name, on="caption", easy="low")["q"][:] == [0, 1, 2, 3]
+
+
+def test_a_data_set_as_source_keeps_its_own_provenance(data):
+    made = ScoreProvenance("q", "Other", {"k": 50}, model="m", easy="high", per_image="max")
+    source = Dataset.from_dict(
+        {"number": [8, 7, 12], "q": np.float32([1, 2, 3]), "r": [1, 2, 3], "t": ["x", "y", "z"]}
+    )
+    source = attach_provenance(source, {"q": made})
+    scored = add_scores_from(data, source.shuffle(seed=0), on="number", columns=["q"])
+    assert scored["q"][:] == [2, 2, 1, 3]
+    kept = read_provenance(scored)["q"]
+    assert (kept.scorer, kept.model, kept.easy, kept.per_image, kept.source) == ("Other", "m", "high", "max", "joined")
+    assert kept.arguments["joined"]["on"] == ["number"]
+    both = add_scores_from(data, source, on="number", easy={"q": "low", "r": "high"})
+    assert {name: entry.easy for name, entry in read_provenance(both).items()} == {"q": "low", "r": "high"}
+    with pytest.raises(ValueError, match="Nobody says which end of `r` is easy"):
+        add_scores_from(data, source, on="number")
+
+
+def test_numbers_match_text_of_the_same_digits(data):
+    source = Dataset.from_dict({"image_id": [7, 12], "q": [1.0, 2.0]})
+    scored = add_scores_from(data, source, on="image_id", easy="low")
+    np.testing.assert_array_equal(score_values(scored, "q"), np.float32([NAN, NAN, 1, 2]))
+    with pytest.raises(ValueError, match="is of another kind in Dataset than in the data"):
+        add_scores_from(data, Dataset.from_dict({"number": ["seven"], "q": [1.0]}), on="number", easy="low")
+
+
+def test_splits_are_joined_to_one_source(data, tmp_path, caplog):
+    splits = DatasetDict(train=data.select([0, 1]), test=data.select([2, 3]))
+    file = write(tmp_path, "s.csv", "image_url,q\nhttp://a,1\nhttp://b,2\n")
+    with caplog.at_level(logging.INFO, logger="hf_curriculum"):
+        scored = add_scores_from(splits, file, on="image_url", easy="low")
+    assert scored["train"]["q"][:] == [1, 1]
+    np.testing.assert_array_equal(score_values(scored["test"], "q"), np.float32([2, NAN]))
+    assert "3 of 4 rows matched, 1 without a score (NaN), 0 of 2 keys not used" in caplog.text
+    assert list(read_provenance(scored)) == ["q"]
+
+
+def test_names_that_look_like_dates_stay_text(tmp_path):
+    data = Dataset.from_dict({"image_id": ["2020-01-31", "2020-02-01"]})
+    file = write(tmp_path, "s.jsonl", '{"image_id": "2020-02-01", "q": 2}\n{"image_id": "2020-01-31", "q": 1}\n')
+    assert add_scores_from(data, file, on="image_id", easy="low")["q"][:] == [1, 2]
+    file = write(tmp_path, "s.csv", "image_id,q\n2020-02-01,2\n2020-01-31,1\n")
+    assert add_scores_from(data, file, on="image_id", easy="low")["q"][:] == [1, 2]
+
+
+def test_a_missing_key_matches_nothing():
+    data = Dataset.from_dict({"image_id": ["a", None], "caption": ["x", "y"]})
+    source = Dataset.from_dict({"image_id": ["a", None, None], "q": [1.0, 2.0, 3.0]})
+    scored = add_scores_from(data, source, on="image_id", easy="low")
+    np.testing.assert_array_equal(score_values(scored, "q"), np.float32([1, NAN]))
+
+
+def test_a_key_that_stands_twice(data):
+    source = Dataset.from_dict({"image_id": ["7", "12", "7", "12", "007"], "q": [1.0, 2, 3, 4, 5]})
+    with pytest.raises(ValueError, match="2 keys stand more than once in Dataset, such as '7', '12'"):
+        add_scores_from(data, source, on="image_id", easy="low")
+
+
+def test_no_match_at_all_is_an_error(data):
+    source = Dataset.from_dict({"image_url": ["b.jpg"], "q": [1.0]})
+    with pytest.raises(ValueError, match=r"No row of the data has its key.*'http://a'.*such as 'b.jpg'"):
+        add_scores_from(data, source, on="image_url", easy="low")
+    with pytest.raises(ValueError, match="No row of the data has its key"):
+        add_scores_from(data, source.select([]), on="image_url", easy="low")
+
+
+def test_an_empty_data_set():
+    features = Features({"image_id": Value("string")})
+    source = Dataset.from_dict({"image_id": ["a"], "q": [1.0]})
+    scored = add_scores_from(Dataset.from_dict({"image_id": []}, features=features), source, on="image_id", easy="low")
+    assert scored.column_names == ["image_id", "q"]
+
+
+def test_wrong_arguments(data, tmp_path):
+    source = Dataset.from_dict({"image_id": ["7"], "q": [1.0], "t": ["x"]})
+    join = {"on": "image_id", "easy": "low"}
+    with pytest.raises(FileNotFoundError, match=r"does not exist. It should hold the scores"):
+        add_scores_from(data, tmp_path / "no.csv", **join)
+    with pytest.raises(ValueError, match="is of no known kind"):
+        add_scores_from(data, write(tmp_path, "s.txt", "x"), **join)
+    with pytest.raises(ValueError, match=r"s\.csv cannot be read"):
+        add_scores_from(data, write(tmp_path, "s.csv", "image_id,q\n7,1,2\n"), **join)
+    with pytest.raises(TypeError, match="cannot be joined from a dict"):
+        add_scores_from(data, {"7": 1.0}, **join)
+    with pytest.raises(TypeError, match="`add_scores_from` was given a IterableDataset"):
+        add_scores_from(data.to_iterable_dataset(), source, **join)
+    with pytest.raises(ValueError, match="The key is empty"):
+        add_scores_from(data, source, on=[], easy="low")
+    with pytest.raises(ValueError, match="`image` is not in the data"):
+        add_scores_from(data, source, on="image", easy="low")
+    fractions = Dataset.from_dict({"q": [1.0], "r": [2.0]})
+    with pytest.raises(ValueError, match=r"`q` is .* which cannot name a row"):
+        add_scores_from(fractions, fractions, on="q", easy="low", overwrite=True)
+    with pytest.raises(ValueError, match=r"`z` is not in the data.*They are the scores to join"):
+        add_scores_from(data, source, columns=["z"], **join)
+    with pytest.raises(ValueError, match=r"`t` is .*not a column of numbers"):
+        add_scores_from(data, source, columns="t", **join)
+    with pytest.raises(ValueError, match="There is no column of numbers to join"):
+        add_scores_from(data, source.remove_columns("q"), **join)
+    with pytest.raises(ValueError, match="`easy` is 'left'"):
+        add_scores_from(data, source, on="image_id", easy="left")
+    scored = add_scores_from(data, source, **join)
+    with pytest.raises(ValueError, match="already has `q`"):
+        add_scores_from(scored, source, **join)
+    assert add_scores_from(scored, source, overwrite=True, **join).column_names == scored.column_names

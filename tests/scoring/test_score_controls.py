@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import doctest
+from itertools import permutations
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum import (
+    CaptionLength,
+    NounCount,
+    ScoreProvenance,
+    add_scores,
+    attach_provenance,
+    read_provenance,
+    shuffle_scores,
+)
+from hf_curriculum.provenance import score_values
+from hf_curriculum.scoring import controls
+
+NAN = np.nan
+
+
+def test_the_example_in_the_docstring_holds():
+    found = doctest.testmod(controls)
+    assert found.attempted
+    assert not found.failed
+
+
+def data(scores, **columns):
+    dataset = Dataset.from_dict({"noun_count": np.float32(scores), **columns})
+    return attach_provenance(dataset, {"noun_count": ScoreProvenance("noun_count", "NounCount", easy="low")})
+
+
+def dealt(dataset, **options):
+    return score_values(shuffle_scores(dataset, "noun_count", **options), options.get("name") or "noun_count_random")
+
+
+def test_the_same_scores_in_another_order():
+    scores = np.random.default_rng(0).integers(0, 9, 2000).astype(np.float32)
+    scores[::7] = NAN
+    found = dealt(data(scores))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(scores))
+    scored = ~np.isnan(scores)
+    np.testing.assert_array_equal(np.sort(found[scored]), np.sort(scores[scored]))
+    assert abs(np.corrcoef(found[scored], scores[scored])[0, 1]) < 0.08  # 1,714 rows: three standard deviations
+
+
+def test_a_seed_names_the_deal_and_every_deal_is_as_likely():
+    dataset = data([1, 2, 3, 4])
+    assert dealt(dataset, seed=5).tolist() == dealt(dataset, seed=5).tolist()
+    counts = dict.fromkeys(permutations([1.0, 2.0, 3.0, 4.0]), 0)
+    for seed in range(600):
+        counts[tuple(dealt(dataset, seed=seed).tolist())] += 1
+    assert min(counts.values()) > 8  # 25 expected of each, standard deviation 5
+    assert max(counts.values()) < 45
+
+
+def test_the_deal_is_fixed_for_good():
+    """Written out: another order would change the control of a run that is resumed after an upgrade."""
+    assert dealt(data(range(10))).tolist() == [6, 7, 3, 5, 0, 2, 1, 9, 4, 8]
+
+
+def test_two_scores_are_dealt_independently():
+    dataset = Dataset.from_dict({"a": np.float32(range(50)), "b": np.float32(range(50))})
+    a, b = (shuffle_scores(dataset, name, easy="low")[f"{name}_random"][:] for name in "ab")
+    assert a != b
+
+
+def test_matched_for_length():
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(3, 9, 600).astype(np.float32)
+    scores = lengths + rng.integers(0, 4, 600)
+    lengths[:20] = NAN
+    dataset = data(scores, caption_length=lengths)
+    made = shuffle_scores(dataset, "noun_count", within="caption_length")
+    found = score_values(made, "noun_count_matched")
+    for length in (3, 4, 5, 6, 7, 8, NAN):
+        rows = np.isnan(lengths) if np.isnan(length) else lengths == length
+        np.testing.assert_array_equal(np.sort(found[rows]), np.sort(scores[rows]))
+        assert not np.array_equal(found[rows], scores[rows])
+    assert read_provenance(made)["noun_count_matched"].arguments["within"] == "caption_length"
+
+
+@pytest.mark.parametrize("groups", [["x", "y", None, "x", "y", None], [1, 2, 3, 1, 2, 3]])
+def test_matched_by_strings_and_whole_numbers(groups):
+    found = {tuple(dealt(data(range(6), group=groups), within="group", seed=seed, name="n")) for seed in range(60)}
+    assert found == {
+        tuple(float(row + 3 * swap if row < 3 else row - 3 * swap) for row, swap in enumerate(swaps * 2))
+        for swaps in [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+    }
+
+
+def test_captions_of_one_image_share_their_score_again():
+    captions = ["a dog", "a dog and a cat", "a ball", "it is", "two men and a dog", "a man"]
+    images = ["p", "p", "q", "r", "r", "q"]
+    dataset = Dataset.from_dict({"image_id": images, "caption": captions})
+    scored = add_scores(dataset, NounCount(), per_image="max")
+    assert scored["noun_count"][:] == [2, 2, 1, 2, 2, 1]
+    seen = set()
+    for seed in range(30):
+        made = shuffle_scores(scored, "noun_count", seed=seed)
+        found = made["noun_count_random"][:]
+        assert sorted(found) == [1, 1, 2, 2, 2, 2]
+        assert found[0] == found[1]
+        assert found[2] == found[5]
+        assert found[3] == found[4]
+        seen.add(tuple(found))
+    assert len(seen) == 3  # whichever of the three images gets the 1
+    assert read_provenance(made)["noun_count_random"].per_image == "max"
+    rows = {tuple(dealt(scored, seed=seed, group_by=None)) for seed in range(60)}
+    assert len(rows) > 3  # row by row, captions of an image come apart
+
+
+def test_images_change_scores_with_images_of_as_many_scored_captions():
+    """Image a has three captions of which one has no score, b and c two, d a number of its own."""
+    images = ["a", "a", "a", "b", "b", "c", "c", "d"]
+    scores = [1, NAN, 1, 2, 2, 3, 3, 4]
+    for seed in range(20):
+        found = dealt(data(scores, image_id=images), group_by="image_id", seed=seed)
+        assert sorted(found[~np.isnan(found)]) == [1, 1, 2, 2, 3, 3, 4]
+        assert np.isnan(found[1])
+        assert found[7] == 4
+
+
+def test_views_and_splits():
+    dataset = data(range(100), caption=[str(row) for row in range(100)])
+    view = dataset.shuffle(seed=3).filter(lambda row: int(row["caption"]) % 2 == 0)
+    made = shuffle_scores(view, "noun_count")
+    assert made["caption"][:] == view["caption"][:]
+    assert made["noun_count"][:] == view["noun_count"][:]
+    assert sorted(made["noun_count_random"][:]) == list(range(0, 100, 2))
+    splits = shuffle_scores(DatasetDict(train=dataset, test=view), "noun_count", name="control")
+    assert sorted(splits["train"]["control"][:]) == list(range(100))
+    assert splits["test"]["control"][:] == made["noun_count_random"][:]
+
+
+def test_buckets_keep_their_sizes():
+    from hf_curriculum import cut_buckets, rank_scores
+
+    scores = np.random.default_rng(0).poisson(3, 1000).astype(np.float32)
+    for cut in ("rank", "value"):
+        parts = [cut_buckets(rank_scores(values), 4, cut) for values in (scores, dealt(data(scores)))]
+        assert parts[0].sizes == parts[1].sizes
+
+
+def test_the_provenance_names_what_was_dealt():
+    scored = add_scores(Dataset.from_dict({"caption": ["a", "a b", "a b c"]}), CaptionLength(easy="high"))
+    made = read_provenance(shuffle_scores(scored, "caption_length", seed=4))["caption_length_random"]
+    assert (made.column, made.scorer, made.easy) == ("caption_length_random", "shuffle_scores", "high")
+    told = {name: made.arguments[name] for name in ("dealt_from", "scorer", "seed", "within", "group_by")}
+    assert told == {
+        "dealt_from": "caption_length",
+        "scorer": "CaptionLength",
+        "seed": 4,
+        "within": None,
+        "group_by": None,
+    }
+    assert made.arguments["arguments"]["words"] == "whitespace"
+    flipped = shuffle_scores(scored, "caption_length", easy="low", name="low")
+    assert read_provenance(flipped)["low"].easy == "low"
+
+
+def test_the_easy_end_of_a_score_without_provenance():
+    plain = Dataset.from_dict({"noun_count": np.float32([1, 2]), "mine": np.float32([1, 2])})
+    assert read_provenance(shuffle_scores(plain, "noun_count"))["noun_count_random"].easy == "low"  # its scorer's
+    with pytest.raises(ValueError, match="Which end of `mine` is easy is not recorded"):
+        shuffle_scores(plain, "mine")
+    with pytest.raises(ValueError, match="`easy` is 'middle'"):
+        shuffle_scores(plain, "mine", easy="middle")
+
+
+def test_what_cannot_be_dealt_is_an_error():
+    dataset = data([1, 2, 3], image_id=["a", "a", "b"], caption_length=np.float32([5, 6, 7]))
+    with pytest.raises(ValueError, match=r"`words` is not in the data.*Add it first"):
+        shuffle_scores(dataset, "noun_count", within="words")
+    with pytest.raises(ValueError, match="`other` is not in the data"):
+        shuffle_scores(dataset, "other")
+    with pytest.raises(ValueError, match=r"`picture` is not in the data.*deal row by row"):
+        shuffle_scores(dataset, "noun_count", group_by="picture")
+    with pytest.raises(ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups"):
+        shuffle_scores(dataset, "noun_count", within="caption_length")
+    with pytest.raises(ValueError, match="No two scores that could change places differ in `noun_count`"):
+        shuffle_scores(data([2, 2, NAN]), "noun_count")
+    with pytest.raises(ValueError, match="No row has a `noun_count`"):
+        shuffle_scores(data([NAN, NAN]), "noun_count")
+    with pytest.raises(ValueError, match=r"Rows of one group differ in `noun_count` \(1 of 3"):
+        shuffle_scores(dataset, "noun_count", group_by="image_id")
+    with pytest.raises(ValueError, match="Rows of one group differ in `caption_length`"):
+        shuffle_scores(
+            data([1, 1, 3], image_id=["a", "a", "b"], caption_length=np.float32([5, 6, 7])),
+            "noun_count",
+            group_by="image_id",
+            within="caption_length",
+        )
+    with pytest.raises(ValueError, match="The data already has `image_id`"):
+        shuffle_scores(dataset, "noun_count", name="image_id")
+    with pytest.raises(TypeError, match="was given a IterableDataset"):
+        shuffle_scores(dataset.to_iterable_dataset(), "noun_count")

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from hf_curriculum import CaptionLength, NounCount, add_scores, load_scores, read_provenance, save_scores
+from hf_curriculum.provenance import score_values
+
+
+@pytest.fixture
+def bare():
+    captions = [f"{'word ' * (i % 9)}number {i}" for i in range(60)]
+    captions[7] = None
+    return Dataset.from_dict({"caption": captions, "image_id": [str(i // 5) for i in range(60)], "pixels": ["x"] * 60})
+
+
+@pytest.fixture
+def scored(bare):
+    return add_scores(bare, [CaptionLength(), NounCount()])
+
+
+def test_scores_come_back_to_their_rows_in_any_order(bare, scored, tmp_path):
+    file = save_scores(scored, tmp_path / "scores.parquet")
+    assert pq.read_schema(file).names == ["image_id", "caption", "caption_length", "noun_count"]
+    for view in (bare, bare.shuffle(seed=4), bare.filter(lambda row: row["image_id"] > "3"), bare.select([5, 5, 1])):
+        loaded = load_scores(view, file)
+        expected = [len(text.split()) if text else np.nan for text in view["caption"]]
+        np.testing.assert_array_equal(score_values(loaded, "caption_length"), np.float32(expected))
+        assert read_provenance(loaded) == read_provenance(scored)
+
+
+def test_a_score_per_image_needs_a_row_per_image_only(bare, tmp_path):
+    scored = add_scores(bare, CaptionLength(), per_image="max")
+    file = save_scores(scored, tmp_path / "s.parquet", key="image_id")
+    assert pq.read_metadata(file).num_rows == 12
+    loaded = load_scores(bare.shuffle(seed=1), file)
+    assert read_provenance(loaded)["caption_length"].per_image == "max"
+    pairs = [dict(zip(part["caption"][:], part["caption_length"][:], strict=True)) for part in (loaded, scored)]
+    assert pairs[0] == pairs[1]
+
+
+def test_a_key_that_does_not_name_a_row_is_refused(scored, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"rows share their key .* with a row of another `caption_length`, such as '0'"
+    ):
+        save_scores(scored, tmp_path / "s.parquet", key="image_id")
+    assert not (tmp_path / "s.parquet").exists()
+
+
+def test_rows_that_the_file_does_not_know(bare, scored, tmp_path):
+    file = save_scores(scored.select(range(50)), tmp_path / "s.parquet")
+    with pytest.raises(ValueError, match=r"10 of 60 rows have a key .* does not know, such as .*'10'"):
+        load_scores(bare, file)
+    loaded = load_scores(bare, file, partial=True)
+    assert np.isnan(score_values(loaded, "noun_count")[50:]).all()
+    assert score_values(loaded, "noun_count")[:7].tolist() == score_values(scored, "noun_count")[:7].tolist()
+    changed = bare.map(lambda row: {"caption": (row["caption"] or "") + "!"})
+    with pytest.raises(ValueError, match="60 of 60 rows"):
+        load_scores(changed, file)
+
+
+def test_scores_of_all_splits_go_into_one_file(bare, tmp_path):
+    splits = DatasetDict(bare.train_test_split(0.2, seed=0))
+    scored = add_scores(splits, CaptionLength())
+    file = save_scores(scored, tmp_path / "s.parquet")
+    assert pq.read_metadata(file).num_rows == 60
+    loaded = load_scores(splits, file)
+    for name, part in scored.items():
+        np.testing.assert_array_equal(
+            score_values(loaded[name], "caption_length"), score_values(part, "caption_length")
+        )
+    half = DatasetDict(train=scored["train"], test=splits["test"])
+    with pytest.raises(ValueError, match=r"`caption_length` is not in the data.*Score every split"):
+        save_scores(half, tmp_path / "half.parquet")
+
+
+def test_splits_share_a_file(bare, scored, tmp_path):
+    file = save_scores(scored, tmp_path / "s.parquet", columns=["noun_count"])
+    loaded = load_scores(DatasetDict(bare.train_test_split(0.2, seed=0)), file)
+    assert loaded["test"].column_names[-1] == "noun_count"
+    assert len(loaded["test"]) == 12
+    with pytest.raises(ValueError, match="already has `noun_count`"):
+        load_scores(loaded, file)
+    assert load_scores(loaded, file, overwrite=True)["test"]["noun_count"][:] == loaded["test"]["noun_count"][:]
+
+
+def test_damaged_and_foreign_files(bare, scored, tmp_path):
+    file = tmp_path / "s.parquet"
+    with pytest.raises(FileNotFoundError, match="`save_scores` writes such a file"):
+        load_scores(bare, file)
+    file.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        load_scores(bare, file)
+    scored.remove_columns("pixels").to_parquet(str(file))
+    with pytest.raises(ValueError, match="not a side file of scores in format 1"):
+        load_scores(bare, file)
+    save_scores(scored, file)
+    table = pq.read_table(file)
+    pq.write_table(table.slice(0, 30), file)
+    with pytest.raises(ValueError, match="has 30 rows but was written with 60"):
+        load_scores(bare, file)
+    about = json.loads(table.schema.metadata[b"hf_curriculum_scores"])
+    assert about == {
+        "format": 1,
+        "key": ["image_id", "caption"],
+        "rows": 60,
+        "scores": ["caption_length", "noun_count"],
+    }
+
+
+def test_a_flipped_bit_is_noticed(bare, tmp_path):
+    data = Dataset.from_dict({"image_id": [str(i) for i in range(500)], "caption": ["w " * i for i in range(1, 501)]})
+    file = save_scores(add_scores(data, CaptionLength()), tmp_path / "s.parquet", key="image_id")
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        load_scores(data, file)
+
+
+def test_keys_of_another_type(scored, bare, tmp_path):
+    file = save_scores(scored.select([0]), tmp_path / "s.parquet", key="image_id")
+    numbers = bare.map(lambda row: {"image_id": int(row["image_id"])}, remove_columns="image_id")
+    with pytest.raises(ValueError, match="these are not the rows the scores were made for"):
+        load_scores(numbers, file)
+
+
+def test_wrong_arguments(bare, scored, tmp_path):
+    with pytest.raises(ValueError, match="there is nothing to save"):
+        save_scores(bare, tmp_path / "s.parquet")
+    with pytest.raises(TypeError, match="was given a dict"):
+        save_scores({"train": scored}, tmp_path / "s.parquet")
+    with pytest.raises(ValueError, match="`pixels` is not in the data"):
+        save_scores(scored, tmp_path / "s.parquet", columns=["pixels"])
+    with pytest.raises(ValueError, match="`url` is not in the data"):
+        save_scores(scored, tmp_path / "s.parquet", key="url")
+
+
+def test_size_per_row(tmp_path):
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(500)]
+    captions = [" ".join(rng.choice(words, 10)) for _ in range(5000)]
+    data = Dataset.from_dict({"caption": captions, "image_id": [str(i // 5) for i in range(5000)]})
+    file = save_scores(add_scores(data, NounCount(), per_image="max"), tmp_path / "s.parquet", key="image_id")
+    assert file.stat().st_size <= 4 * 5000

@@ -1,0 +1,355 @@
+"""Scored data sets as bucketed shards: what is written, what `datasets` alone makes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
+from PIL import Image as Picture
+
+from hf_curriculum import (
+    BucketIndex,
+    ScoreProvenance,
+    attach_provenance,
+    cut_buckets,
+    rank_scores,
+    read_provenance,
+    save_bucketed,
+    verify_bucketed,
+)
+from hf_curriculum.planning.ranking import resolve_easy
+from hf_curriculum.scored_data import load_provenance
+
+MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+def scored(size: int = 103, unscored: int = 0) -> Dataset:
+    """Examples whose score does not follow their number; the last ones have none."""
+    scores = (np.arange(size) * 37 % 20).astype(np.float32)
+    scores[size - unscored :] = np.nan
+    data = Dataset.from_dict(
+        {
+            "id": range(size),
+            "caption": [f"caption {number}" for number in range(size)],
+            "tags": [["a", "b"][: number % 3] for number in range(size)],
+            "difficulty": scores,
+        }
+    )
+    return attach_provenance(data, {"difficulty": MADE})
+
+
+def pictured(folder, size: int = 12, ending: str = "png") -> Dataset:
+    """Examples with pictures as files."""
+    folder.mkdir(exist_ok=True)
+    files = []
+    for number in range(size):
+        files.append(str(folder / f"{number}.{ending}"))
+        Picture.new("RGB", (4, 4), (number, 2 * number, 0)).save(files[-1])
+    data = scored(size).add_column("image", files).cast_column("image", Image())
+    return data.remove_columns("tags")
+
+
+def ids(path, name: str) -> list[int]:
+    return [row["id"] for row in load_dataset(str(path), name, split="train", streaming=True)]
+
+
+@pytest.mark.parametrize("cut", ["rank", "value"])
+@pytest.mark.parametrize("easy", ["low", "high"])
+def test_each_bucket_holds_what_the_order_says(tmp_path, cut, easy):
+    data = scored()
+    index = save_bucketed(data, tmp_path / "out", 4, cut, score_column="difficulty", easy=easy, shard_size=10)
+    ranking = rank_scores(np.array(data["difficulty"]), easy)
+    buckets = cut_buckets(ranking, 4, cut)
+    assert index.sizes == buckets.sizes
+    assert index.thresholds == buckets.thresholds
+    everything = []
+    for number, (start, stop) in enumerate(buckets.slices()):
+        found = ids(tmp_path / "out", f"bucket_{number}")
+        rows = ranking.order[start:stop].tolist()
+        assert sorted(found) == sorted(rows)
+        assert found != rows
+        assert found != sorted(rows)
+        everything += found
+    assert ids(tmp_path / "out", "default") == everything
+    assert {shard.rows for bucket in index.buckets for shard in bucket.shards} <= set(range(5, 11))
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    data = scored()
+    save_bucketed(data, tmp_path / "out", 3, score_column="difficulty")
+    loaded = load_dataset(str(tmp_path / "out"), split="train")
+    assert loaded.features == data.features
+    assert sorted(loaded, key=lambda row: row["id"]) == list(data)
+
+
+def test_provenance_comes_back_and_says_which_end_is_easy(tmp_path):
+    save_bucketed(scored(), tmp_path / "out", 3, score_column="difficulty")
+    for streaming in (False, True):
+        loaded = load_dataset(str(tmp_path / "out"), "bucket_1", split="train", streaming=streaming)
+        assert read_provenance(loaded) == {"difficulty": MADE}
+        assert resolve_easy(loaded, "difficulty") == "high"
+    assert load_provenance(tmp_path / "out") == {"difficulty": MADE}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "by hand" in card
+    assert "| 2 | 35 |" in card
+
+
+def test_a_score_without_provenance_needs_easy_and_no_provenance_file(tmp_path):
+    data = Dataset.from_dict({"s": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="Whether a low or a high `s` is easy"):
+        save_bucketed(data, tmp_path / "out", 2, score_column="s")
+    index = save_bucketed(data, tmp_path / "out", 2, score_column="s", easy="low")
+    assert index.easy == "low"
+    assert not (tmp_path / "out" / "scores.json").exists()
+
+
+def test_datasets_alone_can_load_a_bucket(tmp_path):
+    save_bucketed(scored(), tmp_path / "out", 2, score_column="difficulty")
+    program = (
+        "import sys; from datasets import load_dataset; "
+        "rows = list(load_dataset(sys.argv[1], 'bucket_0', split='train', streaming=True)); "
+        "print(len(rows), 'hf_curriculum' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "out")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["51", "False"]
+
+
+def test_a_bucket_without_examples_is_an_empty_stream(tmp_path):
+    data = Dataset.from_dict({"id": range(10), "s": np.float32([1] * 8 + [2, 3])})
+    index = save_bucketed(data, tmp_path / "out", 4, "value", score_column="s", easy="low")
+    assert index.sizes == (8, 0, 0, 2)
+    assert [len(ids(tmp_path / "out", f"bucket_{number}")) for number in range(4)] == [8, 0, 0, 2]
+    assert index.buckets[1].lowest is None
+    assert (index.buckets[3].lowest, index.buckets[3].highest) == (2, 3)
+
+
+def test_thresholds_cut_where_they_are_given(tmp_path):
+    index = save_bucketed(
+        scored(), tmp_path / "out", 3, "value", score_column="difficulty", easy="low", thresholds=(4, 9)
+    )
+    assert index.thresholds == (4, 9)
+    assert [(bucket.lowest, bucket.highest) for bucket in index.buckets] == [(0, 4), (5, 9), (10, 19)]
+
+
+def test_unscored_rows_stand_last_or_are_dropped_or_refused(tmp_path):
+    data = scored(unscored=5)
+    last = save_bucketed(data, tmp_path / "last", 4, score_column="difficulty")
+    assert (last.num_rows, last.num_scored, last.num_unscored) == (103, 98, 5)
+    assert set(range(98, 103)) <= set(ids(tmp_path / "last", "bucket_3"))
+    assert last.buckets[3].lowest == 0
+    dropped = save_bucketed(data, tmp_path / "dropped", 4, score_column="difficulty", unscored="drop")
+    assert (dropped.num_rows, dropped.num_unscored) == (98, 5)
+    assert sorted(ids(tmp_path / "dropped", "default")) == list(range(98))
+    with pytest.raises(ValueError, match="have no finite `difficulty`"):
+        save_bucketed(data, tmp_path / "error", 4, score_column="difficulty", unscored="error")
+    assert not (tmp_path / "error").exists()
+
+
+def test_the_order_within_a_bucket_follows_the_seed(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        save_bucketed(scored(), tmp_path / name, 2, score_column="difficulty", seed=seed)
+    orders = [ids(tmp_path / name, "bucket_0") for name in "abc"]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+
+
+def test_a_shuffled_and_filtered_data_set_is_written_as_seen(tmp_path):
+    data = scored().shuffle(seed=0).select(range(40)).with_format("numpy", columns=["id"])
+    save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
+    assert sorted(ids(tmp_path / "out", "default")) == sorted(data["id"][:].tolist())
+    assert load_dataset(str(tmp_path / "out"), split="train").column_names == data.column_names
+
+
+def test_pictures_are_embedded_as_they_are(tmp_path):
+    data = pictured(tmp_path / "pictures")
+    save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
+    for file in (tmp_path / "pictures").iterdir():
+        file.rename(tmp_path / f"gone-{file.name}")
+    rows = load_dataset(str(tmp_path / "out"), split="train").cast_column("image", Image(decode=False))
+    for row in rows:
+        assert row["image"]["bytes"] == (tmp_path / f"gone-{row['id']}.png").read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+def test_webdataset_round_trip(tmp_path, ending):
+    data = pictured(tmp_path / "pictures", ending=ending)
+    save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", format="webdataset", num_shards=2)
+    shards = sorted(map(str, (tmp_path / "out").glob("bucket_0/*.tar")))
+    assert len(shards) == 2
+    by_hand = load_dataset("webdataset", data_files={"train": shards}, split="train", streaming=True)
+    configured = load_dataset(str(tmp_path / "out"), "bucket_0", split="train", streaming=True)
+    stored = {row["id"]: row for row in data.cast_column("image", Image(decode=False))}
+    for loaded in (list(by_hand), list(configured)):
+        assert len(loaded) == 6
+        for row in loaded:
+            original = stored[row["json"]["id"]]
+            assert row["txt"] == original["caption"]
+            assert row["json"]["difficulty"] == original["difficulty"]
+            assert np.array_equal(row[ending], Picture.open(original["image"]["path"]))
+    assert len({row["__key__"] for row in configured}) == 6
+    assert len(list(load_dataset(str(tmp_path / "out"), split="train", streaming=True))) == 12
+
+
+def test_webdataset_by_the_package_of_that_name(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    save_bucketed(pictured(tmp_path / "p"), tmp_path / "out", 1, score_column="difficulty", format="webdataset")
+    shard = next((tmp_path / "out").glob("bucket_0/*.tar"))
+    rows = list(webdataset.WebDataset(str(shard), shardshuffle=False).decode("pil"))
+    assert sorted(row["json"]["id"] for row in rows) == list(range(12))
+    assert rows[0]["png"].size == (4, 4)
+
+
+def test_webdataset_of_text_holds_null_for_a_score_that_is_missing(tmp_path):
+    save_bucketed(scored(unscored=3), tmp_path / "out", 2, score_column="difficulty", format="webdataset")
+    with tarfile.open(next((tmp_path / "out").glob("bucket_1/*.tar"))) as archive:
+        names = archive.getnames()
+        rows = [json.load(archive.extractfile(name)) for name in names if name.endswith(".json")]
+    assert sum(row["difficulty"] is None for row in rows) == 3
+    assert {name.partition(".")[2] for name in names} == {"txt", "json"}
+
+
+def test_an_empty_webdataset_bucket_has_no_configuration(tmp_path):
+    data = Dataset.from_dict({"id": range(10), "s": np.float32([1] * 8 + [2, 3])})
+    save_bucketed(data, tmp_path / "out", 3, "value", score_column="s", easy="low", format="webdataset")
+    assert not list((tmp_path / "out" / "bucket_1").iterdir())
+    with pytest.raises(ValueError, match="bucket_1"):
+        load_dataset(str(tmp_path / "out"), "bucket_1", streaming=True)
+    assert len(list(load_dataset(str(tmp_path / "out"), "bucket_2", split="train", streaming=True))) == 2
+
+
+def test_webdataset_refuses_what_it_cannot_hold(tmp_path):
+    def save(data: Dataset) -> None:
+        save_bucketed(data, tmp_path / "out", 1, score_column="difficulty", format="webdataset")
+
+    data = scored()
+    for column, values in (("image", ["a.jpg"] * len(data)), ("caption", [["a", "b"]] * len(data))):
+        with pytest.raises(ValueError, match=rf"`{column}` is .*string.*cannot hold"):
+            save(data.select_columns("difficulty").add_column(column, values))
+    with pytest.raises(ValueError, match=r"`raw` is .*binary.*cannot hold"):
+        save(data.add_column("raw", [b"x"] * len(data)))
+    nested = Features({**data.features, "more": {"when": List(Value("timestamp[s]"))}})
+    with pytest.raises(ValueError, match=r"`more` is .*cannot hold"):
+        save(data.add_column("more", [{"when": []}] * len(data), feature=nested["more"]))
+    with pytest.raises(ValueError, match=r"`caption` of the example 0-00000-\d+ is null"):
+        save(data.map(lambda row: {"caption": None if row["id"] == 7 else row["caption"]}))
+    pictures = pictured(tmp_path / "p").cast_column("image", Image(decode=False))
+    with pytest.raises(ValueError, match=r"`image` of the example 0-00000-\d+ is null"):
+        save(pictures.map(lambda row: {"image": None if row["id"] == 7 else row["image"]}))
+    assert not [path.name for path in tmp_path.iterdir() if path.name != "p"]
+
+
+def test_nothing_is_left_of_a_writing_that_failed(tmp_path):
+    data = pictured(tmp_path / "pictures")
+    (tmp_path / "pictures" / "7.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"7\.png"):
+        save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
+    assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+
+
+def test_an_earlier_folder_is_kept_unless_told_otherwise(tmp_path):
+    save_bucketed(scored(), tmp_path / "out", 2, score_column="difficulty")
+    with pytest.raises(FileExistsError, match="overwrite=True to replace it"):
+        save_bucketed(scored(), tmp_path / "out", 3, score_column="difficulty")
+    assert len(BucketIndex.read(tmp_path / "out").buckets) == 2
+    save_bucketed(scored(), tmp_path / "out", 3, score_column="difficulty", overwrite=True)
+    assert len(BucketIndex.read(tmp_path / "out").buckets) == 3
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileExistsError, match="did not write it and does not delete it"):
+        save_bucketed(scored(), tmp_path / "mine", 3, score_column="difficulty", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_arguments_that_do_not_fit(tmp_path):
+    def save(data: object = None, num_buckets: int = 2, **options: object) -> None:
+        save_bucketed(data or scored(), tmp_path / "out", num_buckets, score_column="difficulty", **options)
+
+    with pytest.raises(TypeError, match="A DatasetDict was given"):
+        save(DatasetDict(train=scored()))
+    with pytest.raises(TypeError, match="A IterableDataset was given"):
+        save(scored().to_iterable_dataset())
+    with pytest.raises(ValueError, match="`format` is 'csv'"):
+        save(format="csv")
+    with pytest.raises(ValueError, match="shard_size=3 and num_shards=2 were given"):
+        save(shard_size=3, num_shards=2)
+    with pytest.raises(ValueError, match="num_shards=0 was given"):
+        save(num_shards=0)
+    with pytest.raises(ValueError, match="3 examples cannot fill 5 buckets"):
+        save(scored(3), num_buckets=5)
+    with pytest.raises(ValueError, match="`difficulty` is not in the"):
+        save(scored().remove_columns("difficulty"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_shards_than_examples_are_not_made(tmp_path):
+    index = save_bucketed(scored(5), tmp_path / "out", 2, score_column="difficulty", num_shards=10)
+    assert [[shard.rows for shard in bucket.shards] for bucket in index.buckets] == [[1, 1], [1, 1, 1]]
+
+
+def test_the_index_knows_its_shards(tmp_path):
+    written = save_bucketed(scored(), tmp_path / "out", 2, score_column="difficulty")
+    assert BucketIndex.read(tmp_path / "out") == written == verify_bucketed(tmp_path / "out")
+    assert written.typed_features() == scored().features
+    for bucket in written.buckets:
+        for shard in bucket.shards:
+            assert pq.read_metadata(tmp_path / "out" / shard.file).num_rows == shard.rows
+
+
+def test_what_was_changed_is_noticed(tmp_path):
+    out = tmp_path / "out"
+    index = save_bucketed(scored(), out, 2, score_column="difficulty")
+    shard = out / index.buckets[1].shards[0].file
+    content = shard.read_bytes()
+    middle = len(content) // 2
+    shard.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    with pytest.raises(ValueError, match="but another content"):
+        verify_bucketed(out)
+    shard.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match="it was changed or cut off"):
+        BucketIndex.read(out)
+    shard.unlink()
+    with pytest.raises(FileNotFoundError, match="counts 52 examples in it"):
+        BucketIndex.read(out)
+    file = out / "buckets.json"
+    text = file.read_text()
+    file.write_text(text.replace('"easy": "high"', '"easy": "low"'))
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        BucketIndex.read(out)
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="is not an index of buckets in version 1"):
+        BucketIndex.read(out)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="`save_bucketed` writes it"):
+        BucketIndex.read(out)
+
+
+def test_a_name_of_a_score_cannot_break_the_card(tmp_path):
+    name = "s\n---\n<script>`|"
+    data = Dataset.from_dict({"id": range(4), name: np.float32(range(4))})
+    data = attach_provenance(data, {name: MADE})
+    save_bucketed(data, tmp_path / "out", 2, score_column=name)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.count("---\n") == 2
+    assert "<script>" not in card
+    assert len(ids(tmp_path / "out", "bucket_1")) == 2
+
+
+def test_a_picture_in_memory_is_written_too(tmp_path):
+    out = BytesIO()
+    Picture.new("RGB", (3, 3)).save(out, "PNG")
+    data = scored(4).add_column("image", [{"bytes": out.getvalue(), "path": None}] * 4, feature=Image())
+    save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", num_shards=1)
+    assert load_dataset(str(tmp_path / "out"), "bucket_0", split="train")[0]["image"].size == (3, 3)
+    assert not math.isnan(BucketIndex.read(tmp_path / "out").thresholds[0])

@@ -1,0 +1,332 @@
+"""Studies: what is run, what is read back, what diverged or crashed, and the tables made of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hf_curriculum import Diverged, Report, StopWhenDiverged, Study, grid_arms, summarise
+from hf_curriculum.studies.study import settings_key, short
+
+ARMS = {"control": {"rate": 1.0}, "faster": {"rate": 2.0}}
+
+
+class Function:
+    """A run that notes how it was called and does what `special` says for some (rate, seed)."""
+
+    def __init__(self, **special):
+        self.calls, self.special = [], special
+
+    def __call__(self, given):
+        self.calls.append((given["rate"], given["seed"]))
+        found = self.special.get(f"r{given['rate']:g}s{given['seed']}")
+        if isinstance(found, BaseException):
+            raise found
+        return {"eval_loss": 10 / given["rate"] + given["seed"], **(found or {})}
+
+
+def study(folder, function, arms=ARMS, seeds=(0, 1), **options):
+    made = Study(function, arms, seeds, folder, **options)
+    made.run()
+    return made
+
+
+def statuses(made):
+    return [item.status for item in made.runs]
+
+
+class TestRunning:
+    def test_seeds_change_slowest_and_every_run_has_its_folder(self, tmp_path):
+        function = Function()
+        made = study(tmp_path, function)
+        assert function.calls == [(1.0, 0), (2.0, 0), (1.0, 1), (2.0, 1)]
+        assert [item.folder.name for item in made.runs] == [
+            *("control-seed0", "faster-seed0", "control-seed1", "faster-seed1")
+        ]
+        facts = json.loads((tmp_path / "faster-seed1" / "result.json").read_text())
+        assert facts["status"] == "finished"
+        assert facts["result"] == {"eval_loss": 6.0}
+        assert (facts["settings"], facts["seed"]) == ({"rate": 2.0}, 1)
+
+    def test_finished_runs_are_read_back(self, tmp_path):
+        before = study(tmp_path, Function())
+        function = Function()
+        after = study(tmp_path, function, seeds=(0, 1, 2))
+        assert function.calls == [(1.0, 2), (2.0, 2)]
+        assert [item.result for item in after.runs[:4]] == [item.result for item in before.runs]
+
+    def test_another_setting_is_another_run_and_both_are_kept(self, tmp_path):
+        study(tmp_path, Function(), seeds=[0])
+        function = Function()
+        other = study(tmp_path, function, arms={"control": {"rate": 5.0}}, seeds=[0])
+        assert function.calls == [(5.0, 0)]
+        assert other.runs[0].folder.name == f"control-seed0-{other.runs[0].key}"
+        again = Function()
+        assert study(tmp_path, again, seeds=[0]).runs[0].result == {"eval_loss": 10.0}
+        study(tmp_path, again, arms={"control": {"rate": 5.0}}, seeds=[0])
+        assert again.calls == []
+
+    def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
+        (tmp_path / "control-seed0").mkdir()
+        made = study(tmp_path, Function(), seeds=[0])
+        assert made.runs[0].folder.name.startswith("control-seed0-")
+        assert not list((tmp_path / "control-seed0").iterdir())
+
+    def test_a_killed_run_is_made_again_in_its_folder(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            study(tmp_path, Function(r2s0=KeyboardInterrupt()))
+        assert json.loads((tmp_path / "faster-seed0" / "result.json").read_text())["status"] == "running"
+        (tmp_path / "faster-seed0" / "checkpoint-3").mkdir()
+        function = Function()
+        made = study(tmp_path, function)
+        assert function.calls == [(2.0, 0), (1.0, 1), (2.0, 1)]
+        assert made.runs[1].folder.name == "faster-seed0"
+        assert not list(tmp_path.glob("**/result.json.*"))
+
+    def test_a_limit_leaves_the_rest_for_later(self, tmp_path):
+        function = Function()
+        made = Study(function, ARMS, [0, 1], tmp_path)
+        made.run(limit=3)
+        assert statuses(made) == ["finished"] * 3 + ["pending"]
+        assert made.num_waiting == 1
+        assert "4 runs: 3 finished, 1 left" in made.describe()
+
+    def test_the_result_is_as_json_has_it_the_first_time_too(self, tmp_path):
+        special = {"count": np.int64(3), "curve": np.array([1.0, np.nan]), "pair": (1, 2), "best": math.inf}
+        first = study(tmp_path, Function(r1s0=special), seeds=[0]).runs[0]
+        assert first.result == {"eval_loss": 10.0, "count": 3, "curve": [1.0, None], "pair": [1, 2], "best": None}
+        assert first.numbers == {"eval_loss": 10.0, "count": 3}
+        assert Study(Function(), ARMS, [0], tmp_path).runs[0].result == first.result
+
+    def test_arms_that_are_spelt_alike_have_folders_of_their_own(self, tmp_path):
+        arms = {"a b": {"rate": 1.0}, "a_b": {"rate": 2.0}, "a/b": {"rate": 4.0}}
+        made = study(tmp_path, Function(), arms=arms, seeds=[0])
+        assert len({item.folder for item in made.runs}) == 3
+        assert all(item.folder.parent == tmp_path for item in made.runs)
+
+    @pytest.mark.parametrize(
+        ("arms", "seeds", "message"),
+        [
+            ({}, [0], "A study of 0 arms and 1 seeds has no run"),
+            (ARMS, [], "A study of 2 arms and 0 seeds has no run"),
+            (ARMS, [1, 1], r"The seeds \[1, 1\] hold one twice"),
+            ({"a": {"seed": 3}}, [0], "The arm 'a' has a setting `seed`"),
+        ],
+    )
+    def test_errors(self, tmp_path, arms, seeds, message):
+        with pytest.raises(ValueError, match=message):
+            Study(Function(), arms, seeds, tmp_path)
+
+
+class TestDivergedAndCrashed:
+    @pytest.mark.parametrize(
+        ("outcome", "step"),
+        [
+            (Diverged(120, "eval_loss is nan"), 120),
+            (FloatingPointError("overflow"), None),
+            ({"eval_loss": math.nan, "steps": 50}, 50),
+            ({"loss": math.inf, "log": [{"step": 1, "loss": 2.0}, {"step": 7, "loss": math.inf}], "steps": 9}, 7),
+        ],
+    )
+    def test_a_diverged_run_is_a_result_and_no_number(self, tmp_path, outcome, step):
+        made = study(tmp_path, Function(r2s1=outcome))
+        assert statuses(made) == ["finished"] * 3 + ["diverged"]
+        assert made.runs[3].step == step
+        assert made.runs[3].numbers == {}
+        assert "1 diverged" in made.describe()
+        again = Function()
+        assert study(tmp_path, again).runs[3].step == step
+        assert again.calls == []
+        table = summarise(made.runs, ["eval_loss"], control="control")
+        row = table.rows[1]
+        assert (row.mean.value, row.mean.n, row.diverged, row.test.difference.n) == (5.0, 1, 1, 1)
+
+    def test_other_numbers_may_be_missing(self, tmp_path):
+        made = study(tmp_path, Function(r2s1={"recall": math.nan}))
+        assert statuses(made) == ["finished"] * 4
+        assert (
+            study(tmp_path / "b", Function(r2s1={"recall": math.nan}), losses=["recall"]).runs[3].status == "diverged"
+        )
+
+    def test_a_crash_is_recorded_the_others_go_on_and_it_is_tried_again(self, tmp_path, caplog):
+        made = study(tmp_path, Function(r2s0=KeyError("no such column")))
+        assert statuses(made) == ["finished", "crashed", "finished", "finished"]
+        said = caplog.messages[-1]
+        assert "3 finished, 1 crashed" in said
+        assert "- faster, seed 0: crashed, KeyError: 'no such column'" in said
+        assert "Start the study again" in said
+        assert "Traceback" in json.loads((tmp_path / "faster-seed0" / "result.json").read_text())["error"]
+        row = summarise(made.runs, ["eval_loss"]).rows[1]
+        assert (row.mean.value, row.crashed, row.note) == (6.0, 1, "1 crashed")
+        function = Function()
+        assert statuses(study(tmp_path, function)) == ["finished"] * 4
+        assert function.calls == [(2.0, 0)]
+
+    def test_on_several_processes_a_crash_ends_the_study(self, tmp_path, monkeypatch):
+        # The other processes wait for the one that fell: going on without it would wait for ever.
+        state = SimpleNamespace(num_processes=2, is_main_process=False, wait_for_everyone=lambda: None)
+        monkeypatch.setattr("hf_curriculum.studies.study.PartialState", lambda: state)
+        function = Function(r2s0=OSError("disk full"))
+        with pytest.raises(OSError, match="disk full"):
+            study(tmp_path, function)
+        assert function.calls == [(1.0, 0), (2.0, 0)]
+        assert "disk full" in json.loads((tmp_path / "faster-seed0" / "result.json").read_text())["error"]
+        assert not (tmp_path / "control-seed0").exists()  # only the main process writes what went well
+
+    def test_what_no_json_can_hold_or_is_no_mapping_is_a_crash(self, tmp_path):
+        made = study(tmp_path, Function(r1s0={"model": object()}), seeds=[0])
+        assert made.runs[0].status == "crashed"
+        assert "not JSON serializable" in made.runs[0].error
+        made = study(tmp_path / "b", lambda given: None, seeds=[0])
+        assert "TypeError: The run returned a NoneType" in made.runs[0].error
+
+    def test_training_that_diverges_ends(self, make_trainer):
+        trainer = make_trainer({"type": "iid", "epochs": 4}, learning_rate=1e30, logging_nan_inf_filter=False)
+        trainer.add_callback(StopWhenDiverged())
+        with pytest.raises(Diverged, match=r"diverged at step \d+: loss is (nan|inf)") as caught:
+            trainer.train()
+        assert 1 <= caught.value.step < trainer.plan.num_steps
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+class TestArms:
+    def test_grid_and_controls(self):
+        settings = {"rate": 1, "rule": {"type": "phases"}, "seeded": None}
+        arms, controls = grid_arms(
+            settings, {"rate": [1, 2], "rule": [{"type": "phases"}, {"type": "iid", "epochs": 3}]}
+        )
+        assert list(arms) == [
+            "rate=1, rule=phases",
+            "rate=1, rule=iid(epochs=3)",
+            "rate=2, rule=phases",
+            "rate=2, rule=iid(epochs=3)",
+        ]
+        assert arms["rate=2, rule=phases"] == {"rate": 2, "rule": {"type": "phases"}, "seeded": None}
+        assert controls == {}
+
+    def test_one_arm_and_its_control(self):
+        arms, controls = grid_arms({"rule": "a", "rate": 1}, name="curriculum", control={"rule": "iid"})
+        assert arms == {"curriculum": {"rule": "a", "rate": 1}, "control": {"rule": "iid", "rate": 1}}
+        assert controls == {"curriculum": "control"}
+
+    def test_a_grid_over_the_rule_has_one_control_and_one_over_the_rate_has_several(self):
+        arms, controls = grid_arms({"rule": "a", "rate": 1}, {"rule": ["a", "b"]}, control={"rule": "iid"})
+        assert list(arms) == ["rule=a", "rule=b", "control"]
+        assert set(controls.values()) == {"control"}
+        arms, controls = grid_arms({"rule": "a", "rate": 1}, {"rate": [1, 2]}, control={"rule": "iid"})
+        assert controls == {"rate=1": "control, rate=1", "rate=2": "control, rate=2"}
+        assert arms["control, rate=2"] == {"rule": "iid", "rate": 2}
+
+    def test_keys(self):
+        key = settings_key({"a": 1, "b": [1, 2]}, 0)
+        assert (
+            key == settings_key({"b": (1, 2), "a": 1}, 0) == "7998ab82120b"
+        )  # another digest would make every run again
+        assert key not in (settings_key({"a": 1, "b": [2, 1]}, 0), settings_key({"a": 1, "b": [1, 2]}, 1))
+        with pytest.raises(TypeError, match="The settings cannot be written as JSON"):
+            settings_key({"a": object()}, 0)
+
+    def test_short(self):
+        assert short({"type": "phases", "epochs_per_phase": [1, 2]}) == "phases(epochs_per_phase=[1, 2])"
+        assert [short(value) for value in (True, None, {"a": 1}, "x")] == ["true", "none", "{a=1}", "x"]
+
+    @pytest.mark.parametrize(
+        ("grid", "message"),
+        [
+            ({"speed": [1]}, "The grid names 'speed', which is none of the settings"),
+            ({"rate": []}, "The grid gives 'rate' no values"),
+            ({"rate": [1, 1]}, "The grid holds 'rate=1' twice"),
+        ],
+    )
+    def test_errors(self, grid, message):
+        with pytest.raises(ValueError, match=message):
+            grid_arms({"rate": 1}, grid)
+
+
+class TestTable:
+    @pytest.fixture
+    def runs(self, tmp_path):
+        special = {f"r2s{seed}": {"eval_loss": 10 + seed - loss} for seed, loss in enumerate((1.0, 2.0, 3.0))}
+        return study(tmp_path, Function(**special, r1s3=Diverged(4, "loss is inf")), seeds=range(4)).runs
+
+    def test_means_and_paired_differences_by_hand(self, runs):
+        control, faster = summarise(runs, ["eval_loss"], control="control").rows
+        assert control.values == {0: 10.0, 1: 11.0, 2: 12.0}
+        assert (control.diverged, control.test) == (1, None)
+        assert faster.mean.n == 4
+        # −1, −2, −3 over the three seeds that both finished: t = −2 √3 / 1, sign flips 2 of 8.
+        assert (faster.test.difference.value, faster.test.difference.n) == (-2.0, 3)
+        assert faster.test.p_t == pytest.approx(0.07418, abs=1e-5)
+        assert faster.test.p_sign_flip == 0.25
+
+    def test_markdown_csv_and_json_say_the_same(self, runs, tmp_path):
+        table = summarise(runs, ["eval_loss"], control="control")
+        files = table.write(tmp_path / "out")
+        lines = files["md"].read_text().splitlines()
+        assert lines[2] == "| control | eval_loss | 3 | 11 [8.516, 13.48] | – | – | – | – | 1 | 0 |"
+        assert "| control | -2 [-4.484, +0.4841] | 0.0742 | 0.25 | 0 | 0 |" in lines[3]
+        assert "95 % t interval" in lines[5]
+        with files["csv"].open() as text:
+            rows = list(csv.DictReader(text))
+        assert float(rows[1]["difference"]) == -2.0
+        assert (rows[0]["control"], rows[0]["diverged"]) == ("", "1")
+        facts = json.loads(files["json"].read_text())
+        assert facts["summary"][1]["values"] == {"0": 9.0, "1": 9.0, "2": 9.0, "3": 8.0}
+        assert [run["status"] for run in facts["runs"]].count("diverged") == 1
+        assert summarise(runs, ["eval_loss"], control="control").to_dict() == table.to_dict()
+
+    def test_no_name_breaks_the_markdown_table(self, runs):
+        table = summarise(runs, ["eval_loss"], control="control")
+        rows = tuple(replace(row, arm=f"{row.arm}\n| a | b \u202e") for row in table.rows)
+        lines = replace(table, rows=rows).to_markdown().splitlines()
+        assert len(lines) == len(table.to_markdown().splitlines())
+        assert lines[2].startswith(r"| control \| a \| b | eval_loss | 3 |")
+
+    def test_the_plot_is_there_and_shows_the_runs(self, runs, tmp_path):
+        table = summarise(runs, ["eval_loss", "examples"], control="control")
+        files = table.write(tmp_path / "out")
+        for name in ("eval_loss", "eval_loss_dark"):
+            with Image.open(files[name]) as picture:
+                assert picture.width == 1600
+        assert "examples" not in files  # no run has such a number
+        axes = table.figure("eval_loss").axes[0]
+        dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
+        means = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]
+        assert dots == [[10.0, 11.0, 12.0], [9.0, 9.0, 9.0, 8.0]]
+        assert means == [11.0, 8.75]
+        assert [text.get_text() for text in axes.texts] == ["11  (1 diverged)", "8.75"]
+
+    def test_it_goes_into_a_report(self, runs, tmp_path):
+        report = Report("A study")
+        summarise(runs, ["eval_loss"], control="control").add_to(report)
+        page = report.write(tmp_path / "report").read_text()
+        assert "11 [8.516, 13.48]" in page
+        assert (tmp_path / "report" / "figures" / "study_eval_loss.png").is_file()
+
+    def test_bootstrap_intervals_and_a_control_per_arm(self, runs):
+        table = summarise(runs, ["eval_loss"], control={"faster": "control"}, kind="bootstrap", confidence=0.9)
+        # Of 27 resamples of −1, −2, −3 one has the mean −3, less than 5 %, and three the next one.
+        assert table.rows[1].test.difference.lower == pytest.approx(-8 / 3)
+        assert table.rows[1].control == "control"
+        assert "90 % bootstrap interval" in table.note
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"metrics": []}, "2 arms and 0 metrics make no table"),
+            ({"metrics": ["a"], "control": "other"}, "The control 'other' is not an arm"),
+            ({"metrics": ["a"], "control": {"faster": "other"}}, "The control 'other' is not an arm"),
+            ({"metrics": ["eval_loss"], "kind": "z"}, "kind='z'"),
+        ],
+    )
+    def test_errors(self, runs, options, message):
+        with pytest.raises(ValueError, match=message):
+            summarise(runs, **options)

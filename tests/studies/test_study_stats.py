@@ -1,0 +1,120 @@
+"""Intervals and paired tests, against scipy and against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from hf_curriculum.studies.statistics import (
+    bootstrap_interval,
+    mean_interval,
+    paired_test,
+    sign_flip_p,
+    t_cdf,
+    t_quantile,
+)
+
+
+@pytest.mark.parametrize(
+    ("df", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)]
+)
+def test_quantiles_are_those_of_the_printed_table(df, expected):
+    assert t_quantile(0.975, df) == pytest.approx(expected, abs=5e-5)
+    assert t_quantile(0.025, df) == pytest.approx(-expected, abs=5e-5)
+    assert t_cdf(t_quantile(0.9, df), df) == pytest.approx(0.9, abs=1e-12)
+
+
+def test_t_against_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    for df in (1, 2, 3, 4, 7, 30, 200, 5000):
+        for t in (-40, -3, -0.1, 0, 0.2, 1, 2.5, 100, math.inf, -math.inf):
+            assert t_cdf(t, df) == pytest.approx(stats.t.cdf(t, df), rel=1e-9, abs=1e-14)
+        for probability in (0.001, 0.4, 0.5, 0.9, 0.9995):
+            assert t_quantile(probability, df) == pytest.approx(stats.t.ppf(probability, df), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 5, 9])
+def test_paired_tests_against_scipy(n):
+    stats = pytest.importorskip("scipy.stats")
+    one, other = np.random.default_rng(n).normal(size=(2, n))
+    test = paired_test(one, other)
+    assert test.p_t == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=1e-9)
+    low, high = stats.ttest_rel(one, other).confidence_interval()
+    assert (test.difference.lower, test.difference.upper) == (pytest.approx(low), pytest.approx(high))
+    exact = stats.permutation_test((one - other,), np.sum, permutation_type="samples", n_resamples=np.inf)
+    assert test.p_sign_flip == pytest.approx(exact.pvalue)
+
+
+def test_interval_by_hand():
+    # mean 2, sd 1, t(0.975, 2) = 4.3027: 2 ± 4.3027 / √3
+    interval = mean_interval([1.0, 2.0, 3.0])
+    assert (interval.value, interval.n) == (2.0, 3)
+    assert interval.upper - 2 == pytest.approx(2.4841, abs=1e-4)
+    assert 2 - interval.lower == pytest.approx(2.4841, abs=1e-4)
+
+
+def test_too_few_values_have_no_interval():
+    assert math.isnan(mean_interval([]).value)
+    one = mean_interval([3.0])
+    assert one.value == 3.0
+    assert math.isnan(one.lower)
+    alone = paired_test([2.0], [1.0])
+    assert math.isnan(alone.p_t)
+    assert alone.p_sign_flip == 1.0
+    assert math.isnan(paired_test([], []).p_sign_flip)
+
+
+def test_sign_flips_by_hand():
+    # Of the eight signs of 1, 2, 3 only + + + and − − − reach 6.
+    assert sign_flip_p([1.0, 2.0, 3.0]) == 2 / 8
+    # 4 of 8: |±1 ± 1 ± 0| = 2 for + + ± and − − ±.
+    assert sign_flip_p([1.0, 1.0, 0.0]) == 4 / 8
+    assert sign_flip_p([0.1] * 5) == 2 / 32  # the least that five seeds can give
+    naive = [abs(sum(s * d for s, d in zip(signs, (0.3, -0.1, 0.7, 0.2), strict=True)))
+             for signs in itertools.product((1, -1), repeat=4)]  # fmt: skip
+    assert sign_flip_p([0.3, -0.1, 0.7, 0.2]) == sum(value >= 1.1 - 1e-9 for value in naive) / 16
+
+
+def test_many_pairs_are_flipped_at_random_but_the_same_way_each_time():
+    differences = np.random.default_rng(0).normal(0.5, 1, size=30)
+    found = sign_flip_p(differences)
+    assert found == sign_flip_p(differences) != sign_flip_p(differences, seed=1)
+    assert found == pytest.approx(paired_test(differences, np.zeros(30)).p_t, abs=0.01)
+
+
+def test_no_difference_and_the_same_difference_everywhere():
+    same = paired_test([1.0, 2.0], [1.0, 2.0])
+    assert (same.p_t, same.p_sign_flip) == (1.0, 1.0)
+    assert paired_test([2.0, 3.0], [1.0, 2.0]).p_t == 0.0
+
+
+def test_bootstrap_of_the_mean_and_of_censored_values():
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    interval = mean_interval(values, kind="bootstrap")
+    assert interval.value == 3.0
+    # Its standard error is sd(n) / √n = 0.632; percentiles of sums of five lie near 3 ± 1.96 · 0.632.
+    assert (interval.lower, interval.upper) == (pytest.approx(1.8, abs=0.01), pytest.approx(4.2, abs=0.01))
+    assert mean_interval(values, kind="bootstrap") == interval
+    never = bootstrap_interval([10.0, 20.0, 30.0, math.inf, math.inf], np.median)
+    assert never.value == 30.0
+    assert never.lower == 10.0
+    assert math.isinf(never.upper)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_interval([1.0], confidence=95), "`confidence` is 95, which is not between 0 and 1"),
+        (lambda: mean_interval([1.0], kind="z"), "kind='z' is not an interval over seeds"),
+        (lambda: mean_interval([1.0, math.nan]), r"1 of 2 values are not finite \(nan\)"),
+        (lambda: bootstrap_interval([-math.inf]), "1 of 1 values are not finite"),
+        (lambda: paired_test([1.0], [1.0, 2.0]), "There are 1 values and 2 of the control"),
+        (lambda: t_quantile(1.0, 3), r"t_quantile\(1.0, 3\) is not possible"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

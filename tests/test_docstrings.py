@@ -1,0 +1,30 @@
+"""The examples in the docstrings print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import hf_curriculum
+
+ON_YOUR_OWN_DATA = {
+    *("data.load", "hub.data_card", "models.git.build", "reporting.report", "scoring.ray", "training.trainer"),
+    *("streaming.dataset", "streaming.index", "streaming.plan", "streaming.save", "studies.study", "studies.tables"),
+}
+"""Modules whose examples show calls on files or data sets that a reader has."""
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(hf_curriculum.__path__, "hf_curriculum.")
+    if module.name.removeprefix("hf_curriculum.") not in {"cli.__main__", *ON_YOUR_OWN_DATA}
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_its_examples_hold(name):
+    public = {name: getattr(hf_curriculum, name) for name in hf_curriculum.__all__}
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, extraglobs=public, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
