@@ -191,6 +191,7 @@ MODULES_BEFORE = {
 """Package of version 0.1 → its modules (itself: "") → the module or package that holds their content now."""
 
 NAMES_BEFORE = {
+    "hf_curriculum": "TextBeside TextBesideTrainer",
     "hf_curriculum.hub": "Gallery Report",
     "hf_curriculum.models": "MODELS",
     "hf_curriculum.scorers": "RayScorer add_scores add_scores_from add_scores_sharded load_scores save_scores "
@@ -198,7 +199,15 @@ NAMES_BEFORE = {
 }
 """Package → names that it offered in version 0.1 and that now live elsewhere."""
 
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "DrawnCollator": "IndexedCollator",
+    "DrawnDataset": "IndexedDataset",
+    "Drawn": "IndexedExample",
+    "HOLE": "PAD_INDEX",
+    "TextBeside": "JointText",
+    "TextBesideTrainer": "JointTextTrainer",
+    "attach_columns": "append_columns",
+}
 """Name of version 0.1 → its name now."""
 
 

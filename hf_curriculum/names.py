@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
-from hf_curriculum.moved import NAMES_BEFORE
+from hf_curriculum.moved import NAMES_BEFORE, RENAMED
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.curricula.baby_steps": ("BabySteps",),
@@ -35,7 +35,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "Augment",
         "CaptionCollator",
     ),
-    "hf_curriculum.data.joint_text": ("TextBeside",),
+    "hf_curriculum.data.joint_text": ("JointText",),
     "hf_curriculum.data.load": ("load_captioned",),
     "hf_curriculum.data.processors": ("make_image_processor",),
     "hf_curriculum.data.readers.img2dataset": (
@@ -169,7 +169,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "StopWhenDiverged",
     ),
     "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
-    "hf_curriculum.training.joint_text": ("TextBesideTrainer",),
+    "hf_curriculum.training.joint_text": ("JointTextTrainer",),
     "hf_curriculum.training.sampler": ("CurriculumSampler",),
     "hf_curriculum.training.trainer": (
         "CurriculumTrainer",
@@ -366,10 +366,11 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
         if f"{package}.{name}" in sys.modules:  # a module of before, see `moved.py`
             return sys.modules[f"{package}.{name}"]
         if name in NAMES_BEFORE.get(package, "").split():
+            now = RENAMED.get(name, name)
             warnings.warn(
-                f"{package}.{name} has moved: `from hf_curriculum import {name}`.", DeprecationWarning, stacklevel=2
+                f"{package}.{name} has moved: `from hf_curriculum import {now}`.", DeprecationWarning, stacklevel=2
             )
-            return getattr(sys.modules["hf_curriculum"], name)
+            return getattr(sys.modules["hf_curriculum"], now)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-HOLE = -1
-"""Stands for a row where a slot has no example: it fills a batch that is smaller than the others."""
+PAD_INDEX = -1
+"""Stands for a row where a sample position has no example: it fills a batch that is smaller than the others."""
 
 _MASK64 = (1 << 64) - 1
 _ROUNDS = 6

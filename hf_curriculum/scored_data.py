@@ -131,7 +131,7 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
     """
     section = provenance_markdown(dataset)  # fails before anything is written
-    refuse_hidden_splits(dataset, path)
+    validate_splits(dataset, path)
     dataset.save_to_disk(str(path), **save_arguments)
     write_provenance(dataset, path)
     readme = Path(path) / "README.md"
@@ -145,7 +145,7 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     readme.write_text(text, encoding="utf-8")
 
 
-def refuse_hidden_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
+def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
     """A folder with a data set of its own is read as that one, whatever splits are saved into it.
 
     Raises:

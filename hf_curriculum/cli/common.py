@@ -35,7 +35,7 @@ WITHOUT_SPLITS = "train"
 """The default of `--split`, which data without splits may be called too."""
 
 
-def load_whole(path: Path) -> Dataset | DatasetDict:
+def load_complete(path: Path) -> Dataset | DatasetDict:
     """A data set that `hf-curriculum score` saved.
 
     Raises:
@@ -56,7 +56,7 @@ def load_split(path: Path, split: str) -> Dataset:
     """
     from datasets import DatasetDict
 
-    loaded = load_whole(path)
+    loaded = load_complete(path)
     if not isinstance(loaded, DatasetDict):
         if split not in (WITHOUT_SPLITS, str(loaded.split)):
             raise typer.BadParameter(f"{path} has no splits, and so not {split!r}. Leave out --split.")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_column, fail, load_whole, plainly, say
+from hf_curriculum.cli.common import AsJson, complete_column, fail, load_complete, plainly, say
 
 
 @plainly
@@ -32,7 +32,7 @@ def push_command(
     from hf_curriculum.hub.errors import HubError
     from hf_curriculum.hub.push import push_scored
 
-    data = load_whole(dataset)
+    data = load_complete(dataset)
     options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "license": license}
     try:
         made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options)

@@ -84,7 +84,7 @@ def score_command(
     result. `--no-check-images` spares each process decoding all pictures first: those that cannot be read get NaN.
     """
     from hf_curriculum.data.load import load_captioned
-    from hf_curriculum.scored_data import refuse_hidden_splits
+    from hf_curriculum.scored_data import validate_splits
     from hf_curriculum.scorers.registry import scorer_from
     from hf_curriculum.scoring.distributed import add_scores_sharded, launched
 
@@ -102,13 +102,13 @@ def score_command(
             raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
         return
     if output is not None:
-        _refuse_other_content(output)
+        _validate_output(output)
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     pictures = {"images": False if images == "none" else images, "check_images": check_images}
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **pictures)
     if output is not None:
-        refuse_hidden_splits(data, output)
+        validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
     scored = add_scores_sharded(data, scorers, folder, **options)
@@ -131,7 +131,7 @@ def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
     return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
 
 
-def _refuse_other_content(output: Path) -> None:
+def _validate_output(output: Path) -> None:
     """Refuses a place where data could not be saved, or would lie among somebody's own files."""
     from hf_curriculum.data.load import SAVED_FILES
     from hf_curriculum.scored_data import FILE_NAME

@@ -24,7 +24,7 @@ from hf_curriculum.planning.signals import (
     is_greater_better,
     metric_name,
     metric_value,
-    refuse_partial_batches,
+    validate_partial_batches,
     whole_steps,
 )
 from hf_curriculum.planning.stage import Stage
@@ -93,7 +93,7 @@ class BabySteps(Curriculum):
             min_delta=(self.min_delta, 0),
             min_epochs=(self.min_epochs, 0),
         )
-        refuse_partial_batches("BabySteps", self.partial_batches)
+        validate_partial_batches("BabySteps", self.partial_batches)
         check_length(self)
 
     @property
@@ -150,7 +150,7 @@ class BabySteps(Curriculum):
             "without_improvement": waited,
         }
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """By which steps the buckets are forced in."""
         buckets = self._buckets(ranking)
         deadlines = self._deadlines(buckets, ranking, budget)[1:]
@@ -161,7 +161,7 @@ class BabySteps(Curriculum):
             + ", ".join(f"bucket {number} after step {step:,}" for number, step in enumerate(deadlines, start=2)),
         )
 
-    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
         """The metric never improves, and buckets join as soon as they can; or always, and all are forced in."""
         name = metric_name(self.metric)
         sign = 1.0 if is_greater_better(self.metric, self.greater_is_better) else -1.0

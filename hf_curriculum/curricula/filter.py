@@ -81,13 +81,13 @@ class Filter(Curriculum):
         """What `then` decides."""
         return self.then.decide(ranking, budget, log, observed)
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """That of `then`."""
-        return self.then.outlook(ranking, budget)
+        return self.then.pending_decisions(ranking, budget)
 
-    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
         """Those of `then`."""
-        return self.then.imagined()
+        return self.then.scenarios()
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`, over what is kept."""

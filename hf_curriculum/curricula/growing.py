@@ -121,7 +121,7 @@ class Growing(Curriculum):
 
 @dataclass(frozen=True)
 class GrowingStage(Stage):
-    """Independent draws from the first n ranks, n a function of the step; a pure function of (key, slot).
+    """Independent draws from the first n ranks, n a function of the step; a pure function of (key, sample position).
 
     Args:
         growth: the rule.
@@ -137,7 +137,7 @@ class GrowingStage(Stage):
         return -(-self.num_draws // self.batch_size)
 
     @property
-    def num_slots(self) -> int:
+    def num_samples(self) -> int:
         """Places in the stream: every one holds an example."""
         return self.num_draws
 
@@ -148,16 +148,16 @@ class GrowingStage(Stage):
         return pools if np.ndim(step) else int(pools[0])
 
     def pools(self) -> list[tuple[int, int, int]]:
-        """(first slot, last slot, pool) at about 50 places of the stage."""
+        """(first sample position, last sample position, pool) at about 50 places of the stage."""
         size = self.batch_size
         steps = sorted({int(place) for place in np.linspace(0, self.num_steps, 51)})
         return [
-            (first * size, min(behind * size, self.num_slots) - 1, self.pool_at(first))
+            (first * size, min(behind * size, self.num_samples) - 1, self.pool_at(first))
             for first, behind in itertools.pairwise(steps)
         ]
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
+        """Ranks drawn at positions `[start, stop)` of this stage, int64, shape (stop − start,)."""
         size = self.batch_size
         pools = self.pool_at(np.arange(start // size, -(-stop // size)))
         first = start // size * size

@@ -16,7 +16,7 @@ from hf_curriculum.planning.signals import (
     at_least,
     is_greater_better,
     metric_value,
-    refuse_partial_batches,
+    validate_partial_batches,
     whole_steps,
 )
 from hf_curriculum.planning.stage import Stage
@@ -284,7 +284,7 @@ class AdaptiveGuidance(Curriculum):
                 f"AdaptiveGuidance(metric={self.metric!r}) names one metric for all levels; it needs a place for the "
                 "level, such as 'level_{level:g}_probability'."
             )
-        refuse_partial_batches("AdaptiveGuidance", self.partial_batches)
+        validate_partial_batches("AdaptiveGuidance", self.partial_batches)
 
     @property
     def signal(self) -> Signal:
@@ -349,7 +349,7 @@ class AdaptiveGuidance(Curriculum):
             "values": values,
         }
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """What each epoch may be."""
         levels = self._levels(ranking)
         sizes = ", ".join(f"{level:g}: {_size(self._pool(levels, level)):,}" for level in levels.synthetic)

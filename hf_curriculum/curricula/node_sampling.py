@@ -21,7 +21,7 @@ from hf_curriculum.planning.curriculum import (
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.node_batches import NodeStage
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import at_least, metric_value, refuse_partial_batches, whole_steps
+from hf_curriculum.planning.signals import at_least, metric_value, validate_partial_batches, whole_steps
 from hf_curriculum.planning.stage import Stage
 
 _SLACK = 1e-12
@@ -85,7 +85,7 @@ class NodeSampling(Curriculum):
         for name, value, highest in (("decay", self.decay, "less than 1"), ("floor", self.floor, "at most 1")):
             if not 0 < value <= 1 or (name == "decay" and value == 1):
                 raise ValueError(f"NodeSampling({name}={value}) is not possible; {name} is more than 0 and {highest}.")
-        refuse_partial_batches("NodeSampling", self.partial_batches)
+        validate_partial_batches("NodeSampling", self.partial_batches)
         check_length(self)
 
     @property
@@ -163,7 +163,7 @@ class NodeSampling(Curriculum):
             "random_share": self.random_share(refreshes),
         }
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """How far the share of random batches can fall, and how soon."""
         most = 0
         while self.may_refresh(most):

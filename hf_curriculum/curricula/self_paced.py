@@ -19,7 +19,7 @@ from hf_curriculum.planning.curriculum import (
     num_draws,
 )
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import at_least, refuse_partial_batches, whole_steps
+from hf_curriculum.planning.signals import at_least, validate_partial_batches, whole_steps
 from hf_curriculum.planning.stage import Stage
 
 
@@ -74,7 +74,7 @@ class SelfPaced(Curriculum):
         if not self.growth > 1:
             raise ValueError(f"SelfPaced(growth={self.growth}) is not possible: the threshold would never rise.")
         at_least("SelfPaced", warmup_epochs=(self.warmup_epochs, 0), final_epochs=(self.final_epochs, 0))
-        refuse_partial_batches("SelfPaced", self.partial_batches)
+        validate_partial_batches("SelfPaced", self.partial_batches)
         check_length(self)
 
     @property
@@ -124,7 +124,7 @@ class SelfPaced(Curriculum):
         within = int(np.searchsorted(losses, np.float32(threshold), side="right"))
         return {"decision": "threshold", "threshold": threshold, "pool": max(within, least), "within": within}
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """When the last passes begin."""
         total = self.declared_steps(ranking, budget)
         last = total - self._final_steps(len(ranking), budget.global_batch_size)

@@ -99,7 +99,7 @@ class Staged(Curriculum):
         first = 0
         for name, part in self._stretches(ranking).items():
             own = list(self.parts[name].stages(part, budget))
-            short = -sum(stage.num_slots for stage in own) % budget.global_batch_size
+            short = -sum(stage.num_samples for stage in own) % budget.global_batch_size
             own[-1] = replace(own[-1], num_draws=own[-1].num_draws + short)
             for stage in own:
                 slices = tuple((first + start, first + stop) for start, stop in stage.slices)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import refuse_partial_batches
+from hf_curriculum.planning.signals import validate_partial_batches
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import hash64, hash_below, mix64
 
@@ -58,7 +58,7 @@ class Weighted(Curriculum):
             raise ValueError(
                 f"Weighted(temperature={self.temperature}) is not possible; a temperature is a number more than 0."
             )
-        refuse_partial_batches("Weighted", self.partial_batches)
+        validate_partial_batches("Weighted", self.partial_batches)
         check_length(self)
 
     @property
@@ -101,7 +101,7 @@ class Weighted(Curriculum):
 
 @dataclass(frozen=True, eq=False)
 class WeightedStage(Stage):
-    """Independent weighted draws, a pure function of (key, slot), at a cost that does not grow with the data.
+    """Independent weighted draws, a pure function of (key, position), at a cost independent of the data's size.
 
     Ranks are ordered by score, hence by weight. Cut eight times while the weight halves, they make a few hundred
     classes of ranks whose weights differ by less than a tenth. A draw takes a class in proportion to its size times
@@ -163,12 +163,12 @@ class WeightedStage(Stage):
             object.__setattr__(self, name, value)
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
-        slots = np.arange(start, stop)
-        drawn = np.empty(len(slots), dtype=np.int64)
-        waiting, attempt = np.arange(len(slots)), 0
+        """Ranks drawn at positions `[start, stop)` of this stage, int64, shape (stop − start,)."""
+        samples = np.arange(start, stop)
+        drawn = np.empty(len(samples), dtype=np.int64)
+        waiting, attempt = np.arange(len(samples)), 0
         while len(waiting):
-            chosen = hash64(slots[waiting], mix64(key, self.number, attempt))
+            chosen = hash64(samples[waiting], mix64(key, self.number, attempt))
             drawn[waiting], kept = self._try(chosen)
             waiting, attempt = waiting[np.flatnonzero(~kept)], attempt + 1
         return self._within(drawn)

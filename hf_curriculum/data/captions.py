@@ -244,7 +244,7 @@ def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] 
         yield from batch[column]
 
 
-def picture_key(picture: dict[str, Any] | None) -> str:
+def image_key(picture: dict[str, Any] | None) -> str:
     """What tells pictures apart without opening files: the digest of the bytes, or the path."""
     if picture is None or (picture["bytes"] is None and picture["path"] is None):
         return ""
@@ -264,7 +264,7 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
     for picture in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
-        key = picture_key(picture)
+        key = image_key(picture)
         if key not in known:
             known[key] = _id(picture, key)
         ids.append(known[key])

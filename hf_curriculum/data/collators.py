@@ -33,7 +33,7 @@ class CaptionCollator:
         caption_column: the column of captions.
         augment: called with the RGB picture before the processor; returns a picture or an array (`Augment`,
             torchvision transforms). It may draw from the global generators of `random`, numpy and torch:
-            `DrawnCollator` seeds them for each example.
+            `IndexedCollator` seeds them for each example.
         ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
             authors.
         prefix: put before each caption and not learnt (its labels are -100): `"<image> "` for Flamingo. It counts in

@@ -25,7 +25,7 @@ from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.captions import picture_key, undecoded
+from hf_curriculum.data.captions import image_key, undecoded
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def drop_unreadable_images(
     kept, unreadable = {}, {}
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum"
     for split, dataset in splits.items():
-        keys = [picture_key(picture) for picture in undecoded(dataset, column)]
+        keys = [image_key(picture) for picture in undecoded(dataset, column)]
         stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
         verdicts_path = cache / _digest(stamps) / "unreadable.json"
         reasons = _read(verdicts_path)
@@ -288,7 +288,7 @@ def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None)
 def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     seen = set()
     for picture in undecoded(dataset, column):
-        key = picture_key(picture)
+        key = image_key(picture)
         if key not in seen:
             seen.add(key)
             yield key, picture

@@ -12,10 +12,10 @@ BESIDE = "text_"
 """Put before the names of a text batch's inputs."""
 
 
-class TextBeside:
+class JointText:
     """The batches of a collator of captioned pictures, each with a batch of text beside it.
 
-    Every example brings one text along, drawn at random with replacement. `DrawnCollator` seeds each example by its
+    Every example brings one text along, drawn at random with replacement. `IndexedCollator` seeds each example by its
     place in the run, so which text comes with which draw depends on nothing else: not on workers or processes, nor on
     being resumed.
 
@@ -32,7 +32,7 @@ class TextBeside:
     Source: the BabyLM challenge's baseline, which trains on captions and text in one run.
 
     Example:
-        >>> collator = TextBeside(CaptionCollator(tokenizer, processor), lines, CaptionCollator(tokenizer, None))
+        >>> collator = JointText(CaptionCollator(tokenizer, processor), lines, CaptionCollator(tokenizer, None))
         ... # doctest: +SKIP
     """
 

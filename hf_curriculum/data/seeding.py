@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from hf_curriculum.rng import HOLE, mix64
+from hf_curriculum.rng import PAD_INDEX, mix64
 
 # Separate streams of one draw, so that a transform of the data set and one of the collator do not share their numbers.
 FETCHING, PREPARING, COLLATING = range(3)
@@ -63,7 +63,7 @@ def forked_generators() -> Iterator[None]:
         torch.default_generator.set_state(states[2])
 
 
-class Drawn(NamedTuple):
+class IndexedExample(NamedTuple):
     """An example as it was drawn."""
 
     example: Any
@@ -74,7 +74,7 @@ class Drawn(NamedTuple):
     """Its position in the stream of draws, from 0."""
 
 
-class DrawnDataset(torch.utils.data.Dataset):
+class IndexedDataset(torch.utils.data.Dataset):
     """A data set asked for (index, draw) pairs, each fetched under its own seed.
 
     Transforms that draw from the global generators (`Dataset.set_transform`, torchvision) thereby give the same result
@@ -89,8 +89,8 @@ class DrawnDataset(torch.utils.data.Dataset):
         TypeError: `dataset` has no length or no rows by number.
 
     Example:
-        >>> DrawnDataset(["a", "b", "c"], seed=0, seeded=True).__getitems__([(2, 0), (1, 1)])
-        [Drawn(example='c', index=2, draw=0), Drawn(example='b', index=1, draw=1)]
+        >>> IndexedDataset(["a", "b", "c"], seed=0, seeded=True).__getitems__([(2, 0), (1, 1)])
+        [IndexedExample(example='c', index=2, draw=0), IndexedExample(example='b', index=1, draw=1)]
     """
 
     def __init__(self, dataset: Any, seed: int, seeded: bool) -> None:
@@ -104,15 +104,15 @@ class DrawnDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, pair: tuple[int, int]) -> Drawn:
+    def __getitem__(self, pair: tuple[int, int]) -> IndexedExample:
         return self.__getitems__([pair])[0]
 
-    def __getitems__(self, pairs: Sequence[tuple[int, int]]) -> list[Drawn]:
-        """The examples of `pairs` of (index, draw), in their order; a `HOLE` gives none.
+    def __getitems__(self, pairs: Sequence[tuple[int, int]]) -> list[IndexedExample]:
+        """The examples of `pairs` of (index, draw), in their order; a `PAD_INDEX` gives none.
 
         torch's fetcher calls this once per batch.
         """
-        pairs = [pair for pair in pairs if pair[0] != HOLE]
+        pairs = [pair for pair in pairs if pair[0] != PAD_INDEX]
         if self.seeded:
             examples = []
             with forked_generators():
@@ -123,7 +123,7 @@ class DrawnDataset(torch.utils.data.Dataset):
             examples = self.dataset.__getitems__([index for index, _ in pairs])
         else:
             examples = [self.dataset[index] for index, _ in pairs]
-        return [Drawn(example, *pair) for example, pair in zip(examples, pairs, strict=True)]
+        return [IndexedExample(example, *pair) for example, pair in zip(examples, pairs, strict=True)]
 
 
 @runtime_checkable
@@ -135,8 +135,8 @@ class PreparingCollator(Protocol):
     def collate(self, prepared: list[Any]) -> Any: ...
 
 
-class DrawnCollator:
-    """A collator for the items of a `DrawnDataset`, which seeds before it draws and says which rows it was given.
+class IndexedCollator:
+    """A collator for the items of a `IndexedDataset`, which seeds before it draws and says which rows it was given.
 
     A `PreparingCollator` prepares each example under its own (seed, draw), so an example's pixels do not depend on the
     batch it is in. Any other collator is seeded once per batch, by the batch's first draw.
@@ -157,7 +157,7 @@ class DrawnCollator:
         # Asked once: a protocol's check costs as much as a small batch.
         self._prepares = isinstance(collator, PreparingCollator)
 
-    def __call__(self, drawn: Sequence[Drawn]) -> Any:
+    def __call__(self, drawn: Sequence[IndexedExample]) -> Any:
         if self.seeded:
             with forked_generators():
                 batch = self._collate(drawn)
@@ -167,7 +167,7 @@ class DrawnCollator:
             batch["example_index"] = torch.tensor([item.index for item in drawn], dtype=torch.int64)
         return batch
 
-    def _collate(self, drawn: Sequence[Drawn]) -> Any:
+    def _collate(self, drawn: Sequence[IndexedExample]) -> Any:
         if self._prepares:
             prepared = [self._prepare(item) for item in drawn]
             if self.seeded:
@@ -177,7 +177,7 @@ class DrawnCollator:
             seed_generators(self.seed, drawn[0].draw, COLLATING)
         return self.collator([item.example for item in drawn])
 
-    def _prepare(self, item: Drawn) -> Any:
+    def _prepare(self, item: IndexedExample) -> Any:
         if self.seeded:
             seed_generators(self.seed, item.draw, PREPARING)
         try:

@@ -22,7 +22,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
-from hf_curriculum.reporting.inspection import of_different_images, pictures_of, rank_for_show
+from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
 from hf_curriculum.reporting.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
@@ -222,7 +222,7 @@ class DataCard:
         if not self.thumbnails or IMAGE not in self.dataset.column_names:
             return text
         pictures = []
-        for row, picture in zip(rows, pictures_of(self.dataset, rows), strict=True):
+        for row, picture in zip(rows, images_of(self.dataset, rows), strict=True):
             if picture is not None:
                 small = _thumbnail(picture)
                 # Named by its content: an image that is shown twice is stored once.

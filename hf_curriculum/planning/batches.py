@@ -16,7 +16,7 @@ from hf_curriculum.planning.node_batches import NodeStage
 from hf_curriculum.planning.ranking import Ascending, Ranking, rank_scores
 from hf_curriculum.planning.signals import at_least
 from hf_curriculum.planning.stage import Stage
-from hf_curriculum.rng import HOLE, draw_each, hash64, hash_below, mix64
+from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64
 
 
 class Draws(Protocol):
@@ -182,7 +182,7 @@ class Layout:
     """One draw, one example: what a curriculum draws are the rows.
 
     Attributes:
-        unit: slots that a draw fills.
+        unit: sample positions that a draw fills.
         whole_stages: whether every stage ends with a whole batch, because no batch may be drawn from two.
     """
 
@@ -206,14 +206,14 @@ class Layout:
         return stages
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at slots `start … stop − 1` of a plan; int64, `HOLE` where there is no example."""
+        """Row numbers at positions `[start, stop)` of a plan; int64, `PAD_INDEX` where there is no example."""
         ranks = plan.ranks(start, stop)
         rows = plan.order.order[ranks]
-        return np.where(ranks == HOLE, HOLE, rows) if plan.curriculum.partial_batches == "keep" else rows
+        return np.where(ranks == PAD_INDEX, PAD_INDEX, rows) if plan.curriculum.partial_batches == "keep" else rows
 
 
 class ImageLayout(Layout):
-    """A draw is an image and fills as many slots as it brings captions.
+    """A draw is an image and fills as many sample positions as it brings captions.
 
     Args:
         ranking: the examples.
@@ -251,7 +251,7 @@ class ImageLayout(Layout):
         return None if losses is None else self._means(losses)
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at slots `start … stop − 1` of a plan, int64."""
+        """Row numbers at positions `[start, stop)` of a plan, int64."""
         first, behind = start // self.unit, -(-stop // self.unit)
         images = self.images[plan.order.order[plan.ranks(first, behind)]]
         members = self.groups.starts[images]
@@ -290,7 +290,7 @@ class LengthLayout(Layout):
                 self.lengths, self.bits = words, int(words.max()).bit_length()
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at slots `start … stop − 1` of a plan, int64."""
+        """Row numbers at positions `[start, stop)` of a plan, int64."""
         size, parts = plan.global_batch_size, []
         while start < stop:
             number = int(np.searchsorted(plan.stage_starts, start, side="right")) - 1
@@ -310,15 +310,15 @@ class LengthLayout(Layout):
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _windows(self, plan: Draws, begin: int, stop: int, last: int) -> np.ndarray:
-        """The rows from a window's first slot to `stop`, and those behind it in the same window.
+        """The rows from a window's first sample position to `stop`, and those behind it in the same window.
 
         The last window is kept, because the next rows that are asked for are mostly the rest of it.
 
         Args:
             plan: the plan.
-            begin: first slot of a window.
-            stop: behind the last slot that is needed.
-            last: behind the last slot of the stage's windows.
+            begin: first sample position of a window.
+            stop: behind the last sample position that is needed.
+            last: behind the last sample position of the stage's windows.
         """
         width = self.window * plan.global_batch_size
         whole = min(-(-(stop - begin) // width), (last - begin) // width) * width
@@ -334,7 +334,7 @@ class LengthLayout(Layout):
         return np.concatenate(parts)
 
     def _sorted(self, plan: Draws, begin: int, end: int, width: int) -> np.ndarray:
-        """Whole windows of `width` slots, each sorted by length, cut into batches, and those shuffled."""
+        """Whole windows of `width` sample positions, each sorted by length, cut into batches, and those shuffled."""
         size = plan.global_batch_size
         rows = super().rows(plan, begin, end).reshape(-1, width)
         sorted_places = self._by_length(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,7 @@ from hf_curriculum.planning.batches import Batches, batches_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.signals import (
-    refuse_partial_batches,
+    validate_partial_batches,
 )
 from hf_curriculum.planning.stage import Stage
 
@@ -97,7 +98,7 @@ class Curriculum(ABC):
         self._choice("partial_batches", ("stream", "keep"))
         if self.batches is not None:
             object.__setattr__(self, "batches", batches_from(self.batches))
-            refuse_partial_batches(type(self.batches).__name__, self.partial_batches)
+            validate_partial_batches(type(self.batches).__name__, self.partial_batches)
 
     def _choice(self, name: str, allowed: tuple[Any, ...]) -> None:
         value = getattr(self, name)
@@ -140,6 +141,14 @@ class Curriculum(ABC):
         """
         return ranking
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Takes hooks that are written down under their name of version 0.1."""
+        super().__init_subclass__(**options)
+        for before, now in (("outlook", "pending_decisions"), ("imagined", "scenarios")):
+            if before in cls.__dict__:
+                warnings.warn(f"{cls.__name__}.{before} is called `{now}` now.", DeprecationWarning, stacklevel=2)
+                setattr(cls, now, cls.__dict__[before])
+
     @abstractmethod
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of a run over the arranged examples; of a signal-paced one, those that the log settles."""
@@ -156,14 +165,14 @@ class Curriculum(ABC):
         """
         raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
 
-    def outlook(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """What is certain about rounds still to be decided, in words."""
         return ()
 
-    def imagined(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
         """Runs at both ends of what signals can bring, to be shown before the real one: name → metrics of decision k.
 
-        Empty where the rounds depend on nothing, or on what cannot be imagined.
+        Empty where the rounds depend on nothing, or on what cannot be scenarios.
         """
         return {}
 

@@ -67,7 +67,7 @@ class NodeStage(Stage):
         return self._nodes(steps, self._pools(steps), key)
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at slots `start … stop − 1` of this stage, int64, shape (stop − start,)."""
+        """Ranks drawn at positions `[start, stop)` of this stage, int64, shape (stop − start,)."""
         size = self.batch_size
         steps = np.arange(start // size, -(-stop // size))
         pools = self._pools(steps)

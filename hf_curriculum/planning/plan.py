@@ -1,4 +1,4 @@
-"""A plan: a curriculum bound to one data set, batch size and seed. It says what is drawn at any slot of the run."""
+"""A plan: a curriculum bound to one data set, batch size and seed. It says what is drawn where in the run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
-from hf_curriculum.rng import HOLE, mix64
+from hf_curriculum.rng import PAD_INDEX, mix64
 
 _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained on, as a pure function of (plan, slot).
+    """What is trained on, as a pure function of (plan, sample position).
 
-    A slot is one place in the stream of examples; slots `step · global_batch_size …` make one optimizer step, on any
-    number of processes. Made by `make_plan`. The plan of a signal-paced curriculum knows its slots up to the next
-    decision; `decided` gives the plan after it.
+    A sample position counts the examples of the whole run; positions `step · global_batch_size …` make one optimizer
+    step, on any number of processes. Made by `make_plan`. The plan of a signal-paced curriculum is known up to the
+    next decision; `decided` gives the plan after it.
 
     Args:
         curriculum: the rule.
@@ -40,7 +40,7 @@ class Plan:
         num_filled: examples drawn beyond the rule to fill the last batch.
         nominal_epochs: the epochs a person would call this run, and its i.i.d. control.
         budget: what the training arguments gave.
-        layout: how draws become rows; a draw fills `layout.unit` slots.
+        layout: how draws become rows; a draw fills `layout.unit` sample positions.
         declared_steps: the most steps a signal-paced run takes; None where the stages say it.
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
@@ -62,12 +62,12 @@ class Plan:
     losses: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        starts = np.cumsum([0, *(stage.num_slots * self.layout.unit for stage in self.stages)])
+        starts = np.cumsum([0, *(stage.num_samples * self.layout.unit for stage in self.stages)])
         object.__setattr__(self, "stage_starts", tuple(int(start) for start in starts))
         object.__setattr__(self, "_key", mix64(self.seed))
 
     stage_starts: tuple[int, ...] = ()
-    """First slot of each stage, and the slot behind the last stage."""
+    """First sample position of each stage, and the sample position behind the last stage."""
 
     @property
     def undecided(self) -> bool:
@@ -75,29 +75,29 @@ class Plan:
         return self.declared_steps is not None and (not self.stages or self.stages[-1].decides)
 
     @property
-    def known_slots(self) -> int:
-        """Slots up to the next decision, a multiple of the global batch size."""
+    def known_samples(self) -> int:
+        """Sample positions up to the next decision, a multiple of the global batch size."""
         return self.stage_starts[-1]
 
     @property
     def known_steps(self) -> int:
         """Optimizer steps up to the next decision."""
-        return self.known_slots // self.global_batch_size
+        return self.known_samples // self.global_batch_size
 
     @property
-    def num_slots(self) -> int:
+    def num_samples(self) -> int:
         """Places in the stream, a multiple of the global batch size; at most, while decisions are still to come."""
-        return self.declared_steps * self.global_batch_size if self.undecided else self.known_slots
+        return self.declared_steps * self.global_batch_size if self.undecided else self.known_samples
 
     @property
     def num_draws(self) -> int:
         """Examples drawn, those that fill the last batch included; at most, while decisions are still to come."""
-        return self.num_slots if self.undecided else self.layout.unit * sum(stage.num_draws for stage in self.stages)
+        return self.num_samples if self.undecided else self.layout.unit * sum(stage.num_draws for stage in self.stages)
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps of the run, exactly; the declared maximum, while decisions are still to come."""
-        return self.num_slots // self.global_batch_size
+        return self.num_samples // self.global_batch_size
 
     @property
     def max_steps(self) -> int:
@@ -148,26 +148,28 @@ class Plan:
         order = self.order
         if self.curriculum.signal == "losses":
             order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
-        return _settled(self, order, tuple(log), losses)
+        return _resolve(self, order, tuple(log), losses)
 
     def ranks(self, start: int, stop: int) -> np.ndarray:
-        """Ranks (0 = easiest) of draws `start … stop − 1`; int64, `HOLE` where there is no example.
+        """Ranks (0 = easiest) of draws `start … stop − 1`; int64, `PAD_INDEX` where there is none.
 
-        A draw is a slot, unless it fills several (`layout.unit`).
+        A draw is a sample position, unless it fills several (`layout.unit`).
 
         Raises:
-            IndexError: the slots are not in the run, or a decision must be taken before they are known.
+            IndexError: the sample positions are not in the run, or a decision must be taken before they are known.
         """
         unit = self.layout.unit
         forgotten = self.log[-1]["step"] * self.global_batch_size // unit if self.losses is not None else 0
         if start < min(stop, forgotten):
             raise IndexError(
-                f"Slots {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
-                f"losses, and those that slots before {forgotten} were drawn by are not kept."
+                f"Positions {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
+                f"losses, and those that positions before {forgotten} were drawn by are not kept."
             )
-        if not 0 <= start <= stop <= self.known_slots // unit:
+        if not 0 <= start <= stop <= self.known_samples // unit:
             more = " before the next decision" if self.undecided else ""
-            raise IndexError(f"Slots {start} to {stop} were asked for; the plan has {self.known_slots} slots{more}.")
+            raise IndexError(
+                f"Positions {start} to {stop} were asked for; the plan has {self.known_samples} positions{more}."
+            )
         parts = []
         number = int(np.searchsorted(self.stage_starts, start * unit, side="right")) - 1
         while start < stop:
@@ -180,26 +182,28 @@ class Plan:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Row numbers of the data set drawn at slots `start … stop − 1`; int64, `HOLE` where there is no example."""
+        """Row numbers of the data set drawn at positions `[start, stop)`; int64, `PAD_INDEX` where there is none."""
         return self.layout.rows(self, start, stop)
 
     def step_rows(self, step: int) -> np.ndarray:
         """Row numbers that optimizer step `step` (from 0) trains on, at most `global_batch_size` of them."""
         rows = self.rows(step * self.global_batch_size, (step + 1) * self.global_batch_size)
-        return rows[rows != HOLE]
+        return rows[rows != PAD_INDEX]
 
     def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
-        """The rows of the run from slot `start` up to the next decision, a few thousand at a time."""
-        for first in range(start, self.known_slots, _CHUNK):
-            yield self.rows(first, min(first + _CHUNK, self.known_slots))
+        """The rows of the run from sample position `start` up to the next decision, a few thousand at a time."""
+        for first in range(start, self.known_samples, _CHUNK):
+            yield self.rows(first, min(first + _CHUNK, self.known_samples))
 
     def draws_after(self, step: int) -> int:
         """Examples drawn in the first `step` optimizer steps; holes do not count."""
-        slot = step * self.global_batch_size
+        sample = step * self.global_batch_size
         spans = zip(self.stage_starts, self.stages, strict=False)
         unit = self.layout.unit
         return unit * sum(
-            stage.draws_within(min((slot - start) // unit, stage.num_slots)) for start, stage in spans if slot > start
+            stage.draws_within(min((sample - start) // unit, stage.num_samples))
+            for start, stage in spans
+            if sample > start
         )
 
     def stage_at(self, step: int) -> Stage:
@@ -233,14 +237,14 @@ class Plan:
         """Examples of each stage's pool that no earlier stage could draw."""
         return new_examples_of(self.stages)
 
-    def outlook(self) -> tuple[str, ...]:
+    def pending_decisions(self) -> tuple[str, ...]:
         """What is certain about the rounds still to be decided, in words."""
-        return self.curriculum.outlook(self.order, _unit_budget(self.budget, self.layout))
+        return self.curriculum.pending_decisions(self.order, _unit_budget(self.budget, self.layout))
 
-    def imagined(self) -> dict[str, Plan]:
+    def scenarios(self) -> dict[str, Plan]:
         """The runs at both ends of what a signal-paced curriculum's metrics can bring; empty for any other."""
         plans = {}
-        for name, metrics in self.curriculum.imagined().items():
+        for name, metrics in self.curriculum.scenarios().items():
             plan = self
             while plan.undecided:
                 plan = plan.decided(Observed(plan.known_steps, metrics(len(plan.log))))
@@ -290,7 +294,7 @@ def make_plan(
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     budget = Budget(epochs, max_steps, global_batch_size)
     plan = bind(curriculum, ranking, budget, seed)
-    _refuse_conflict(plan, budget)
+    _validate_length(plan, budget)
     return plan
 
 
@@ -309,18 +313,18 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
         # Nothing asks for the order that it was made from again.
         ranking = order
     bare = Plan(curriculum, ranking, order, digests, (), budget.global_batch_size, seed, 0, 0.0, budget, layout)
-    return _settled(bare, order, (), None)
+    return _resolve(bare, order, (), None)
 
 
-def _settled(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
+def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
     """The plan with the stages that some decisions settle."""
     curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
     stages = curriculum.stages(order, budget, log)
     declared = curriculum.declared_steps(order, budget)
     batch = budget.global_batch_size
     if layout.whole_stages:
-        stages = (*(_filled(stage, -stage.num_slots % batch) for stage in stages[:-1]), *stages[-1:])
-    short = -sum(stage.num_slots for stage in stages) % batch
+        stages = (*(_filled(stage, -stage.num_samples % batch) for stage in stages[:-1]), *stages[-1:])
+    short = -sum(stage.num_samples for stage in stages) % batch
     if short:
         stages = (*stages[:-1], _filled(stages[-1], short))
     return replace(
@@ -352,7 +356,7 @@ def _unit_budget(budget: Budget, layout: Layout) -> Budget:
     return replace(budget, global_batch_size=size)
 
 
-def _refuse_conflict(plan: Plan, budget: Budget) -> None:
+def _validate_length(plan: Plan, budget: Budget) -> None:
     name = type(plan.curriculum).__name__
     if budget.steps is not None and budget.steps != plan.num_steps:
         raise ValueError(
@@ -400,7 +404,7 @@ def _table(plan: Plan) -> list[str]:
         steps = -(-behind // plan.global_batch_size) - -(-first // plan.global_batch_size)
         ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
         epochs = f"{ruled / stage.pool_size:.6g}"
-        share = f"{100 * (behind - first) / plan.num_slots:.1f} %"
+        share = f"{100 * (behind - first) / plan.num_samples:.1f} %"
         rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, f"{steps:,}", share))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     return [
@@ -418,7 +422,7 @@ def _totals(plan: Plan) -> list[str]:
     lines = [f"{ruled:,} examples drawn{filled}: {plan.num_steps:,} steps of {plan.global_batch_size}"]
     if plan.undecided:
         lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
-        lines.extend(f"  {line}" for line in plan.outlook())
+        lines.extend(f"  {line}" for line in plan.pending_decisions())
     if plan.control_draws != ruled or plan.curriculum.needs_scores:
         most = "at most " if plan.undecided else ""
         lines.append(
@@ -446,7 +450,7 @@ def fingerprint_of(plan: Plan) -> dict[str, Any]:
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:
-    """The fingerprint and the table of stages; slots are counted over the run, `last_slot` and pools inclusive."""
+    """The fingerprint and the table of stages; positions are counted over the run, `last_slot` and pools inclusive."""
     unit = plan.layout.unit
     rows = [
         {
@@ -457,7 +461,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
             "epochs": stage.epochs,
             "draws": stage.num_draws * unit,
             "first_slot": start,
-            "last_slot": start + stage.num_slots * unit - 1,
+            "last_slot": start + stage.num_samples * unit - 1,
             "pools": [
                 (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
             ],

@@ -53,7 +53,7 @@ def whole_steps(draws: float, global_batch_size: int) -> int:
     return max(1, math.ceil(draws / global_batch_size - 1e-9))
 
 
-def refuse_partial_batches(rule: str, partial_batches: str) -> None:
+def validate_partial_batches(rule: str, partial_batches: str) -> None:
     """Where every batch is full, a pass has no smaller batch of its own to end with.
 
     Raises:

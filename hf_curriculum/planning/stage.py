@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_curriculum.rng import HOLE, mix64, permute
+from hf_curriculum.rng import PAD_INDEX, mix64, permute
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes over one pool, each in an order of its own; a pure function of (key, slot).
+    """Passes over one pool, each in an order of its own; a pure function of (key, sample position).
 
-    A *slot* is one place in the stream of training examples. With `batch_multiple=None` every slot holds an example
+    A *sample position* counts the examples of the run. With `batch_multiple=None` every position holds an example
     and stages follow each other without partial batches. Otherwise every pass ends in a batch of its own, filled up
     with holes that are spread evenly, so that any process's share of that batch holds examples too.
 
@@ -61,41 +61,41 @@ class Stage:
         return self.num_draws / self.pool_size
 
     @property
-    def num_slots(self) -> int:
+    def num_samples(self) -> int:
         """Places in the stream: `num_draws`, and the holes."""
         if self.batch_multiple is None:
             return self.num_draws
         whole, rest = divmod(self.num_draws, self.pool_size)
         return whole * self._rounded(self.pool_size) + (self._rounded(rest) if rest else 0)
 
-    def draws_within(self, slots: int) -> int:
-        """Examples in the first `slots` slots of this stage, which end with a batch."""
+    def draws_within(self, samples: int) -> int:
+        """Examples in the first `samples` sample positions of this stage, which end with a batch."""
         if self.batch_multiple is None:
-            return slots
-        whole, rest = divmod(slots, self._rounded(self.pool_size))
+            return samples
+        whole, rest = divmod(samples, self._rounded(self.pool_size))
         return whole * self.pool_size + min(rest, self.pool_size, self.num_draws - whole * self.pool_size)
 
     def pools(self) -> list[tuple[int, int, int]]:
-        """(first slot, last slot, pool) of the parts with pools of their own, counted from the stage's first slot."""
-        return [(0, self.num_slots - 1, self.pool_size)]
+        """(first position, last position, pool) of the parts with pools of their own, from the stage's start."""
+        return [(0, self.num_samples - 1, self.pool_size)]
 
     def pass_ends(self) -> list[int]:
-        """The slot behind each pass's last one, counted from the stage's first."""
+        """The sample position behind each pass's last one, counted from the stage's first."""
         step = self.pool_size if self.batch_multiple is None else self._rounded(self.pool_size)
         whole = self.num_draws // self.pool_size
         ends = [step * k for k in range(1, whole + 1)]
-        return ends if self.num_draws % self.pool_size == 0 else [*ends, self.num_slots]
+        return ends if self.num_draws % self.pool_size == 0 else [*ends, self.num_samples]
 
     def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at slots `start … stop − 1` of this stage.
+        """Ranks drawn at positions `[start, stop)` of this stage.
 
         Args:
-            start: first slot, counted from the stage's first.
-            stop: behind the last slot.
+            start: first sample position, counted from the stage's first.
+            stop: behind the last sample position.
             key: 64-bit key of the run.
 
         Returns:
-            int64, shape (stop − start,); `HOLE` where a slot has no example.
+            int64, shape (stop − start,); `PAD_INDEX` where a sample position has no example.
         """
         size = self.pool_size
         length = size if self.batch_multiple is None else self._rounded(size)
@@ -108,16 +108,16 @@ class Stage:
             start += behind - first
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _pass_ranks(self, slots: np.ndarray, size: int, key: int) -> np.ndarray:
+    def _pass_ranks(self, samples: np.ndarray, size: int, key: int) -> np.ndarray:
         """Ranks of one pass that draws `size` examples of the pool."""
         if self.batch_multiple is None:
-            return self._within(permute(slots, self.pool_size, key))
+            return self._within(permute(samples, self.pool_size, key))
         batch = self.batch_multiple
         full = size // batch * batch
         rest = size - full
-        number = np.where(slots < full, slots, full + (slots - full) * rest // batch)
-        filled = (slots < full) | ((slots - full + 1) * rest // batch > (slots - full) * rest // batch)
-        ranks = np.full(len(slots), HOLE, dtype=np.int64)
+        number = np.where(samples < full, samples, full + (samples - full) * rest // batch)
+        filled = (samples < full) | ((samples - full + 1) * rest // batch > (samples - full) * rest // batch)
+        ranks = np.full(len(samples), PAD_INDEX, dtype=np.int64)
         ranks[filled] = self._within(permute(number[filled], self.pool_size, key))
         return ranks
 

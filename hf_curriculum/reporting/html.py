@@ -112,7 +112,7 @@ def data_uri(content: bytes, media_type: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def picture_uri(image: Any, longest: int, quality: int = 82) -> tuple[str, int, int]:
+def image_uri(image: Any, longest: int, quality: int = 82) -> tuple[str, int, int]:
     """A picture as a JPEG address, its width and its height; shrunk to `longest` pixels, never enlarged."""
     small = to_rgb(image).copy()
     small.thumbnail((longest, longest), Image.Resampling.LANCZOS)

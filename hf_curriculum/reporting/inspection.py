@@ -120,7 +120,7 @@ class Inspection:
         if IMAGE not in dataset.column_names:
             return
         for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
-            pictures = pictures_of(dataset, [end["row"] for end in ends])
+            pictures = images_of(dataset, [end["row"] for end in ends])
             items = [
                 (picture, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
                 for picture, end in zip(pictures, ends, strict=True)
@@ -227,7 +227,7 @@ def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.
     return np.array(list(chosen.values()), dtype=np.int64)
 
 
-def pictures_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
+def images_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
     """The pictures of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
     chosen = dataset.select(rows)
     is_file = isinstance(dataset.features[IMAGE], ImageFeature)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, Theme, to_png
-from hf_curriculum.reporting.html import cell, data_uri, escape, picture_uri, preformatted, prose, reads_as_number
+from hf_curriculum.reporting.html import cell, data_uri, escape, image_uri, preformatted, prose, reads_as_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +113,7 @@ class Report:
         """
         if not callable(figure):
             png = to_png(figure)
-            return self._add_picture(title, caption, name, png, "", _img(png, title or name))
+            return self._add_image(title, caption, name, png, "", _img(png, title or name))
         png = to_png(figure(theme=LIGHT))
         sources = "".join(
             _source(to_png(figure(theme=theme)), media)
@@ -123,7 +123,7 @@ class Report:
                 (DARK, "screen and (prefers-color-scheme: dark)"),
             )
         )
-        return self._add_picture(title, caption, name, png, sources, _img(png, title or name))
+        return self._add_image(title, caption, name, png, sources, _img(png, title or name))
 
     def add_image(self, title: str | None, image: Any, caption: str = "", *, name: str, longest: int = 1400) -> Report:
         """A picture at full width, a contact sheet for instance; also `figures/NAME.png`.
@@ -141,9 +141,9 @@ class Report:
         picture = to_rgb(image)
         out = BytesIO()
         picture.save(out, format="PNG")
-        address, width, height = picture_uri(picture, longest)
+        address, width, height = image_uri(picture, longest)
         tag = f'<img src="{address}" width="{width}" height="{height}" alt="{escape(title or name)}">'
-        return self._add_picture(title, caption, name, out.getvalue(), "", tag, kind="frame natural")
+        return self._add_image(title, caption, name, out.getvalue(), "", tag, kind="frame natural")
 
     def add_gallery(self, gallery: Gallery) -> Report:
         """A `Gallery` of thumbnails."""
@@ -209,7 +209,7 @@ class Report:
         candidates = [plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 2))]
         return next(anchor for anchor in candidates if anchor not in taken)
 
-    def _add_picture(
+    def _add_image(
         self, title: str | None, caption: str, name: str, png: bytes, sources: str, image: str, kind: str = "frame"
     ) -> Report:
         if not _NAME.fullmatch(name) or name in self._files:
@@ -366,7 +366,7 @@ def _item(image: Any, caption: str, note: str) -> str:
     if image is None:
         thumb = '<p class="gone">picture cannot be read</p>'
     else:
-        address, width, height = picture_uri(image, THUMBNAIL)
+        address, width, height = image_uri(image, THUMBNAIL)
         thumb = f'<img src="{address}" width="{width}" height="{height}" alt="{escape(caption, 120)}">'
     small = f'<p class="note clip" dir="auto">{escape(note, LONGEST_CAPTION)}</p>'
     below = f'<div class="below">{small}</div>' if note else ""

@@ -16,7 +16,7 @@ from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem
-from hf_curriculum.reporting.inspection import of_different_images, pictures_of, rank_for_show
+from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
 from hf_curriculum.reporting.report import Gallery, Report
 
 RunFacts = Mapping[str, Any]
@@ -68,7 +68,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
         captions = dataset.select(rows)[CAPTION] if CAPTION in dataset.column_names else [None] * len(rows)
         told = [(str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)]
         if IMAGE in dataset.column_names:
-            pictures = pictures_of(dataset, rows)
+            pictures = images_of(dataset, rows)
             report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(pictures, told, strict=True)]))
         else:
             report.add_table(title, ["caption", "score"], told)
@@ -154,7 +154,7 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
         dataset: the pictures, one row for each of `run["captions"]`, in their order.
         run: the run.
     """
-    pictures = pictures_of(dataset, range(len(run["captions"])))
+    pictures = images_of(dataset, range(len(run["captions"])))
     items = [
         (picture, f"“{entry['generated']}”", "reference: " + entry["references"][0])
         for picture, entry in zip(pictures, run["captions"], strict=True)

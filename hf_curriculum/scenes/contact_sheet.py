@@ -49,7 +49,7 @@ def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bo
         raise ValueError(f"columns={columns}, rows={rows}: a contact sheet has at least one of each.")
     if not len(dataset):
         raise ValueError("The data set has no rows, so there is nothing to put on a contact sheet.")
-    cells = [dataset[row] for row in _different_pictures(dataset, columns * rows)]
+    cells = [dataset[row] for row in _different_images(dataset, columns * rows)]
     font = ImageFont.load_default(_FONT_SIZE)
     texts = [_wrap(cell[CAPTION], font) if caption else [] for cell in cells]
     lines = [max(map(len, texts[first : first + columns])) for first in range(0, len(cells), columns)]
@@ -68,7 +68,7 @@ def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bo
     return sheet
 
 
-def _different_pictures(dataset: Dataset, count: int) -> Iterator[int]:
+def _different_images(dataset: Dataset, count: int) -> Iterator[int]:
     """Rows of the first pictures, one each, going through their captions in turn."""
     if IMAGE_ID not in dataset.column_names:
         yield from range(min(count, len(dataset)))

@@ -9,9 +9,9 @@ import numpy as np
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_cut
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
-from hf_curriculum.scorers.visual.images import PictureOpener, batches_of_one_size, distinct_pictures
+from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class ModelLoss(Scorer):
             a picture as placeholder tokens of a prompt.
         processor: where the tokenizer and the image processor are, if not with the model.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
-        max_length: captions are cut to so many tokens, special ones included, which is counted in `num_cut` and
+        max_length: captions are cut to so many tokens, special ones included, which is counted in `num_truncated` and
             reported. Give what the model was trained with; at most what it has positions for.
         batch_size: pairs that run through the model at once.
         revision: of a repository.
@@ -110,7 +110,7 @@ class ModelLoss(Scorer):
         self.undecoded = (image_column,)
 
     @property
-    def num_cut(self) -> int:
+    def num_truncated(self) -> int:
         """Captions that were cut so far, in this process."""
         return getattr(self, "_num_cut", 0)
 
@@ -161,11 +161,11 @@ class ModelLoss(Scorer):
         losses = np.full(len(mask), np.nan)
         if not captions:
             return losses
-        loaded, opened = self.loaded(rank), PictureOpener()
+        loaded, opened = self.loaded(rank), ImageOpener()
         tokens = dict(zip(np.flatnonzero(mask).tolist(), self._tokens(captions, loaded), strict=True))
         pictures = (
             (loaded.pixels(image), rows)
-            for picture, rows in distinct_pictures(batch, self.image_column, mask)
+            for picture, rows in distinct_images(batch, self.image_column, mask)
             if (image := opened(picture)) is not None
         )
         for pairs in batches_of_one_size(pictures, self.batch_size):
@@ -177,7 +177,7 @@ class ModelLoss(Scorer):
     def _tokens(self, captions: list[str], loaded: _Loaded) -> list[list[int]]:
         captions = [loaded.prefix + caption for caption in captions]
         whole = loaded.tokenizer(captions, verbose=False)["input_ids"]
-        report_cut(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
+        report_truncated(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
         return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]
 
     def _losses(self, model: Any, tokens: list[list[int]], pictures: list[torch.Tensor]) -> np.ndarray:

@@ -89,8 +89,8 @@ def folder_digest(name: str) -> str | None:
     return digest.hexdigest()
 
 
-def report_cut(scorer: Scorer, cut: int, of: int, limit: int) -> None:
-    """Warns that captions were cut to the first `limit` tokens, and counts them in `scorer.num_cut`.
+def report_truncated(scorer: Scorer, cut: int, of: int, limit: int) -> None:
+    """Warns that captions were cut to the first `limit` tokens, and counts them in `scorer.num_truncated`.
 
     Args:
         scorer: who cut them; the count is of this process, and is not pickled.

@@ -19,7 +19,7 @@ from hf_curriculum.provenance import AnyDataset, ScoreProvenance, check_choice, 
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.score_columns import (
     aggregate_per_image,
-    attach_columns,
+    append_columns,
     check_columns,
     report_scores,
 )
@@ -99,7 +99,7 @@ def add_scores(
             values[column] = aggregate_per_image(array, images, per_image) if per_image else array
             provenance[column] = replace(scorer.describe(column), per_image=per_image)
     report_scores(dataset, values, provenance)
-    return attach_columns(dataset, values, provenance)
+    return append_columns(dataset, values, provenance)
 
 
 def with_parts(
@@ -113,7 +113,7 @@ def with_parts(
     With no more than these: the cache of a scorer that reads none does not depend on which others were given.
     """
     read = {column: values[column] for column in scorer.columns if column in values}
-    return attach_columns(dataset, read, provenance) if read else dataset
+    return append_columns(dataset, read, provenance) if read else dataset
 
 
 def image_codes(dataset: Dataset) -> np.ndarray:
@@ -167,7 +167,7 @@ def _score(
     cache_dir: str | Path | None,
 ) -> dict[str, np.ndarray]:
     """Maps one scorer over what it reads. Returns float32 (rows,) per written column, in the data set's order."""
-    view, place = scorer_view(dataset, scorer)
+    view, place = scoring_inputs(dataset, scorer)
     if len(view) == 0:
         return {column: np.zeros(0, np.float32) for column in scorer.outputs}
     features = score_features(scorer)
@@ -255,7 +255,7 @@ def _decoded(feature: Any, stored: Any) -> Any:
     return feature.decode_example(stored) if isinstance(stored, (dict, str)) else stored
 
 
-def scorer_view(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
+def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
     """What a scorer is mapped over, and where in it each row of the data set is (None: in the same place).
 
     It has the scorer's columns only. Rows stand in the order of the table, each once, even if the data set is
@@ -296,7 +296,7 @@ def map_scorer(part: Dataset, scorer: Scorer, features: Features, which: str = "
     """The scores of a view, or a part of it, and nothing else.
 
     Args:
-        part: (a part of) what `scorer_view` returned.
+        part: (a part of) what `scoring_inputs` returned.
         scorer: what scores it.
         features: what `score_features` returned.
         which: what to call the part on the progress bar.

@@ -15,7 +15,7 @@ from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import ScoreProvenance, check_choice, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scorers.base import installed_versions
-from hf_curriculum.scoring.score_columns import attach_columns, check_new_columns, report_scores
+from hf_curriculum.scoring.score_columns import append_columns, check_new_columns, report_scores
 
 
 def shuffle_scores(
@@ -89,7 +89,7 @@ def shuffle_scores(
     values[scored] = _dealt(scores[scored], groups, strata, _key(seed, column), column, within)
     made = _provenance(column, name, before, easy, {"within": within, "seed": seed, "group_by": group_by})
     report_scores(dataset, {name: values}, {name: made})
-    return attach_columns(dataset, {name: values}, {name: made})
+    return append_columns(dataset, {name: values}, {name: made})
 
 
 def _key(seed: int, column: str) -> int:

@@ -28,10 +28,10 @@ from hf_curriculum.scoring.add_scores import (
     image_codes,
     map_scorer,
     score_features,
-    scorer_view,
+    scoring_inputs,
     with_parts,
 )
-from hf_curriculum.scoring.score_columns import aggregate_per_image, attach_columns, check_columns, report_scores
+from hf_curriculum.scoring.score_columns import aggregate_per_image, append_columns, check_columns, report_scores
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class _Run:
 
     def stage(self, scorer: Scorer, split: _Split) -> _Stage:
         self.fit_if_needed(scorer)
-        view, place = scorer_view(self.given(scorer, split), scorer)
+        view, place = scoring_inputs(self.given(scorer, split), scorer)
         record = {**_record(scorer, view), "batch_size": self.batch_size}
         folder, alone = self.folder_of(split, scorer), self.world_size == 1
         return _Stage(view, place, PartFolder(folder, record, len(view), self.step, alone))
@@ -262,14 +262,14 @@ class _Run:
                 self.collect(scorer, split)
         values = {column: split.values[column] for scorer in scorers for column in scorer.outputs}
         report_scores(split.dataset, values, split.provenance)
-        return attach_columns(split.dataset, values, split.provenance)
+        return append_columns(split.dataset, values, split.provenance)
 
     def fit_if_needed(self, scorer: Scorer) -> None:
         """Fits a scorer in the first process, and gives the others what it learnt."""
         if not scorer.needs_fit:
             return
         given = self.given(scorer, self.learnt_on)
-        record = {**_record(scorer, scorer_view(given, scorer)[0]), "fit_on": self.learnt_on.name}
+        record = {**_record(scorer, scoring_inputs(given, scorer)[0]), "fit_on": self.learnt_on.name}
         folder, alone = self.folder / ".fitted" / next(iter(scorer.outputs)), self.world_size == 1
         shared = PartFolder(folder, record, rows=0, step=1, alone=alone)
         if self.rank == 0 and not (shared.folder / _LEARNT).exists():

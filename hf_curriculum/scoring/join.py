@@ -20,7 +20,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.provenance import ScoreProvenance, check_choice, read_column, read_provenance, score_values
-from hf_curriculum.scoring.score_columns import attach_columns, check_new_columns, report_scores
+from hf_curriculum.scoring.score_columns import append_columns, check_new_columns, report_scores
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def add_scores_from(
     for name, part in splits.items():
         values = {column: _taken(array, rows[name]) for column, array in scores.items()}
         report_scores(part, values, provenance)
-        joined[name] = attach_columns(part, values, provenance)
+        joined[name] = append_columns(part, values, provenance)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
 
 
@@ -377,7 +377,7 @@ def load_scores(
         values[name][found >= 0] = score_values(side, name)[row_of[found[found >= 0]]]
     provenance = read_provenance(side)
     report_scores(dataset, values, provenance)
-    return attach_columns(dataset, values, provenance)
+    return append_columns(dataset, values, provenance)
 
 
 def _same(left: np.ndarray, right: np.ndarray) -> np.ndarray:

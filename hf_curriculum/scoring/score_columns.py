@@ -19,7 +19,7 @@ from hf_curriculum.scorers.base import Scorer
 logger = logging.getLogger(__name__)
 
 
-def attach_columns(
+def append_columns(
     dataset: Dataset, values: Mapping[str, np.ndarray], provenance: Mapping[str, ScoreProvenance]
 ) -> Dataset:
     """Lays new columns beside those of a data set; nothing is written to disk, nothing else is read.

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.curricula.iid import IID
-from hf_curriculum.data.seeding import Drawn
+from hf_curriculum.data.seeding import IndexedExample
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import mix64
@@ -31,7 +31,7 @@ class BucketedStream(IterableDataset):
     """What `save_bucketed` wrote, read as one stream: the whole run of a curriculum, easiest bucket first.
 
     A pass over a pool reads each of its buckets from front to back, shards in a random order, the buckets mixed in
-    proportion, and shuffles the examples in blocks. What stands at which slot is a pure function of (buckets,
+    proportion, and shuffles the examples in blocks. What stands at which position is a pure function of (buckets,
     curriculum, seed, the arguments marked * below). So the same examples are in the same optimizer step on any number
     of processes and workers, and a stream is resumed at any step by opening the shards of that step, no earlier one.
 
@@ -57,8 +57,8 @@ class BucketedStream(IterableDataset):
         turns: * steps that can be read apart: workers per process, at most; likewise.
         columns: which to read; all if None.
         decode: whether pictures are decoded, or stay bytes.
-        with_slots: whether to yield `Drawn` triples (example, row number, slot), from which an example's own
-            randomness can be seeded. Row numbers count through the buckets.
+        with_samples: whether to yield `IndexedExample` triples (example, row number, sample position), from which
+            its own randomness can be seeded. Row numbers count through the buckets.
 
     Attributes:
         plan: what is drawn when; `print(stream.plan.describe())`. Its stages hold, but the order within one is the
@@ -91,7 +91,7 @@ class BucketedStream(IterableDataset):
         turns: int = 2,
         columns: Sequence[str] | None = None,
         decode: bool = True,
-        with_slots: bool = False,
+        with_samples: bool = False,
     ) -> None:
         if shuffle_buffer < 1:
             raise ValueError(f"shuffle_buffer={shuffle_buffer} was given; at least 1 example has to be in memory.")
@@ -106,7 +106,7 @@ class BucketedStream(IterableDataset):
             max_steps=max_steps,
         )
         self.features = _chosen(self.index.typed_features(), columns)
-        self.with_slots = with_slots
+        self.with_samples = with_samples
         self.opened: Counter[str] = Counter()
         self._batch_size, self._rank, self._world_size = batch_size, 0, 1
         self._lanes = Lanes(global_batch_size, shares, turns)
@@ -166,45 +166,47 @@ class BucketedStream(IterableDataset):
                 yield None
         current: PassReader | None = None
         try:
-            for slots in share.slots(self._seen, self.plan.num_steps):
-                while len(slots):
-                    stage, number, behind = self._pass_of(int(slots[0]))
+            for samples in share.samples(self._seen, self.plan.num_steps):
+                while len(samples):
+                    stage, number, behind = self._pass_of(int(samples[0]))
                     if current is None or current.order.key != self._pass_key(stage, number):
                         if current is not None:
                             current.close()
                         current = self._pass(stage, number)
-                    count = int(np.searchsorted(slots, behind))
-                    yield from self._examples(current, slots[:count])
-                    slots = slots[count:]
+                    count = int(np.searchsorted(samples, behind))
+                    yield from self._examples(current, samples[:count])
+                    samples = samples[count:]
         finally:
             if current is not None:
                 current.close()
 
-    def _examples(self, current: PassReader, slots: np.ndarray) -> Iterator[Any]:
-        lanes, places = current.order.places(slots)
+    def _examples(self, current: PassReader, samples: np.ndarray) -> Iterator[Any]:
+        lanes, places = current.order.places(samples)
         readers = {number: current.lane(number) for number in set(lanes.tolist())}
         decode = self.features.decode_example if self._decode else None
-        for slot, lane, place in zip(slots.tolist(), lanes.tolist(), places.tolist(), strict=True):
+        for sample, lane, place in zip(samples.tolist(), lanes.tolist(), places.tolist(), strict=True):
             reader = readers[lane]
             example = reader.example(place)
             if decode is not None:
                 example = decode(example)
             self._seen += 1
-            yield Drawn(example, reader.row(place), slot) if self.with_slots else example
+            yield IndexedExample(example, reader.row(place), sample) if self.with_samples else example
 
     # ---- What stands where ----
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Row numbers at slots `start … stop − 1` of the whole stream, counted through the buckets; reads no shard.
+        """Row numbers at positions `[start, stop)` of the whole stream, counted through the buckets; reads no shard.
 
         Returns:
             int64, shape (stop − start,).
 
         Raises:
-            IndexError: the slots are not in the run.
+            IndexError: the sample positions are not in the run.
         """
-        if not 0 <= start <= stop <= self.plan.num_slots:
-            raise IndexError(f"Slots {start} to {stop} were asked for; the stream has {self.plan.num_slots} slots.")
+        if not 0 <= start <= stop <= self.plan.num_samples:
+            raise IndexError(
+                f"Positions {start} to {stop} were asked for; the stream has {self.plan.num_samples} positions."
+            )
         parts = [np.empty(0, dtype=np.int64)]
         while start < stop:
             stage, number, behind = self._pass_of(start)
@@ -212,12 +214,12 @@ class BucketedStream(IterableDataset):
             start = behind
         return np.concatenate(parts)
 
-    def _pass_of(self, slot: int) -> tuple[int, int, int]:
-        """(stage, pass of it, the slot behind that pass) at a slot."""
+    def _pass_of(self, sample: int) -> tuple[int, int, int]:
+        """(stage, pass of it, the sample position behind that pass) at a sample position."""
         starts = self.plan.stage_starts
-        stage = int(np.searchsorted(starts, slot, side="right")) - 1
+        stage = int(np.searchsorted(starts, sample, side="right")) - 1
         size = self.plan.stages[stage].pool_size
-        number = (slot - starts[stage]) // size
+        number = (sample - starts[stage]) // size
         return stage, number, min(starts[stage] + (number + 1) * size, starts[stage + 1])
 
     def _pass_key(self, stage: int, number: int) -> int:
@@ -233,7 +235,7 @@ class BucketedStream(IterableDataset):
             block=max(1, self._shuffle_buffer // self._lanes.count),
             key=self._pass_key(stage, number),
             opened=self.opened,
-            numbered=self.with_slots,
+            numbered=self.with_samples,
         )
 
     # ---- Resuming ----

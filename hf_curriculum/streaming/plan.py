@@ -106,8 +106,8 @@ def plan_buckets(
     Example:
         >>> plan = plan_buckets(Phases(2), save_bucketed(scored, "buckets", 4, score_column="s"), global_batch_size=8)
     """
-    _refuse_unplanned(curriculum)
-    _refuse_other_order(curriculum, index)
+    _validate_planned(curriculum)
+    _validate_order(curriculum, index)
     plan = make_plan(
         _with_thresholds(curriculum, index),
         rank_buckets(index),
@@ -144,7 +144,7 @@ def stage_buckets(stage: Stage, index: BucketIndex) -> tuple[int, ...]:
     )
 
 
-def _refuse_unplanned(curriculum: Curriculum) -> None:
+def _validate_planned(curriculum: Curriculum) -> None:
     inner = curriculum.then if isinstance(curriculum, Filter) else curriculum
     if not isinstance(inner, _PLANNED):
         raise TypeError(
@@ -158,7 +158,7 @@ def _refuse_unplanned(curriculum: Curriculum) -> None:
         )
 
 
-def _refuse_other_order(curriculum: Curriculum, index: BucketIndex) -> None:
+def _validate_order(curriculum: Curriculum, index: BucketIndex) -> None:
     """The curriculum's own words on the order have to be those that the buckets were written with."""
     if curriculum.easy not in (None, index.easy):
         raise ValueError(
@@ -195,7 +195,7 @@ def _with_thresholds(curriculum: Curriculum, index: BucketIndex) -> Curriculum:
 
 @dataclass(frozen=True)
 class Lanes:
-    """How slots are dealt to lanes: by the place within the step, and by the step in turn.
+    """How sample positions are dealt to lanes: by the place within the step, and by the step in turn.
 
     Args:
         global_batch_size: examples per optimizer step.
@@ -228,18 +228,18 @@ class Lanes:
 
     @property
     def run(self) -> int:
-        """Neighbouring slots of a step that belong to one lane."""
+        """Neighbouring sample positions of a step that belong to one lane."""
         return self.global_batch_size // self.shares
 
-    def deal(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(lane, how many slots of that lane stand before) of each slot, counted from slot 0."""
-        step, place = np.divmod(slots, self.global_batch_size)
+    def deal(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(lane, how many positions of that lane come before) of each sample position, counted from 0."""
+        step, place = np.divmod(samples, self.global_batch_size)
         turn, share = step % self.turns, place // self.run
         return turn * self.shares + share, step // self.turns * self.run + place % self.run
 
-    def before(self, slot: int) -> np.ndarray:
-        """How many slots of each lane are below `slot`; int64, shape (count,)."""
-        cycles, rest = divmod(slot, self.global_batch_size * self.turns)
+    def before(self, sample: int) -> np.ndarray:
+        """How many sample positions of each lane are below `sample`; int64, shape (count,)."""
+        cycles, rest = divmod(sample, self.global_batch_size * self.turns)
         steps, places = divmod(rest, self.global_batch_size)
         turn, share = np.divmod(np.arange(self.count), self.shares)
         begun = np.clip(places - share * self.run, 0, self.run)
@@ -254,8 +254,8 @@ class PassOrder:
     in blocks that are shuffled.
 
     Args:
-        lanes: how slots are dealt.
-        first_slot: where the pass begins.
+        lanes: how sample positions are dealt.
+        first_sample: where the pass begins.
         shards: rows of each shard, a sequence for each bucket; none is empty.
         block: examples that are shuffled together.
         key: 64-bit key of the pass.
@@ -267,15 +267,15 @@ class PassOrder:
     """
 
     lanes: Lanes
-    first_slot: int
+    first_sample: int
     shards: tuple[tuple[int, ...], ...]
     block: int
     key: int
 
     def __post_init__(self) -> None:
         sizes = [sum(rows) for rows in self.shards]
-        before = self.lanes.before(self.first_slot)
-        lengths = self.lanes.before(self.first_slot + sum(sizes)) - before
+        before = self.lanes.before(self.first_sample)
+        lengths = self.lanes.before(self.first_sample + sum(sizes)) - before
         orders = [permute(np.arange(len(rows)), len(rows), mix64(self.key, n)) for n, rows in enumerate(self.shards)]
         ends = [np.cumsum(np.asarray(rows)[order]) for rows, order in zip(self.shards, orders, strict=True)]
         for name, value in (
@@ -288,9 +288,9 @@ class PassOrder:
         ):
             object.__setattr__(self, name, value)
 
-    def places(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(lane, place in that lane's stretch) of slots of this pass."""
-        lane, number = self.lanes.deal(slots)
+    def places(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(lane, place in that lane's stretch) of sample positions of this pass."""
+        lane, number = self.lanes.deal(samples)
         return lane, number - self._before[lane]
 
     def block_at(self, lane: int, place: int) -> tuple[int, int]:

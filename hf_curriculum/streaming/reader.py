@@ -63,8 +63,8 @@ class PassReader:
     Args:
         files: the shards.
         buckets: numbers of the pool's buckets.
-        lanes: how slots are dealt.
-        first_slot: where the pass begins.
+        lanes: how sample positions are dealt.
+        first_sample: where the pass begins.
         block: examples of a lane that are shuffled together.
         key: 64-bit key of the pass.
         opened: counts how often each shard was opened.
@@ -76,7 +76,7 @@ class PassReader:
         files: ShardFiles,
         buckets: Sequence[int],
         lanes: Lanes,
-        first_slot: int,
+        first_sample: int,
         *,
         block: int,
         key: int,
@@ -85,7 +85,7 @@ class PassReader:
     ) -> None:
         self.files, self.buckets, self.opened, self.numbered = files, list(buckets), opened, numbered
         rows = tuple(tuple(shard.rows for shard in files.buckets[bucket]) for bucket in buckets)
-        self.order = PassOrder(lanes, first_slot, rows, block, key)
+        self.order = PassOrder(lanes, first_sample, rows, block, key)
         self.lanes: dict[int, LaneReader] = {}
 
     def lane(self, number: int) -> LaneReader:
@@ -94,10 +94,10 @@ class PassReader:
             self.lanes[number] = LaneReader(self, number)
         return self.lanes[number]
 
-    def rows(self, slots: np.ndarray) -> np.ndarray:
-        """Row numbers, counted through all buckets, of slots of this pass; reads no shard."""
-        lanes, places = self.order.places(slots)
-        rows = np.empty(len(slots), dtype=np.int64)
+    def rows(self, samples: np.ndarray) -> np.ndarray:
+        """Row numbers, counted through all buckets, of sample positions of this pass; reads no shard."""
+        lanes, places = self.order.places(samples)
+        rows = np.empty(len(samples), dtype=np.int64)
         blocks = places // self.order.block
         for lane, block in {(int(lane), int(block)) for lane, block in zip(lanes, blocks, strict=True)}:
             chosen = np.flatnonzero((lanes == lane) & (blocks == block))
@@ -206,7 +206,8 @@ class Share:
         ValueError: batches of this size cannot make up a step.
 
     Example:
-        >>> [slots.tolist() for slots in Share(4, 2, rank=1, world_size=2, worker=0, workers=1).slots(0, num_steps=2)]
+        >>> share = Share(4, 2, rank=1, world_size=2, worker=0, workers=1)
+        >>> [samples.tolist() for samples in share.samples(0, num_steps=2)]
         [[2, 3, 6, 7]]
     """
 
@@ -246,8 +247,8 @@ class Share:
         step, rest = divmod(seen, self.batch_size * self.accumulated)
         return self.first_step + step if self.workers == 1 and rest == 0 else None
 
-    def slots(self, seen: int, num_steps: int) -> Iterator[np.ndarray]:
-        """The slots of this reader from its `seen`-th example on, ascending, a few thousand at a time."""
+    def samples(self, seen: int, num_steps: int) -> Iterator[np.ndarray]:
+        """The sample positions of this reader from its `seen`-th example on, ascending, a few thousand at a time."""
         batch, within = divmod(seen, self.batch_size)
         total = self.length(num_steps) // self.batch_size
         step_size = max(1, _CHUNK // self.batch_size)
@@ -256,5 +257,5 @@ class Share:
             step, accumulated = np.divmod(own * self.workers + self.worker, self.accumulated)
             within_step = (accumulated * self.world_size + self.rank) * self.batch_size
             starts = (self.first_step + step) * self.global_batch_size + within_step
-            slots = (starts[:, None] + np.arange(self.batch_size)).ravel()
-            yield slots[within:] if first == batch else slots
+            samples = (starts[:, None] + np.arange(self.batch_size)).ravel()
+            yield samples[within:] if first == batch else samples

@@ -89,7 +89,7 @@ def save_bucketed(
     if format == "webdataset":
         check_features(dataset.features)
     target = Path(path).absolute()
-    _refuse_existing(target, overwrite)
+    _validate_target(target, overwrite)
     scores = read_scores(dataset, score_column)
     easy = resolve_easy(dataset, score_column, easy)
     ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
@@ -135,7 +135,7 @@ def _check_shards(shard_size: int | None, num_shards: int | None) -> None:
             raise ValueError(f"{name}={value} was given; at least 1 is needed.")
 
 
-def _refuse_existing(target: Path, overwrite: bool) -> None:
+def _validate_target(target: Path, overwrite: bool) -> None:
     if not target.exists():
         return
     if not overwrite:

@@ -80,7 +80,7 @@ class CurriculumTrainingArguments(TrainingArguments):
                 f"num_train_epochs={self.num_train_epochs} trains on nothing; give more than 0, or -1 for as long as "
                 "the curriculum says. To evaluate alone, leave it out and do not call train()."
             )
-        _refuse_processes_apart(self)
+        _validate_processes(self)
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} leaves no time to train; it is more than 0, or None.")
         if self.ignore_data_skip:
@@ -108,7 +108,7 @@ class CurriculumTrainingArguments(TrainingArguments):
         return values
 
 
-def _refuse_processes_apart(args: TrainingArguments) -> None:
+def _validate_processes(args: TrainingArguments) -> None:
     """Without an accelerator `Trainer` takes launched processes for one each, unless `use_cpu` says otherwise."""
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     if launched > 1 and args.world_size == 1:

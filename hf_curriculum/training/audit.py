@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.rng import HOLE
+from hf_curriculum.rng import PAD_INDEX
 
 _MOST_STEPS = 256
 _MOST_SCORES = 1 << 20
@@ -76,7 +76,7 @@ class DrawAudit:
         expected = self._expected(first, behind)
         for step, rows in seen.items():
             planned = expected[step - first]
-            if not np.array_equal(rows, planned[planned != HOLE]):
+            if not np.array_equal(rows, planned[planned != PAD_INDEX]):
                 raise RuntimeError(
                     f"Step {step} trained on rows {rows[:8].tolist()} … but the plan says {planned[:8].tolist()} …: "
                     "something between the sampler and the model deals out other examples, and the curriculum would "
@@ -113,7 +113,7 @@ def drawn_quantiles(plan: Plan, number: int) -> dict[str, float]:
     else:
         firsts = np.linspace(start, stop - _BLOCK, _MOST_SCORES // _BLOCK).astype(int)
         rows = np.concatenate([plan.rows(first, first + _BLOCK) for first in firsts.tolist()])
-    scores = plan.ranking.scores[rows[rows != HOLE]]
+    scores = plan.ranking.scores[rows[rows != PAD_INDEX]]
     scores = scores[np.isfinite(scores)]
     if not len(scores):
         return {}

@@ -82,7 +82,7 @@ class TrainingClock:
         return self._before + now - self._since - self._paused
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """What is done inside does not count."""
         if self._stopped is not None:  # an evaluation inside a pass that stopped the clock already
             yield

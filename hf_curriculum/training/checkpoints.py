@@ -230,7 +230,7 @@ def require_complete(folder: str | Path) -> None:
         )
 
 
-def refuse_weights_alone(folder: str | Path) -> None:
+def validate_training_state(folder: str | Path) -> None:
     """Refuses a checkpoint of `save_only_model=True`, from which `Trainer` goes on without a word.
 
     Raises:
@@ -244,7 +244,7 @@ def refuse_weights_alone(folder: str | Path) -> None:
         )
 
 
-def refuse_other_plan(saved: dict[str, Any], current: dict[str, Any], folder: str | Path) -> None:
+def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: str | Path) -> None:
     """Compares the plan a checkpoint was made under with today's.
 
     Args:

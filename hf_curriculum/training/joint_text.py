@@ -11,16 +11,16 @@ from hf_curriculum.data.joint_text import BESIDE
 from hf_curriculum.training.trainer import CurriculumTrainer
 
 
-class TextBesideTrainer(CurriculumTrainer):
+class JointTextTrainer(CurriculumTrainer):
     """A `CurriculumTrainer` whose loss is the captions' plus a share of that of the text beside them.
 
-    The curriculum decides on the captioned pictures; `TextBeside` puts a text beside each. Logged as `loss` is the
+    The curriculum decides on the captioned pictures; `JointText` puts a text beside each. Logged as `loss` is the
     sum, and as `text_loss` the mean loss of the text alone. `evaluate()` looks at captioned pictures alone.
 
     Args:
         *args: of `CurriculumTrainer`.
         text_weight: what the text's loss counts, beside 1 for the captions'.
-        **kwargs: of `CurriculumTrainer`; `data_collator` is a `TextBeside`.
+        **kwargs: of `CurriculumTrainer`; `data_collator` is a `JointText`.
 
     Raises:
         ValueError: the weight is not positive, or a batch comes without text.
@@ -28,7 +28,7 @@ class TextBesideTrainer(CurriculumTrainer):
     Source: the BabyLM challenge's baselines, 1 and 0.25.
 
     Example:
-        >>> trainer = TextBesideTrainer(model, args, text_weight=0.25, data_collator=TextBeside(...), ...)
+        >>> trainer = JointTextTrainer(model, args, text_weight=0.25, data_collator=JointText(...), ...)
         ... # doctest: +SKIP
     """
 
@@ -56,7 +56,7 @@ class TextBesideTrainer(CurriculumTrainer):
             return super().compute_loss(model, own, return_outputs, num_items_in_batch)
         if not text:
             raise ValueError(
-                f"The batch has {sorted(inputs)} and no text beside the captions. Use a `TextBeside` as the "
+                f"The batch has {sorted(inputs)} and no text beside the captions. Use a `JointText` as the "
                 "`data_collator`, or CurriculumTrainer."
             )
         loss = super().compute_loss(model, own, num_items_in_batch=num_items_in_batch)

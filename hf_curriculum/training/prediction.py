@@ -46,7 +46,7 @@ def generate_predictions(trainer: Trainer, inputs: Mapping[str, Any], prompt: Ma
         )
     limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
     wanted = {name: value for name, value in limits.items() if value is not None}
-    with torch.no_grad(), _whole_parameters(trainer):
+    with torch.no_grad(), _gathered_parameters(trainer):
         return trainer.model.generate(**given, **wanted, synced_gpus=_synced(trainer))
 
 
@@ -55,7 +55,7 @@ def _synced(trainer: Trainer) -> bool:
     return is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
 
 
-def _whole_parameters(trainer: Trainer) -> contextlib.AbstractContextManager:
+def _gathered_parameters(trainer: Trainer) -> contextlib.AbstractContextManager:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if isinstance(trainer.model, FullyShardedDataParallel):

@@ -523,8 +523,8 @@ def _examples(history: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], ste
     logged = [entry["examples"] for entry in history if entry.get("step") == step and "examples" in entry]
     if logged:
         return logged[-1]
-    slots = step * plan["global_batch_size"]
-    return sum(min(max(slots - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
+    samples = step * plan["global_batch_size"]
+    return sum(min(max(samples - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
 
 
 def _cell(value: Any) -> Any:

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from torch.utils.data import Sampler
 
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.rng import HOLE
+from hf_curriculum.rng import PAD_INDEX
 
 PLACEHOLDER = 0
 """What stands for an example that was trained on before the run was resumed; the trainer drops it unread."""
@@ -27,7 +27,7 @@ class CurriculumSampler(Sampler):
         placeholders: whether the steps that lie behind are yielded too, as `PLACEHOLDER`: for a loop that skips the
             batches it has seen, like `Trainer`'s. It costs nothing but the loop's own counting. A function says so
             when iteration begins.
-        with_slots: whether to yield (row, slot) pairs, from which an example's own randomness can be seeded.
+        with_samples: whether to yield (row, sample position) pairs, from which its own randomness can be seeded.
 
     Example:
         >>> import numpy as np
@@ -43,17 +43,17 @@ class CurriculumSampler(Sampler):
         start: int | Callable[[], int] = 0,
         *,
         placeholders: bool | Callable[[], bool] = False,
-        with_slots: bool = False,
+        with_samples: bool = False,
     ) -> None:
         self._plan = plan
-        if self.plan.curriculum.partial_batches == "keep" and not with_slots:
+        if self.plan.curriculum.partial_batches == "keep" and not with_samples:
             raise ValueError(
                 "partial_batches='keep' leaves holes in the last batch of a pass, which only a loader that drops "
                 "them can read. Train with CurriculumTrainer, or use partial_batches='stream'."
             )
         self.start = start
         self.placeholders = placeholders
-        self.with_slots = with_slots
+        self.with_samples = with_samples
 
     @property
     def plan(self) -> Plan:
@@ -61,7 +61,7 @@ class CurriculumSampler(Sampler):
         return self._plan() if callable(self._plan) else self._plan
 
     def __len__(self) -> int:
-        """Slots of the whole run, wherever it is resumed; the declared maximum of a signal-paced one."""
+        """Sample positions of the whole run, wherever it is resumed; the declared maximum of a signal-paced one."""
         return self.plan.max_steps * self.plan.global_batch_size
 
     def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
@@ -72,16 +72,16 @@ class CurriculumSampler(Sampler):
         """The stream, thousands of indices at a time."""
         plan = self.plan
         steps = self.start() if callable(self.start) else self.start
-        slot = steps * plan.global_batch_size
-        if slot and (self.placeholders() if callable(self.placeholders) else self.placeholders):
-            yield repeat((HOLE, PLACEHOLDER) if self.with_slots else PLACEHOLDER, slot)
-        for rows in plan.chunks(slot):
+        sample = steps * plan.global_batch_size
+        if sample and (self.placeholders() if callable(self.placeholders) else self.placeholders):
+            yield repeat((PAD_INDEX, PLACEHOLDER) if self.with_samples else PLACEHOLDER, sample)
+        for rows in plan.chunks(sample):
             drawn = rows.tolist()
-            yield zip(drawn, range(slot, slot + len(drawn)), strict=True) if self.with_slots else drawn
-            slot += len(drawn)
+            yield zip(drawn, range(sample, sample + len(drawn)), strict=True) if self.with_samples else drawn
+            sample += len(drawn)
 
 
-def refuse_empty_shares(plan: Plan, micro_batch: int) -> None:
+def validate_steps_per_process(plan: Plan, micro_batch: int) -> None:
     """Makes sure that every forward pass has an example where passes keep their own last batch.
 
     Args:

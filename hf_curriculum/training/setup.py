@@ -58,7 +58,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
     return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
 
 
-def refuse_missing_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
+def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
     """A curriculum that decides on evaluations needs something to evaluate on.
 
     Raises:
@@ -71,7 +71,7 @@ def refuse_missing_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
         )
 
 
-def refuse_images_shared_in_vain(model: nn.Module, collator: Any, num_devices: int) -> None:
+def validate_shared_images(model: nn.Module, collator: Any, num_devices: int) -> None:
     """A collator that gives one picture for several captions needs a model that is told which is whose.
 
     Args:

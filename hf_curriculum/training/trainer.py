@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
-from hf_curriculum.data.seeding import DrawnCollator, DrawnDataset, forked_generators
+from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, forked_generators
 from hf_curriculum.planning.curriculum import Curriculum, Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
@@ -32,18 +32,18 @@ from hf_curriculum.training.checkpoints import (
     load_renamed_weights,
     read_curriculum,
     read_losses,
-    refuse_other_plan,
-    refuse_weights_alone,
+    validate_same_plan,
+    validate_training_state,
     write_curriculum,
 )
 from hf_curriculum.training.prediction import example_losses, generate_predictions
 from hf_curriculum.training.publishing import PublishingTrainer
-from hf_curriculum.training.sampler import CurriculumSampler, refuse_empty_shares
+from hf_curriculum.training.sampler import CurriculumSampler, validate_steps_per_process
 from hf_curriculum.training.setup import (
     may_be_random,
     rank_training_data,
-    refuse_images_shared_in_vain,
-    refuse_missing_evaluation,
+    validate_evaluation,
+    validate_shared_images,
 )
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class CurriculumTrainer(PublishingTrainer):
                 f"args is a {type(self.args).__name__}, which has no curriculum. Pass "
                 "CurriculumTrainingArguments(...); it takes everything TrainingArguments takes."
             )
-        refuse_images_shared_in_vain(self.model, self.data_collator, self.args.n_gpu)
+        validate_shared_images(self.model, self.data_collator, self.args.n_gpu)
         self._scores = scores
         self._plan: Plan | None = None
         self._ranking: Ranking | None = None
@@ -122,7 +122,7 @@ class CurriculumTrainer(PublishingTrainer):
 
     def _make_plan(self) -> Plan:
         args = self.args
-        refuse_missing_evaluation(self.curriculum, self.eval_dataset)
+        validate_evaluation(self.curriculum, self.eval_dataset)
         if self._ranking is None:
             self._ranking = rank_training_data(
                 self.train_dataset, self.curriculum, self.args.score_column, self._scores
@@ -143,14 +143,14 @@ class CurriculumTrainer(PublishingTrainer):
         if self.plan.global_batch_size != self.get_total_train_batch_size(self.args):
             # auto_find_batch_size has lowered the batch size.
             self._plan = self._make_plan()
-        refuse_empty_shares(self.plan, self._train_batch_size)
+        validate_steps_per_process(self.plan, self._train_batch_size)
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
             data = self._remove_unused_columns(data, description="Training")
         self._reader, self._train_loader = (
             None,
             self._get_dataloader(
-                dataset=DrawnDataset(data, self.plan.seed, self._seeded),
+                dataset=IndexedDataset(data, self.plan.seed, self._seeded),
                 description="Training",
                 batch_size=self._train_batch_size,
                 sampler_fn=self._get_train_sampler,
@@ -171,7 +171,7 @@ class CurriculumTrainer(PublishingTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
         return CurriculumSampler(
-            lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_slots=True
+            lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_samples=True
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list, Any]:
@@ -188,12 +188,12 @@ class CurriculumTrainer(PublishingTrainer):
             )
         if self._reader is None:
             self._reader = RoundReader(self._train_loader, epoch_iterator, len(self.plan.log))
-        if self._reader.goes_on(self.plan):
+        if self._reader.is_current(self.plan):
             return super().get_batch_samples(self._reader.iterator, num_batches, device)
         # The steps that lie behind were skipped once already, and a new iterator draws a seed for its workers.
         self._skips = False
-        with untouched_generators():
-            self._reader.renew(self.plan)
+        with preserve_rng_state():
+            self._reader.refresh(self.plan)
             return super().get_batch_samples(self._reader.iterator, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
@@ -203,7 +203,9 @@ class CurriculumTrainer(PublishingTrainer):
             data_collator = super()._get_collator_with_removed_columns(data_collator, description)
         # The training data comes wrapped, so the collator has to unwrap it.
         return (
-            DrawnCollator(data_collator, self.plan.seed, self._seeded) if description == "Training" else data_collator
+            IndexedCollator(data_collator, self.plan.seed, self._seeded)
+            if description == "Training"
+            else data_collator
         )
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -284,7 +286,7 @@ class CurriculumTrainer(PublishingTrainer):
 
     def training_losses(self) -> np.ndarray:
         """The current loss of every training row, float32, shape (num_rows,); training's randomness is untouched."""
-        with untouched_generators(), self._clock.standing_still():
+        with preserve_rng_state(), self._clock.paused():
             return measure_losses(self)
 
     def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -294,7 +296,7 @@ class CurriculumTrainer(PublishingTrainer):
     def _decide(self, metrics: Mapping[str, Any], losses: np.ndarray | None = None) -> None:
         self.check_draws()
         step = self.state.global_step
-        self._plan = plan = decided_everywhere(self.plan, Observed(step, numbers_of(metrics), losses))
+        self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses))
         if self._audit is not None:
             self._audit.plan = plan
         logger.info(f"Step {step}: {dict(plan.log[-1])}")
@@ -332,8 +334,8 @@ class CurriculumTrainer(PublishingTrainer):
         self._plan = self.plan.with_log(())
         if resume_from_checkpoint:
             saved = read_curriculum(resume_from_checkpoint)
-            refuse_weights_alone(resume_from_checkpoint)
-            refuse_other_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
+            validate_training_state(resume_from_checkpoint)
+            validate_same_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
             self._seconds_before = saved["seconds"]
             self._plan = self.plan.with_log(saved["log"], read_losses(resume_from_checkpoint))
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
@@ -379,7 +381,7 @@ class CurriculumTrainer(PublishingTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
-        with untouched_generators(), self._clock.standing_still():
+        with preserve_rng_state(), self._clock.paused():
             metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         own = eval_dataset is None and metric_key_prefix == "eval"
         if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
@@ -403,7 +405,7 @@ SCORING = "Scoring"
 
 
 @contextmanager
-def untouched_generators() -> Iterator[None]:
+def preserve_rng_state() -> Iterator[None]:
     """Whatever is done inside leaves the random streams of training as they were."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with forked_generators(), torch.random.fork_rng(devices=devices):
@@ -426,11 +428,11 @@ class RoundReader:
     def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
         self.loader, self.iterator, self.decisions = loader, iterator, decisions
 
-    def goes_on(self, plan: Plan) -> bool:
+    def is_current(self, plan: Plan) -> bool:
         """Whether the current iterator has the next step of this plan."""
         return self.decisions == len(plan.log)
 
-    def renew(self, plan: Plan) -> None:
+    def refresh(self, plan: Plan) -> None:
         """Makes the iterator of the next round.
 
         Raises:
@@ -445,7 +447,7 @@ class RoundReader:
         self.iterator, self.decisions = iter(self.loader), len(plan.log)
 
 
-def decided_everywhere(plan: Plan, observed: Observed) -> Plan:
+def broadcast_decision(plan: Plan, observed: Observed) -> Plan:
     """The plan after the next decision: the main process's, on every process."""
     plan = plan.decided(observed)
     shared = [plan.log, plan.losses]

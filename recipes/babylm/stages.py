@@ -21,9 +21,9 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    JointText,
+    JointTextTrainer,
     StopWhenDiverged,
-    TextBeside,
-    TextBesideTrainer,
     VisionFeatures,
     cache_vision_features,
     curriculum_from,
@@ -206,8 +206,8 @@ def build_trainer(
     kind, options = CurriculumTrainer, {}
     if settings.text_weight is not None:
         rows, _, text_collator = text_rows(settings, prepared)
-        collator = TextBeside(collator, rows, text_collator)
-        kind, options = TextBesideTrainer, {"text_weight": settings.text_weight}
+        collator = JointText(collator, rows, text_collator)
+        kind, options = JointTextTrainer, {"text_weight": settings.text_weight}
     return kind(
         model,
         training_arguments(settings, folder, seed),

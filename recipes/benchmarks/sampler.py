@@ -118,7 +118,7 @@ def seeking(size: int, repetitions: int) -> float:
     """Time to the first index after a seek into a plan of eight passes, to draw 20,000,000 where there are so many."""
     scores = np.random.default_rng(0).normal(size=size).astype(np.float32)
     plan = make_plan(IID(epochs=8), scores, global_batch_size=BATCH)
-    step = min(20_000_000, plan.num_slots * 5 // 6) // BATCH
+    step = min(20_000_000, plan.num_samples * 5 // 6) // BATCH
     return min(seconds(lambda: next(iter(CurriculumSampler(plan, step)))) for _ in range(repetitions))
 
 
@@ -128,7 +128,7 @@ def resuming(size: int) -> tuple[int, float]:
     step = min(1_000_000, plan.num_steps - 10)
     times = {}
     for at in (0, step):
-        sampler = CurriculumSampler(plan, at, placeholders=True, with_slots=True)
+        sampler = CurriculumSampler(plan, at, placeholders=True, with_samples=True)
         loader = prepare_data_loader(DataLoader(Sized(size), batch_size=BATCH, sampler=sampler), put_on_device=False)
         skipping = skip_first_batches(loader, at) if at else loader
         times[at] = seconds(lambda loader=skipping: next(iter(loader)))

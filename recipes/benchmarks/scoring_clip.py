@@ -44,7 +44,7 @@ def model_folder(folder: Path, captions: list[str], quick: bool) -> Path:
 
 
 def scenes(images: int, captions_per_image: int) -> tuple[list[bytes], list[list[str]]]:
-    """Drawn pictures of 384 × 384 as JPEG, each with different short captions (made for others: only time counts)."""
+    """Drawn images of 384 × 384 as JPEG, each with different short captions (made for others: only time counts)."""
     drawn = make_scenes(5 * images, seed=5, image_size=384, validation=0, test=0)["train"]
     pool = make_scenes(6000, seed=6, image_size=32, validation=0, test=0)["train"]["caption"][:]
     pool = sorted({caption for caption in pool if len(caption.replace(",", " ,").split()) <= SHORT - 2})

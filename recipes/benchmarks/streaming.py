@@ -105,7 +105,7 @@ def memory(side: str, path: Path) -> float:
 
 def resuming(path: Path, share: float) -> dict[str, float]:
     """Shards opened by a stream of four phases that goes on after `share` of its steps."""
-    stream = BucketedStream(path, Phases(4), global_batch_size=BATCH, with_slots=True)
+    stream = BucketedStream(path, Phases(4), global_batch_size=BATCH, with_samples=True)
     step = int(stream.plan.num_steps * share)
     start = time.perf_counter()
     stream.load_state_dict(stream.state_at(step))
@@ -114,7 +114,7 @@ def resuming(path: Path, share: float) -> dict[str, float]:
     first = time.perf_counter() - start
     behind = stream.rows(stream.plan.stage_starts[3], step * BATCH)
     # Draws that fill the last batch belong to a pass of their own.
-    rest = itertools.islice(iterator, stream.plan.num_slots - stream.plan.num_filled - step * BATCH - 1)
+    rest = itertools.islice(iterator, stream.plan.num_samples - stream.plan.num_filled - step * BATCH - 1)
     ahead = np.fromiter((first_drawn.index, *(drawn.index for drawn in rest)), dtype=np.int64)
     shards = [shard for bucket in stream.index.buckets for shard in bucket.shards]
     ends = np.cumsum([shard.rows for shard in shards])

@@ -90,7 +90,7 @@ def test_the_last_round_before_a_deadline_is_cut_short():
 
 def test_min_epochs_moves_the_deadlines():
     def deadlines(**kwargs):
-        return run(BabySteps(3, epochs=8, **kwargs), []).outlook()[1]
+        return run(BabySteps(3, epochs=8, **kwargs), []).pending_decisions()[1]
 
     assert "bucket 2 after step 38, bucket 3 after step 42" in deadlines()  # 48 - 6 - 4
     assert "bucket 2 after step 28, bucket 3 after step 36" in deadlines(min_epochs=2)
@@ -192,7 +192,7 @@ def test_a_metric_that_is_not_there():
 )
 def test_the_published_pools(size, pools):
     plan = make_plan(BabySteps(len(pools), patience=1, epochs=15), np.arange(size), global_batch_size=50)
-    soonest = plan.imagined()["soonest"]
+    soonest = plan.scenarios()["soonest"]
     # The first value of every pool is its best, the second is not better: two passes each.
     assert [stage.pool_size for stage in soonest.stages] == [*(pool for pool in pools[:-1] for _ in range(2)), size]
     assert soonest.num_steps == -(-15 * size // 50)
@@ -203,7 +203,7 @@ def test_the_published_pools(size, pools):
 
 def test_the_ends_of_what_can_happen():
     plan = make_plan(BabySteps(3, patience=2, metric="cider", epochs=8, min_delta=0.5), SCORES, global_batch_size=2)
-    ends = plan.imagined()
+    ends = plan.scenarios()
     assert set(ends) == {"soonest", "latest"}
     assert [entry["decision"] for entry in ends["soonest"].log] == ["stay", "stay", "merge", "stay", "stay", "merge"]
     assert [entry["step"] for entry in ends["latest"].log if entry["decision"] == "forced"] == [38, 42]
@@ -254,7 +254,7 @@ def test_every_bucket_is_shown_within_the_budget_whatever_the_metric_does(
     for end in ends:
         drawn = sum(stage.num_draws for stage in plan.stages if stage.pool_size == end)
         assert drawn >= min_epochs * end
-    assert set(plan.rows(0, plan.num_slots).tolist()) <= set(range(size))
+    assert set(plan.rows(0, plan.num_samples).tolist()) <= set(range(size))
 
 
 def test_budgets():

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_curriculum import BATCHES, CURRICULA, Filter, Observed, Staged, curriculum_from, make_plan, rank_scores
-from hf_curriculum.rng import HOLE
+from hf_curriculum.rng import PAD_INDEX
 
 CASES = TABLE.CASES
 
@@ -45,8 +45,8 @@ def test_every_curriculum_and_every_kind_of_batch_has_a_case():
 @given(size=sizes, batch=batches, seed=seeds, data=st.data())
 def test_any_piece_of_the_stream_is_the_stream(case, size, batch, seed, data):
     plan, whole = TABLE.realised(plan_of(case, size, batch, seed), seed)
-    assert len(whole) == plan.num_slots == plan.known_slots
-    rows = whole[whole != HOLE]
+    assert len(whole) == plan.num_samples == plan.known_samples
+    rows = whole[whole != PAD_INDEX]
     assert set(rows.tolist()) <= set(np.asarray(plan.ranking.order).tolist())
     keeps_holes = case.rule.partial_batches == "keep" or isinstance(case.rule, Staged)
     assert keeps_holes or len(rows) == len(whole)
@@ -54,10 +54,10 @@ def test_any_piece_of_the_stream_is_the_stream(case, size, batch, seed, data):
     first = plan.log[-1]["step"] * plan.global_batch_size if plan.log else 0
     for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
         first = now.log[-1]["step"] * now.global_batch_size if now.log else 0
-        start = data.draw(st.integers(first, now.known_slots))
-        stop = data.draw(st.integers(start, now.known_slots))
+        start = data.draw(st.integers(first, now.known_samples))
+        stop = data.draw(st.integers(start, now.known_samples))
         assert now.rows(start, stop).tolist() == whole[start:stop].tolist()
-        assert np.concatenate([*now.chunks(start), []]).tolist() == whole[start : now.known_slots].tolist()
+        assert np.concatenate([*now.chunks(start), []]).tolist() == whole[start : now.known_samples].tolist()
 
 
 @every_case
@@ -71,7 +71,7 @@ def test_a_plan_made_again_from_what_a_checkpoint_holds_is_the_same(case, size, 
         losses = None if now.losses is None else now.losses.copy()
         again = fresh.with_log(json.loads(json.dumps(now.log)), losses)
         first = now.log[-1]["step"] * now.global_batch_size if now.losses is not None else 0
-        assert again.rows(first, again.known_slots).tolist() == now.rows(first, now.known_slots).tolist()
+        assert again.rows(first, again.known_samples).tolist() == now.rows(first, now.known_samples).tolist()
         assert (again.max_steps, again.undecided) == (now.max_steps, now.undecided)
         assert again.fingerprint() == now.fingerprint()
         assert json.loads(json.dumps(again.to_dict())) == json.loads(json.dumps(now.to_dict()))
@@ -87,7 +87,7 @@ def test_lengths_are_as_stated(case, size, batch, seed):
     before = plan_of(case, size, batch, seed)
     plan, whole = TABLE.realised(before, seed)
     assert before.max_steps == plan.max_steps
-    assert plan.num_steps * plan.global_batch_size == plan.num_slots == len(whole)
+    assert plan.num_steps * plan.global_batch_size == plan.num_samples == len(whole)
     if case.rule.signal is None:
         assert plan.max_steps == plan.num_steps == before.num_steps
         assert 0 <= plan.num_filled < plan.global_batch_size
@@ -101,7 +101,7 @@ def test_lengths_are_as_stated(case, size, batch, seed):
         draws = math.floor(case.passes * len(plan.order) + 0.5)
         assert plan.num_steps == -(-draws * plan.layout.unit // plan.global_batch_size)
     for step in range(plan.num_steps + 1):
-        assert plan.draws_after(step) == (whole[: step * plan.global_batch_size] != HOLE).sum()
+        assert plan.draws_after(step) == (whole[: step * plan.global_batch_size] != PAD_INDEX).sum()
 
 
 @every_case
@@ -112,21 +112,21 @@ def test_decisions_are_taken_between_whole_steps_and_change_nothing_behind_them(
     for number, (earlier, later) in enumerate(itertools.pairwise(plans)):
         entry = later.log[-1]
         assert (entry["round"], entry["step"]) == (number, earlier.known_steps)
-        assert earlier.known_slots % earlier.global_batch_size == 0
+        assert earlier.known_samples % earlier.global_batch_size == 0
         assert later.known_steps > earlier.known_steps or not later.undecided
         assert later.log[:-1] == earlier.log
         settled = slice(0, len(earlier.stages))
         assert [facts_of(stage) for stage in later.stages[settled]] == [facts_of(stage) for stage in earlier.stages]
         if later.losses is None:
-            assert later.rows(0, earlier.known_slots).tolist() == earlier.rows(0, earlier.known_slots).tolist()
+            assert later.rows(0, earlier.known_samples).tolist() == earlier.rows(0, earlier.known_samples).tolist()
         for wrong in {earlier.known_steps - 1, earlier.known_steps + 1}:
             with pytest.raises(RuntimeError, match=f"one is due after step {earlier.known_steps}: the plan and"):
                 earlier.decided(Observed(wrong))
-        with pytest.raises(IndexError, match=r"slots before the next decision"):
-            earlier.rows(earlier.known_slots, earlier.known_slots + earlier.layout.unit)
+        with pytest.raises(IndexError, match=r"positions before the next decision"):
+            earlier.rows(earlier.known_samples, earlier.known_samples + earlier.layout.unit)
         if later.losses is not None and later.log[-1]["step"]:
-            with pytest.raises(IndexError, match=r"those that slots before \d+ were drawn by are not kept"):
-                later.rows(earlier.known_slots - 1, earlier.known_slots + 1)
+            with pytest.raises(IndexError, match=r"those that positions before \d+ were drawn by are not kept"):
+                later.rows(earlier.known_samples - 1, earlier.known_samples + 1)
     with pytest.raises(RuntimeError, match="but one is due no more"):
         plans[-1].decided(Observed(plans[-1].known_steps))
 
@@ -149,7 +149,7 @@ def test_pools_grow_where_promised_and_draws_stay_within_them(case, size, batch,
             continue
         ranks = plan.ranks(start // plan.layout.unit, stop // plan.layout.unit)
         inside = np.concatenate([np.arange(*part) for part in stage.slices])
-        assert set(ranks[ranks != HOLE].tolist()) <= set(inside.tolist())
+        assert set(ranks[ranks != PAD_INDEX].tolist()) <= set(inside.tolist())
         first = stage.pools()[0][2]
         assert not case.grows or [pool for *_, pool in stage.pools()] == sorted(pool for *_, pool in stage.pools())
         assert 1 <= first <= stage.pool_size
@@ -196,7 +196,7 @@ def test_too_little_data_gives_a_plan_that_is_right_or_an_error_that_says_why(ca
         assert frame.tb_frame.f_code.co_filename.startswith(ours)
         assert len(str(error)) > 60  # noqa: PT017
     else:
-        rows = rows[rows != HOLE]
+        rows = rows[rows != PAD_INDEX]
         assert rows.min() >= 0
         assert rows.max() < size
         assert len(rows) == plan.num_draws > 0

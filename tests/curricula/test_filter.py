@@ -32,7 +32,7 @@ def test_regimes_see_the_published_number_of_examples(rule, total):
 def test_what_is_not_kept_is_never_drawn():
     scores = np.array([5, 1, np.nan, 2, 4, 3, 6.0])
     plan = make_plan(Filter(0.5, Phases(3, 2)), scores, global_batch_size=2)
-    assert set(plan.rows(0, plan.num_slots).tolist()) == {1, 3, 5}
+    assert set(plan.rows(0, plan.num_samples).tolist()) == {1, 3, 5}
     assert "all of the easiest 50 %" in plan.describe()
     assert plan.cost_ratio == pytest.approx((1 + 2 + 3) * 2 / (6 * 7))
 
@@ -41,7 +41,7 @@ def test_it_goes_before_any_curriculum():
     for then in (IID(epochs=2), Growing(epochs=2), Phases(2, 1, partial_batches="keep")):
         rule = Filter(0.5, then, easy="high")
         plan = make_plan(rule, np.arange(40), global_batch_size=4)
-        rows = plan.rows(0, plan.num_slots)
+        rows = plan.rows(0, plan.num_samples)
         assert rows[rows >= 0].min() >= 20
         assert curriculum_from(rule.to_dict()) == rule
         assert rule.partial_batches == then.partial_batches

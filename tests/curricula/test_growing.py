@@ -62,15 +62,15 @@ def test_a_share_starts_at_b_ends_with_everything_and_never_shrinks(rule):
 @settings(deadline=None, max_examples=60)
 def test_draws_stay_within_the_pool_of_their_step(rule, size, batch, seed, data):
     plan = make_plan(rule, np.arange(size), global_batch_size=batch, seed=seed, epochs=2)
-    ranks = plan.ranks(0, plan.num_slots)
-    assert len(ranks) == plan.num_slots == plan.num_steps * batch
-    assert plan.num_slots - 2 * size == plan.num_filled < batch
+    ranks = plan.ranks(0, plan.num_samples)
+    assert len(ranks) == plan.num_samples == plan.num_steps * batch
+    assert plan.num_samples - 2 * size == plan.num_filled < batch
     stage = plan.stages[0]
     for step in range(plan.num_steps):
         assert ranks[step * batch : (step + 1) * batch].min() >= 0
         assert ranks[step * batch : (step + 1) * batch].max() < stage.pool_at(step) <= size
-    start = data.draw(st.integers(0, plan.num_slots))
-    assert plan.ranks(start, plan.num_slots).tolist() == ranks[start:].tolist()
+    start = data.draw(st.integers(0, plan.num_samples))
+    assert plan.ranks(start, plan.num_samples).tolist() == ranks[start:].tolist()
 
 
 def test_draws_are_even_over_the_pool():
@@ -88,7 +88,7 @@ def test_its_plan_is_printed_and_drawn():
     pools = plan.to_dict()["stages"][0]["pools"]
     assert pools[0][2] == 100
     assert [pool for _, _, pool in pools] == sorted(pool for _, _, pool in pools)
-    assert pools[-1][1] == plan.num_slots - 1
+    assert pools[-1][1] == plan.num_samples - 1
     assert [first for first, _, _ in pools[1:]] == [last + 1 for _, last, _ in pools[:-1]]
 
 

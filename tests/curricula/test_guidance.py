@@ -93,7 +93,7 @@ def test_rows_in_any_order_and_rows_without_a_level():
         assert pools(plan)[0] == {place[row] for row in SYNTHETIC[0.1] | REAL}
         assert pools(plan)[-1] == {place[row] for row in REAL}
         unscored = {place[row] for row in (20, 21, 22)}
-        assert not unscored & set(plan.rows(0, plan.num_slots).tolist())
+        assert not unscored & set(plan.rows(0, plan.num_samples).tolist())
 
 
 def test_levels_that_float32_holds_only_nearly():
@@ -188,7 +188,7 @@ def test_the_level_of_real_images_is_all_of_them():
     plan = measure(measure(start(AdaptiveGuidance(1, 1)), [0.0] * 4), [0.0, 0.0, 0.0, 0.5])
     assert plan.log[1]["level"] == 1.0
     assert pools(plan)[1] == REAL
-    assert Counter(plan.rows(1000, plan.num_slots).tolist()) == Counter(REAL)
+    assert Counter(plan.rows(1000, plan.num_samples).tolist()) == Counter(REAL)
     assert not plan.undecided  # no epochs are left for real images alone
 
 
@@ -198,7 +198,7 @@ def test_probes_are_random_real_images_and_differ_from_epoch_to_epoch():
     while plan.undecided:
         plan = measure(plan, [0.5] * 4)
         if plan.log[-1]["decision"] == "measured":
-            drawn.append(plan.rows(plan.known_slots - 6, plan.known_slots).tolist())
+            drawn.append(plan.rows(plan.known_samples - 6, plan.known_samples).tolist())
     assert all(set(rows) <= REAL and len(set(rows)) == 6 for rows in drawn)
     assert len({tuple(rows) for rows in drawn}) == 3
 

@@ -211,7 +211,7 @@ def test_draws_within_a_node_are_even():
         start(NodeSampling(check_every=1, decay=1e-9, floor=1e-9, examples=40_004), {"nodes": ["a"] * 20 + ["b"] * 5}),
         1.0,
     )
-    counts = np.bincount(plan.rows(4, plan.num_slots), minlength=25)
+    counts = np.bincount(plan.rows(4, plan.num_samples), minlength=25)
     # Both nodes are as likely as they are large, so each row is as likely as any other: chi-square with 24 degrees.
     expected = counts.sum() / 25
     assert 0 < ((counts - expected) ** 2 / expected).sum() < 90
@@ -276,7 +276,7 @@ def test_within_a_filter_nodes_hold_only_what_is_kept():
     rule = Filter(0.5, NodeSampling(check_every=3, decay=1e-9, floor=1e-9, epochs=6))
     scores = np.arange(40.0)[::-1]
     plan = decide(start(rule, columns, scores=scores), 1.0)
-    rows = plan.rows(0, plan.num_slots)
+    rows = plan.rows(0, plan.num_samples)
     assert set(rows.tolist()) == set(range(20, 40))
     assert all(len(set((plan.step_rows(step) % 2).tolist())) == 1 for step in range(3, plan.num_steps))
 

@@ -88,7 +88,7 @@ def test_examples_without_a_loss_come_last():
 def test_it_may_begin_with_a_scoring_pass_and_end_without_everything():
     plan = start(SelfPaced(initial=0.25, growth=2, warmup_epochs=0, final_epochs=0, epochs=2))
     assert (plan.known_steps, plan.undecided, plan.stages) == (0, True, ())
-    with pytest.raises(IndexError, match="the plan has 0 slots before the next decision"):
+    with pytest.raises(IndexError, match="the plan has 0 positions before the next decision"):
         plan.rows(0, 1)
     plan = decide(plan, [8, 1, 7, 2, 6, 3, 5, 4])
     assert plan.log[0]["step"] == 0
@@ -101,7 +101,9 @@ def test_it_may_begin_with_a_scoring_pass_and_end_without_everything():
 
 def test_only_the_rows_since_the_last_scoring_pass_are_known():
     plan = decide(start(SelfPaced(epochs=5)), [8, 1, 7, 2, 6, 3, 5, 4])
-    with pytest.raises(IndexError, match="SelfPaced orders by the last losses, and those that slots before 8 were"):
+    with pytest.raises(
+        IndexError, match="SelfPaced orders by the last losses, and those that positions before 8 were"
+    ):
         plan.rows(7, 9)
     assert plan.draws_after(5) == 10
     with pytest.raises(
@@ -124,7 +126,7 @@ def test_within_a_filter_only_what_is_kept_counts():
 def test_what_is_certain_is_printed():
     text = start(SelfPaced(epochs=5)).describe()
     assert "a scoring pass over all 8 examples before each round; everything from step 16" in text
-    assert start(SelfPaced(epochs=5)).imagined() == {}
+    assert start(SelfPaced(epochs=5)).scenarios() == {}
 
 
 def test_json_and_budgets():

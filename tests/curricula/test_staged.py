@@ -24,7 +24,7 @@ from hf_curriculum import (
     rank_scores,
 )
 from hf_curriculum.planning.groups import read_columns
-from hf_curriculum.training.sampler import refuse_empty_shares
+from hf_curriculum.training.sampler import validate_steps_per_process
 
 SOURCES = ["text", "captions", "text", "captions", "captions", "text", "captions", "captions", "captions", "captions"]
 SCORES = np.array([np.nan, 3, np.nan, 1, 2, np.nan, 8, 5, 4, 9], np.float32)
@@ -39,7 +39,7 @@ def test_parts_follow_each_other_and_share_no_batch():
     plan = plan_of(Staged({"text": IID(epochs=3), "captions": Phases(2, 2)}))
     assert [stage.name for stage in plan.stages] == ["text, i.i.d.", "captions, phase 1", "captions, phase 2"]
     assert [stage.pool_size for stage in plan.stages] == [3, 3, 7]
-    text, captions = plan.rows(0, 12), plan.rows(12, plan.num_slots)
+    text, captions = plan.rows(0, 12), plan.rows(12, plan.num_samples)
     assert sorted(set(text.tolist())) == [0, 2, 5]
     assert sorted(set(captions[:6].tolist())) == [1, 3, 4]
     assert set(captions.tolist()) == {1, 3, 4, 6, 7, 8, 9}
@@ -51,7 +51,7 @@ def test_parts_follow_each_other_and_share_no_batch():
 
 def test_a_part_is_rounded_up_to_a_whole_batch():
     plan = plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1)}))
-    assert [stage.num_slots for stage in plan.stages] == [4, 8]
+    assert [stage.num_samples for stage in plan.stages] == [4, 8]
 
 
 def test_the_order_is_that_of_the_rule_and_any_number_of_parts_is_fine():
@@ -128,9 +128,9 @@ def test_a_part_that_draws_in_a_way_of_its_own_draws_its_own_rows(rule):
     plan = plan_of(Staged({"text": IID(epochs=1), "captions": rule}))
     first = plan.stage_starts[1]
     assert set(plan.rows(0, first).tolist()) == {0, 2, 5}
-    assert set(plan.rows(first, plan.num_slots).tolist()) <= {1, 3, 4, 6, 7, 8, 9}
+    assert set(plan.rows(first, plan.num_samples).tolist()) <= {1, 3, 4, 6, 7, 8, 9}
     alone = make_plan(rule, SCORES[[1, 3, 4, 6, 7, 8, 9]], global_batch_size=4)
-    assert len(plan.rows(first, plan.num_slots)) == alone.num_slots
+    assert len(plan.rows(first, plan.num_samples)) == alone.num_samples
 
 
 def test_a_part_may_keep_its_last_batches():
@@ -139,7 +139,7 @@ def test_a_part_may_keep_its_last_batches():
     assert rule.partial_batches == "keep"
     assert curriculum_from(rule.to_dict()) == rule
     assert sorted(plan.step_rows(0).tolist()) == [0, 2, 5]
-    refuse_empty_shares(plan, 2)
+    validate_steps_per_process(plan, 2)
     with pytest.raises(ValueError, match=r"ByLength\(partial_batches='keep'\) is not possible"):
         replace(rule, batches=ByLength())
 

@@ -10,7 +10,7 @@ from hf_curriculum import Weighted, curriculum_from, make_plan, rank_scores
 
 def drawn(rule, scores, draws, **kwargs):
     plan = make_plan(rule, rank_scores(np.asarray(scores), **kwargs), global_batch_size=10)
-    assert plan.num_slots == draws
+    assert plan.num_samples == draws
     return plan.rows(0, draws)
 
 
@@ -61,9 +61,9 @@ def test_more_examples_than_torch_can_weigh():
 
 def test_any_part_of_the_stream_can_be_asked_for():
     plan = make_plan(Weighted(epochs=3), np.arange(1, 101), global_batch_size=7)
-    whole = plan.rows(0, plan.num_slots)
-    for start in range(0, plan.num_slots, 13):
-        assert plan.rows(start, plan.num_slots).tolist() == whole[start:].tolist()
+    whole = plan.rows(0, plan.num_samples)
+    for start in range(0, plan.num_samples, 13):
+        assert plan.rows(start, plan.num_samples).tolist() == whole[start:].tolist()
 
 
 def test_round_trip():

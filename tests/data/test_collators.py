@@ -14,7 +14,7 @@ from transformers import CLIPImageProcessorPil, PreTrainedTokenizerFast, ViTImag
 from hf_curriculum import Augment, CaptionCollator, make_image_processor
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.processors import process_image
-from hf_curriculum.data.seeding import Drawn, DrawnCollator, DrawnDataset
+from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, IndexedExample
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "runs", "犬", "🐕", "كلب"]
 
@@ -153,7 +153,7 @@ class TestErrors:
 
     def test_an_empty_caption_is_named_by_its_row_when_drawn(self):
         with pytest.raises(ValueError, match="Row 41: `caption` is ''"):
-            DrawnCollator(CaptionCollator(tokenizer(), None), 0, False)([Drawn({"caption": ""}, 41, 0)])
+            IndexedCollator(CaptionCollator(tokenizer(), None), 0, False)([IndexedExample({"caption": ""}, 41, 0)])
 
     def test_an_unreadable_picture_is_named(self, collator):
         with pytest.raises(UnreadableImageError, match=r"The picture `x7`: .*cannot be decoded"):
@@ -264,11 +264,11 @@ def test_the_same_draw_has_the_same_pixels_on_any_worker_in_any_batch(tmp_path):
 
     def pixels(workers, batch_size, pairs=pairs):
         loader = DataLoader(
-            DrawnDataset(rows, 5, True),
+            IndexedDataset(rows, 5, True),
             sampler=pairs,
             batch_size=batch_size,
             num_workers=workers,
-            collate_fn=DrawnCollator(collator, 5, True),
+            collate_fn=IndexedCollator(collator, 5, True),
         )
         batches = list(loader)
         assert [index for batch in batches for index in batch["example_index"].tolist()] == [

@@ -11,7 +11,7 @@ from transformers import CLIPImageProcessorPil
 
 from hf_curriculum import Augment, CaptionCollator, make_image_processor, train_wordpiece
 from hf_curriculum.data.images import UnreadableImageError
-from hf_curriculum.data.seeding import Drawn, DrawnCollator
+from hf_curriculum.data.seeding import IndexedCollator, IndexedExample
 
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)
 
@@ -91,13 +91,13 @@ def test_stored_features_are_read_once_per_image():
 class TestAugment:
     def test_the_first_row_decides_as_it_would_alone(self):
         def drawn(ids, first=0):
-            return [Drawn(row, 0, draw) for draw, row in enumerate(rows(*ids), first)]
+            return [IndexedExample(row, 0, draw) for draw, row in enumerate(rows(*ids), first)]
 
         augment = Augment(crop=(0.2, 0.9))
-        shared = DrawnCollator(collator(augment=augment), 0, True)(drawn(("7", "7", "4")))
-        alone = DrawnCollator(apart(augment=augment), 0, True)(drawn(("7", "7", "4")))
+        shared = IndexedCollator(collator(augment=augment), 0, True)(drawn(("7", "7", "4")))
+        alone = IndexedCollator(apart(augment=augment), 0, True)(drawn(("7", "7", "4")))
         assert torch.equal(shared["pixel_values"], alone["pixel_values"][[0, 2]])
-        later = DrawnCollator(collator(augment=augment), 0, True)(drawn(("7",), first=1))
+        later = IndexedCollator(collator(augment=augment), 0, True)(drawn(("7",), first=1))
         assert torch.equal(later["pixel_values"][0], alone["pixel_values"][1])
         assert not torch.equal(later["pixel_values"][0], shared["pixel_values"][0])
 
@@ -113,7 +113,7 @@ class TestErrors:
     @pytest.mark.parametrize("missing", [None, ""])
     def test_a_row_without_an_id(self, missing):
         with pytest.raises(ValueError, match=r"Row 0: `image_id` is .*different pictures would be taken for one"):
-            DrawnCollator(collator(), 0, False)([Drawn({**rows("1")[0], "image_id": missing}, 0, 0)])
+            IndexedCollator(collator(), 0, False)([IndexedExample({**rows("1")[0], "image_id": missing}, 0, 0)])
 
     def test_no_column_of_ids(self):
         row = rows("1")[0]

@@ -11,9 +11,9 @@ from hf_curriculum.data.seeding import (
     COLLATING,
     FETCHING,
     PREPARING,
-    Drawn,
-    DrawnCollator,
-    DrawnDataset,
+    IndexedCollator,
+    IndexedDataset,
+    IndexedExample,
     draw_seed,
     forked_generators,
     seed_generators,
@@ -120,7 +120,7 @@ class TestSeeds:
 
 class TestDataset:
     def test_an_example_depends_on_its_draw_alone(self):
-        dataset = DrawnDataset(data(), seed=1, seeded=True)
+        dataset = IndexedDataset(data(), seed=1, seeded=True)
         together = dataset.__getitems__([(3, 100), (3, 101), (5, 102)])
         alone = [dataset[3, 100], dataset[3, 101], dataset[5, 102]]
         assert together == alone
@@ -128,12 +128,12 @@ class TestDataset:
         assert [(item.index, item.draw) for item in together] == [(3, 100), (3, 101), (5, 102)]
 
     def test_another_seed_gives_other_numbers(self):
-        one, other = (DrawnDataset(data(), seed=seed, seeded=True)[3, 100] for seed in (1, 2))
+        one, other = (IndexedDataset(data(), seed=seed, seeded=True)[3, 100] for seed in (1, 2))
         assert one.example["noise"] != other.example["noise"]
 
     def test_generators_are_untouched(self):
         before = states()
-        DrawnDataset(data(), seed=1, seeded=True).__getitems__([(0, 0), (1, 1)])
+        IndexedDataset(data(), seed=1, seeded=True).__getitems__([(0, 0), (1, 1)])
         assert states() == before
 
     def test_unseeded_batches_are_fetched_in_one_go(self):
@@ -145,31 +145,31 @@ class TestDataset:
                 return [self[index] for index in indices]
 
         counting = Counting("abc")
-        assert DrawnDataset(counting, seed=0, seeded=False).__getitems__([(2, 0), (0, 1)]) == [
-            Drawn("c", 2, 0),
-            Drawn("a", 0, 1),
+        assert IndexedDataset(counting, seed=0, seeded=False).__getitems__([(2, 0), (0, 1)]) == [
+            IndexedExample("c", 2, 0),
+            IndexedExample("a", 0, 1),
         ]
         assert counting.calls == 1
 
     @pytest.mark.parametrize("rows", [["a", "b"], torch.utils.data.TensorDataset(torch.arange(2))])
     def test_unseeded_without_a_way_to_fetch_batches(self, rows):
-        items = DrawnDataset(rows, seed=0, seeded=False).__getitems__([(1, 7)])
+        items = IndexedDataset(rows, seed=0, seeded=False).__getitems__([(1, 7)])
         assert (items[0].index, items[0].draw, items[0].example) == (1, 7, rows[1])
 
     def test_length(self):
-        assert len(DrawnDataset(data(), 0, True)) == 12
+        assert len(IndexedDataset(data(), 0, True)) == 12
 
     def test_a_streamed_data_set(self):
         with pytest.raises(TypeError, match="IterableDataset was given, which has no rows by number or no length"):
-            DrawnDataset(data(False).to_iterable_dataset(), 0, True)
+            IndexedDataset(data(False).to_iterable_dataset(), 0, True)
 
 
 class TestCollator:
     def drawn(self, pairs):
-        return [Drawn({"x": index}, index, draw) for index, draw in pairs]
+        return [IndexedExample({"x": index}, index, draw) for index, draw in pairs]
 
     def test_prepared_examples_do_not_depend_on_the_batch(self):
-        collator = DrawnCollator(Preparing(), seed=1, seeded=True)
+        collator = IndexedCollator(Preparing(), seed=1, seeded=True)
         first = collator(self.drawn([(3, 10), (4, 11)]))
         second = collator(self.drawn([(9, 2), (4, 11), (3, 10)]))
         assert first["noise"] == [second["noise"][2], second["noise"][1]]
@@ -178,7 +178,7 @@ class TestCollator:
         assert second["example_index"].dtype == torch.int64
 
     def test_what_is_drawn_for_the_batch_is_keyed_by_its_first_draw(self):
-        collator = DrawnCollator(Preparing(), seed=1, seeded=True)
+        collator = IndexedCollator(Preparing(), seed=1, seeded=True)
         masks = [collator(self.drawn(pairs))["mask"] for pairs in ([(3, 10), (4, 11)], [(0, 10)], [(3, 11)])]
         assert masks[0] == masks[1] != masks[2]
 
@@ -186,45 +186,45 @@ class TestCollator:
         def collate(examples):
             return {"noise": [numbers() for _ in examples]}
 
-        collator = DrawnCollator(collate, seed=1, seeded=True)
+        collator = IndexedCollator(collate, seed=1, seeded=True)
         one, two = collator(self.drawn([(3, 10), (4, 11)])), collator(self.drawn([(3, 10), (5, 12)]))
         assert one["noise"] == two["noise"]
         assert collator(self.drawn([(3, 11)]))["noise"][0] != one["noise"][0]
 
     def test_fetching_and_preparing_draw_different_numbers(self):
-        dataset = DrawnDataset(data(), seed=1, seeded=True)
-        batch = DrawnCollator(Preparing(), seed=1, seeded=True)(dataset.__getitems__([(3, 10)]))
+        dataset = IndexedDataset(data(), seed=1, seeded=True)
+        batch = IndexedCollator(Preparing(), seed=1, seeded=True)(dataset.__getitems__([(3, 10)]))
         assert batch["noise"][0] != batch["fetched"][0]
 
     @pytest.mark.parametrize("collator", [Preparing(), lambda examples: {"noise": numbers()}])
     def test_generators_are_untouched(self, collator):
         before = states()
-        DrawnCollator(collator, seed=1, seeded=True)(self.drawn([(3, 10)]))
+        IndexedCollator(collator, seed=1, seeded=True)(self.drawn([(3, 10)]))
         assert states() == before
 
     def test_unseeded_it_draws_from_the_generators_of_the_moment(self):
-        collator = DrawnCollator(Preparing(), seed=1, seeded=False)
+        collator = IndexedCollator(Preparing(), seed=1, seeded=False)
         assert collator(self.drawn([(3, 10)]))["noise"] != collator(self.drawn([(3, 10)]))["noise"]
 
     def test_a_batch_that_is_no_mapping_is_left_as_it_is(self):
-        assert DrawnCollator(as_list, seed=0, seeded=False)(self.drawn([(3, 10)])) == [{"x": 3}]
+        assert IndexedCollator(as_list, seed=0, seeded=False)(self.drawn([(3, 10)])) == [{"x": 3}]
 
     @pytest.mark.parametrize("seeded", [True, False])
     def test_an_error_names_the_row(self, seeded):
         with pytest.raises(ValueError, match="Row 99: no caption"):
-            DrawnCollator(Preparing(), seed=0, seeded=seeded)(self.drawn([(1, 0), (99, 1)]))
+            IndexedCollator(Preparing(), seed=0, seeded=seeded)(self.drawn([(1, 0), (99, 1)]))
 
 
 class TestLoader:
     def batches(self, workers, batch_size=4):
-        dataset = DrawnDataset(data(), seed=1, seeded=True)
+        dataset = IndexedDataset(data(), seed=1, seeded=True)
         pairs = [(index % 12, draw) for draw, index in enumerate(range(5, 21))]
         loader = DataLoader(
             dataset,
             batch_size=batch_size,
             sampler=pairs,
             num_workers=workers,
-            collate_fn=DrawnCollator(Preparing(), seed=1, seeded=True),
+            collate_fn=IndexedCollator(Preparing(), seed=1, seeded=True),
         )
         return [
             item
@@ -239,7 +239,7 @@ class TestLoader:
         assert self.batches(workers=0, batch_size=5) == alone
 
     def test_both_can_be_sent_to_a_worker(self):
-        dataset = pickle.loads(pickle.dumps(DrawnDataset(["a", "b"], 3, True)))
-        assert dataset[1, 5] == Drawn("b", 1, 5)
-        collator = pickle.loads(pickle.dumps(DrawnCollator(as_list, 3, True)))
-        assert (collator.seed, collator.seeded, collator([Drawn("a", 0, 0)])) == (3, True, ["a"])
+        dataset = pickle.loads(pickle.dumps(IndexedDataset(["a", "b"], 3, True)))
+        assert dataset[1, 5] == IndexedExample("b", 1, 5)
+        collator = pickle.loads(pickle.dumps(IndexedCollator(as_list, 3, True)))
+        assert (collator.seed, collator.seeded, collator([IndexedExample("a", 0, 0)])) == (3, True, ["a"])

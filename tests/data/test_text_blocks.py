@@ -14,7 +14,7 @@ from PIL import Image
 from hf_curriculum import (
     BlockCollator,
     CaptionCollator,
-    TextBeside,
+    JointText,
     make_image_processor,
     text_blocks,
     train_wordpiece,
@@ -79,7 +79,7 @@ class TestBeside:
     def collator(self, tokenizer):
         text = Dataset.from_dict({"caption": LINES})
         captions = CaptionCollator(tokenizer, make_image_processor(8), max_length=12)
-        return TextBeside(captions, text, CaptionCollator(tokenizer, None, max_length=12))
+        return JointText(captions, text, CaptionCollator(tokenizer, None, max_length=12))
 
     def test_a_text_for_every_example(self, collator):
         example = {"image": Image.new("RGB", (9, 9)), "caption": "a red ball"}
@@ -110,4 +110,4 @@ class TestBeside:
 
     def test_no_text(self, collator):
         with pytest.raises(ValueError, match="There is no text"):
-            TextBeside(collator.collator, collator.text.select([]), collator.text_collator)
+            JointText(collator.collator, collator.text.select([]), collator.text_collator)

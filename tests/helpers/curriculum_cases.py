@@ -182,6 +182,6 @@ def realised(plan: Plan, seed: int = 0) -> tuple[Plan, np.ndarray]:
     """(the plan at the run's end, the rows of the whole run), each round's rows as they were known then."""
     parts, behind = [], 0
     for plan in rounds(plan, seed):  # noqa: B020 - the last one is wanted
-        parts.append(plan.rows(behind, plan.known_slots))
-        behind = plan.known_slots
+        parts.append(plan.rows(behind, plan.known_samples))
+        behind = plan.known_samples
     return plan, np.concatenate(parts)

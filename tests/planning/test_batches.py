@@ -49,13 +49,13 @@ def steps_of(plan):
 def test_an_image_brings_its_captions_together():
     plan = plan_of(IID(epochs=1, batches=ByImage()), IMAGES)
     assert (plan.layout.unit, plan.num_steps) == (3, 3)
-    drawn = plan.rows(0, plan.num_slots).reshape(-1, 3)
+    drawn = plan.rows(0, plan.num_samples).reshape(-1, 3)
     names = np.array(IMAGES["image_id"])
     assert all(len(set(names[rows])) == 1 for rows in drawn)
     assert sorted(names[rows[0]] for rows in drawn) == ["a", "b", "c", "d", "e", "f"]
     for rows in drawn:
         own = np.flatnonzero(names == names[rows[0]])
-        assert set(own) == set(rows)  # three slots are enough for every caption, and the others are repeats
+        assert set(own) == set(rows)  # three sample positions are enough for every caption, and the others are repeats
         ring = [*own, *own]
         start = ring.index(rows[0])
         assert rows.tolist() == [ring[(start + j) % len(own)] for j in range(3)]
@@ -76,20 +76,20 @@ def test_fewer_captions_than_an_image_has_are_consecutive_ones_and_differ_from_p
     plan = plan_of(IID(epochs=40, batches=ByImage(2)), IMAGES, batch=4)
     names = np.array(IMAGES["image_id"])
     pairs = Counter(
-        tuple(rows) for rows in plan.rows(0, plan.num_slots).reshape(-1, 2).tolist() if names[rows[0]] == "b"
+        tuple(rows) for rows in plan.rows(0, plan.num_samples).reshape(-1, 2).tolist() if names[rows[0]] == "b"
     )
     assert set(pairs) == {(0, 2), (2, 5), (5, 0)}
 
 
 def test_slots_draws_and_seeks_of_images():
     plan = plan_of(Phases(2, 2, batches=ByImage(5)), {"image_id": [str(i // 5) for i in range(100)]}, batch=15)
-    whole = plan.rows(0, plan.num_slots)
-    assert plan.num_draws == plan.num_slots == 15 * plan.num_steps
+    whole = plan.rows(0, plan.num_samples)
+    assert plan.num_draws == plan.num_samples == 15 * plan.num_steps
     assert plan.num_draws - plan.num_filled == 2 * (50 + 100)
     assert plan.cost_ratio == pytest.approx(0.75)
-    for start in range(0, plan.num_slots, 7):
-        assert plan.rows(start, plan.num_slots).tolist() == whole[start:].tolist()
-    assert [plan.draws_after(step) for step in range(plan.num_steps + 1)] == list(range(0, plan.num_slots + 1, 15))
+    for start in range(0, plan.num_samples, 7):
+        assert plan.rows(start, plan.num_samples).tolist() == whole[start:].tolist()
+    assert [plan.draws_after(step) for step in range(plan.num_steps + 1)] == list(range(0, plan.num_samples + 1, 15))
     assert "images of 5 captions" in plan.describe()
     assert sorted(plan.stage_ends) == [7, 20]
 
@@ -97,7 +97,7 @@ def test_slots_draws_and_seeks_of_images():
 def test_unscored_rows_that_are_dropped_take_no_part():
     scores = [5, 1, np.nan, 9, 3, 0, np.nan, 8, 8, 2, 2, 2]
     plan = plan_of(Phases(2, 1, batches=ByImage(), unscored="drop"), IMAGES, scores, batch=3)
-    assert set(plan.rows(0, plan.num_slots).tolist()) == set(range(12)) - {2, 6}
+    assert set(plan.rows(0, plan.num_samples).tolist()) == set(range(12)) - {2, 6}
 
 
 def test_decisions_on_losses_with_images():
@@ -114,7 +114,7 @@ def test_batches_of_like_length_hold_the_same_examples():
     columns = {"caption_length": rng.integers(1, 60, 1000).tolist()}
     rule = Phases(3, 2, batches=ByLength(window=8))
     plan, plain = plan_of(rule, columns, batch=16), plan_of(replace(rule, batches=None), columns, batch=16)
-    rows, other = plan.rows(0, plan.num_slots), plain.rows(0, plan.num_slots)
+    rows, other = plan.rows(0, plan.num_samples), plain.rows(0, plan.num_samples)
     assert len(rows) == len(other)
     for first, behind in zip(plan.stage_starts, plan.stage_starts[1:], strict=False):
         assert Counter(rows[first:behind].tolist()) == Counter(other[first:behind].tolist())
@@ -124,8 +124,8 @@ def test_batches_of_like_length_hold_the_same_examples():
     # A step's place says nothing about its length.
     means = lengths[rows].reshape(-1, 16).mean(1)
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.2
-    for start in range(0, plan.num_slots, 37):
-        stop = min(start + 300, plan.num_slots)
+    for start in range(0, plan.num_samples, 37):
+        stop = min(start + 300, plan.num_samples)
         assert plan.rows(start, stop).tolist() == rows[start:stop].tolist()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hf_curriculum import IID, Phases, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.rng import HOLE
+from hf_curriculum.rng import PAD_INDEX
 
 
 def babylm_scores() -> np.ndarray:
@@ -54,7 +54,7 @@ def test_partial_batches_of_each_pass_are_those_of_a_loader_per_epoch():
 )
 def test_wsod_has_the_published_batches(size, batches):
     plan = make_plan(Phases(4, 1, "rank", partial_batches="keep"), np.arange(size), global_batch_size=4)
-    assert [stage.num_slots // 4 for stage in plan.stages] == batches
+    assert [stage.num_samples // 4 for stage in plan.stages] == batches
     assert plan.num_draws == sum(size * k // 4 for k in range(1, 5))
 
 
@@ -66,7 +66,7 @@ def test_every_pass_shows_every_example_of_its_pool_once():
             rows = plan.rows(start, start + stage.pool_size)
             assert sorted(rows) == list(range(stage.pool_size))
             start += stage.pool_size
-    assert plan.num_slots - start == plan.num_filled < 4
+    assert plan.num_samples - start == plan.num_filled < 4
 
 
 def test_passes_differ_in_order_and_seeds_too():
@@ -100,28 +100,28 @@ CURRICULA_TO_TRY = st.one_of(
 @settings(max_examples=150, deadline=None)
 def test_any_piece_of_the_stream_is_the_stream(rule, scores, batch, seed, data):
     plan = make_plan(rule, np.array(scores, float), global_batch_size=batch, seed=seed)
-    whole = plan.rows(0, plan.num_slots)
-    assert len(whole) == plan.num_slots == plan.num_steps * batch
-    assert (whole != HOLE).sum() == plan.num_draws
+    whole = plan.rows(0, plan.num_samples)
+    assert len(whole) == plan.num_samples == plan.num_steps * batch
+    assert (whole != PAD_INDEX).sum() == plan.num_draws
     for step in range(plan.num_steps + 1):
-        assert plan.draws_after(step) == (whole[: step * batch] != HOLE).sum()
-    start = data.draw(st.integers(0, plan.num_slots))
-    stop = data.draw(st.integers(start, plan.num_slots))
+        assert plan.draws_after(step) == (whole[: step * batch] != PAD_INDEX).sum()
+    start = data.draw(st.integers(0, plan.num_samples))
+    stop = data.draw(st.integers(start, plan.num_samples))
     assert plan.rows(start, stop).tolist() == whole[start:stop].tolist()
     assert np.concatenate([*plan.chunks(start), np.empty(0, int)]).tolist() == whole[start:].tolist()
     for number, stage in enumerate(plan.stages):
         drawn = whole[plan.stage_starts[number] : plan.stage_starts[number + 1]]
         pool = plan.ranking.order[stage.slices[0][0] : stage.slices[0][1]]
-        assert set(drawn.tolist()) <= {*pool.tolist(), HOLE}
-        counts = Counter(drawn[drawn != HOLE].tolist())
+        assert set(drawn.tolist()) <= {*pool.tolist(), PAD_INDEX}
+        counts = Counter(drawn[drawn != PAD_INDEX].tolist())
         assert max(counts.values()) - min(counts.get(row, 0) for row in pool.tolist()) <= 1
 
 
 def test_holes_leave_something_for_every_share_of_a_batch():
     plan = make_plan(IID(epochs=1, partial_batches="keep"), np.zeros(13), global_batch_size=8)
     last = plan.rows(8, 16)
-    assert (last != HOLE).sum() == 5
-    assert all((part != HOLE).any() for part in np.split(last, 4))
+    assert (last != PAD_INDEX).sum() == 5
+    assert all((part != PAD_INDEX).any() for part in np.split(last, 4))
 
 
 def test_exclusive_phases_do_not_overlap():
@@ -185,7 +185,7 @@ def test_the_control_takes_its_length_from_whoever_says():
 
 def test_one_example():
     plan = make_plan(Phases(1, 3), np.array([1.0]), global_batch_size=2)
-    assert plan.rows(0, plan.num_slots).tolist() == [0, 0, 0, 0]
+    assert plan.rows(0, plan.num_samples).tolist() == [0, 0, 0, 0]
     with pytest.raises(ValueError, match="All 1 scored rows have the same"):
         make_plan(Phases(4), np.array([1.0]), global_batch_size=2)
 
@@ -197,7 +197,7 @@ def test_duplicated_rows_are_different_examples():
 
 def test_dropped_rows_never_appear():
     plan = make_plan(Phases(2, 2, unscored="drop"), np.array([1, np.nan, 2, 3]), global_batch_size=1)
-    assert 1 not in plan.rows(0, plan.num_slots)
+    assert 1 not in plan.rows(0, plan.num_samples)
     assert "1 without a score left out" in plan.describe()
 
 
@@ -221,7 +221,7 @@ def test_a_plan_is_written_down():
 
 def test_slots_outside_the_run_are_refused():
     plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
-    with pytest.raises(IndexError, match="the plan has 4 slots"):
+    with pytest.raises(IndexError, match="the plan has 4 positions"):
         plan.rows(0, 5)
     with pytest.raises(ValueError, match="a step needs at least 1 example"):
         make_plan(IID(epochs=1), np.zeros(4), global_batch_size=0)

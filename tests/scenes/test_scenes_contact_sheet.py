@@ -13,7 +13,7 @@ from hf_curriculum.scenes.contact_sheet import (
     _INK,
     _TILE,
     _WRONG,
-    _different_pictures,
+    _different_images,
     _wrap,
     contact_sheet,
 )
@@ -46,7 +46,7 @@ def test_without_captions(train: Dataset) -> None:
 
 
 def test_pictures_differ_and_captions_alternate(train: Dataset) -> None:
-    shown = train.select(list(_different_pictures(train, 7)))
+    shown = train.select(list(_different_images(train, 7)))
     assert shown["image_id"] == [f"scene-{index:06d}" for index in range(7)]
     assert shown["caption_index"] == [0, 1, 2, 3, 4, 0, 1]
 

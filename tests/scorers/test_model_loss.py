@@ -84,7 +84,7 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     assert found[5] == pytest.approx(found[6], rel=1e-6)  # [CLS], 48 words, [SEP]
     assert "1 of 6 captions are longer than 50 tokens" in caplog.text
     assert "2 pictures cannot be scored (NaN)" in caplog.text
-    assert scorer.num_cut == 1
+    assert scorer.num_truncated == 1
     with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a int"):
         losses(scorer, {"image": [None], "caption": [3]})
 

@@ -13,7 +13,7 @@ from PIL import Image as Pictures
 
 from hf_curriculum import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.add_scores import scorer_view
+from hf_curriculum.scoring.add_scores import scoring_inputs
 
 ROWS = 1500
 CORRUPT = b"this is no picture" * 100
@@ -424,18 +424,18 @@ def test_wrong_arguments(small):
 
 
 def test_only_the_columns_that_are_read_reach_the_scorer(small):
-    view, place = scorer_view(small, CaptionLength())
+    view, place = scoring_inputs(small, CaptionLength())
     assert view.column_names == ["caption"]
     assert place is None
 
 
 def test_a_shuffled_data_set_is_read_in_the_order_of_its_table_and_each_row_once(data):
-    view, place = scorer_view(data.shuffle(seed=0), CaptionLength())
+    view, place = scoring_inputs(data.shuffle(seed=0), CaptionLength())
     assert view["caption"][:] == data["caption"][:]
     assert view._indices is None
     captions = data["caption"][:]
     assert data.shuffle(seed=0)["caption"][:] == [captions[row] for row in place]
-    view, place = scorer_view(data.select([5, 3, 5]), CaptionLength())
+    view, place = scoring_inputs(data.select([5, 3, 5]), CaptionLength())
     assert view["caption"][:] == [captions[3], captions[5]]
     assert place.tolist() == [1, 0, 1]
 

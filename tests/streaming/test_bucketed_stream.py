@@ -104,7 +104,7 @@ def test_every_step_sees_the_same_examples_and_every_pass_all_of_them(buckets, p
 def test_phases_draw_from_their_buckets_in_an_order_of_their_own(buckets, pools):
     stream = BucketedStream(buckets, Phases(4, 2, pools=pools), seed=3)
     examples = ids_of(list(stream))
-    assert len(examples) == len(stream) == stream.plan.num_slots
+    assert len(examples) == len(stream) == stream.plan.num_samples
     order = np.argsort(table()["s"][:], kind="stable")
     passes, start = [], 0
     for stage in stream.plan.stages:
@@ -120,24 +120,24 @@ def test_phases_draw_from_their_buckets_in_an_order_of_their_own(buckets, pools)
 
 def test_buckets_are_mixed_in_proportion_all_along(tmp_path):
     path = written(tmp_path / "out", size=4000, shard_size=100)
-    stream = BucketedStream(path, IID(epochs=1), global_batch_size=40, with_slots=True, shuffle_buffer=320)
+    stream = BucketedStream(path, IID(epochs=1), global_batch_size=40, with_samples=True, shuffle_buffer=320)
     buckets = np.array([drawn.index for drawn in stream]).reshape(-1, 400) // 1000
     shares = np.array([np.bincount(part, minlength=4) for part in buckets]) / 400
     assert np.abs(shares - 0.25).max() < 0.08
 
 
 def test_rows_and_slots_are_those_that_are_read(buckets):
-    stream = BucketedStream(buckets, Phases(4, 1.5), global_batch_size=6, with_slots=True)
+    stream = BucketedStream(buckets, Phases(4, 1.5), global_batch_size=6, with_samples=True)
     drawn = list(stream)
-    assert [item.draw for item in drawn] == list(range(stream.plan.num_slots))
+    assert [item.draw for item in drawn] == list(range(stream.plan.num_samples))
     rows = [item.index for item in drawn]
-    assert stream.rows(0, stream.plan.num_slots).tolist() == rows
+    assert stream.rows(0, stream.plan.num_samples).tolist() == rows
     assert stream.rows(71, 180).tolist() == rows[71:180]
     assert stream.rows(5, 5).tolist() == []
     stored = [row["id"] for bucket in range(4) for row in _stored(buckets, bucket)]
     assert [item.example["id"] for item in drawn] == [stored[row] for row in rows]
     with pytest.raises(IndexError, match="the stream has"):
-        stream.rows(0, stream.plan.num_slots + 1)
+        stream.rows(0, stream.plan.num_samples + 1)
 
 
 def _stored(path, bucket: int) -> list[dict]:
@@ -206,8 +206,8 @@ def test_a_worker_s_own_state_is_resumed_by_the_same_worker(buckets, monkeypatch
 
 def test_a_resumed_stream_opens_no_shard_that_lies_behind(tmp_path):
     path = written(tmp_path / "out", size=2000, shard_size=10)
-    stream = BucketedStream(path, Phases(4), global_batch_size=8, shares=1, turns=1, with_slots=True)
-    rows = stream.rows(0, stream.plan.num_slots)
+    stream = BucketedStream(path, Phases(4), global_batch_size=8, shares=1, turns=1, with_samples=True)
+    rows = stream.rows(0, stream.plan.num_samples)
     starts = stream.plan.stage_starts
     step = (starts[3] + 1500) // 8
     stream.load_state_dict(stream.state_at(step))
@@ -464,7 +464,7 @@ def test_no_two_readers_share_a_lane(processes, workers, accumulated):
         for rank in range(processes)
         for worker in range(workers)
     ]
-    read = [set(lanes.deal(np.concatenate(list(share.slots(0, 10))))[0].tolist()) for share in shares]
+    read = [set(lanes.deal(np.concatenate(list(share.samples(0, 10))))[0].tolist()) for share in shares]
     assert sum(map(len, read)) == len(set().union(*read)) == lanes.count
 
 
@@ -493,7 +493,7 @@ def test_the_benchmark_runs(tmp_path):
 def test_a_pass_places_every_example_once(batch, shares, turns, first, shards, block, key):
     lanes = Lanes(batch, shares, turns)
     sizes = [sum(rows) for rows in shards]
-    slots = np.arange(first, first + sum(sizes))
+    samples = np.arange(first, first + sum(sizes))
     numbers, counts = lanes.deal(np.arange(first + sum(sizes)))
     assert np.bincount(numbers[:first], minlength=lanes.count).tolist() == lanes.before(first).tolist()
     for lane in range(lanes.count):
@@ -501,7 +501,7 @@ def test_a_pass_places_every_example_once(batch, shares, turns, first, shards, b
     order = PassOrder(lanes, first, tuple(map(tuple, shards)), block, key)
     found = set()
     reached: dict[tuple[int, int], tuple[int, int]] = {}
-    lane_of, place_of = order.places(slots)
+    lane_of, place_of = order.places(samples)
     for lane in range(lanes.count):
         places = place_of[lane_of == lane].tolist()
         assert places == list(range(len(places)))

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from hf_curriculum import IID, BabySteps
-from hf_curriculum.training.setup import refuse_images_shared_in_vain, refuse_missing_evaluation
+from hf_curriculum.training.setup import validate_evaluation, validate_shared_images
 
 
 class Plain(nn.Module):
@@ -24,15 +24,15 @@ class Sharing(nn.Module):
 def test_shared_images_need_a_model_that_is_told_whose_they_are():
     sharing, plain = SimpleNamespace(share_images=True), SimpleNamespace(share_images=False)
     with pytest.raises(ValueError, match="a Plain does not take `image_index`"):
-        refuse_images_shared_in_vain(Plain(), sharing, 1)
+        validate_shared_images(Plain(), sharing, 1)
     with pytest.raises(ValueError, match="spreads each batch over 2 devices"):
-        refuse_images_shared_in_vain(Sharing(), sharing, 2)
+        validate_shared_images(Sharing(), sharing, 2)
     adapted = SimpleNamespace(get_base_model=Plain)
     with pytest.raises(ValueError, match="a Plain does not take `image_index`"):
-        refuse_images_shared_in_vain(adapted, sharing, 1)
-    refuse_images_shared_in_vain(Sharing(), sharing, 1)
-    refuse_images_shared_in_vain(Plain(), plain, 2)
-    refuse_images_shared_in_vain(Plain(), lambda rows: rows, 2)
+        validate_shared_images(adapted, sharing, 1)
+    validate_shared_images(Sharing(), sharing, 1)
+    validate_shared_images(Plain(), plain, 2)
+    validate_shared_images(Plain(), lambda rows: rows, 2)
 
 
 def test_the_trainer_asks(make_trainer):
@@ -43,5 +43,5 @@ def test_the_trainer_asks(make_trainer):
 
 def test_decisions_on_evaluations_need_something_to_evaluate_on():
     with pytest.raises(ValueError, match="BabySteps decides on what evaluate"):
-        refuse_missing_evaluation(BabySteps(), None)
-    refuse_missing_evaluation(IID(), None)
+        validate_evaluation(BabySteps(), None)
+    validate_evaluation(IID(), None)

@@ -21,8 +21,8 @@ from accelerate.data_loader import DataLoaderShard, prepare_data_loader
 from torch.utils.data import DataLoader
 
 from hf_curriculum import BabySteps, CurriculumSampler, Observed, make_plan
-from hf_curriculum.data.seeding import DrawnDataset
-from hf_curriculum.rng import HOLE
+from hf_curriculum.data.seeding import IndexedDataset
+from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.trainer import RoundReader
 
 CASES = TABLE.CASES
@@ -52,10 +52,10 @@ class Rows:
 
 def make_loader(state, processes, accumulation, rank, workers=0, **kwargs):
     sampler = CurriculumSampler(
-        lambda: state.plan, lambda: state.step, placeholders=lambda: state.skips, with_slots=True
+        lambda: state.plan, lambda: state.step, placeholders=lambda: state.skips, with_samples=True
     )
     loader = DataLoader(
-        DrawnDataset(Rows(), 0, False),
+        IndexedDataset(Rows(), 0, False),
         batch_size=BATCH // processes // accumulation,
         sampler=sampler,
         collate_fn=rows_of,
@@ -93,10 +93,10 @@ class Run:
         decisions = len(state.plan.log)
         readers = [RoundReader(*pair, decisions) for pair in zip(self.loaders, iterators, strict=True)]
         while state.step < state.plan.known_steps:
-            if not readers[0].goes_on(state.plan):
+            if not readers[0].is_current(state.plan):
                 state.skips = False
                 for reader in readers:
-                    reader.renew(state.plan)
+                    reader.refresh(state.plan)
             self.steps[state.step] = [[next(reader.iterator) for _ in range(self.accumulation)] for reader in readers]
             state.step += 1
             self.decide()
@@ -119,7 +119,7 @@ def expected_of(plan):
     final, whole = TABLE.realised(plan)
     steps = whole.reshape(-1, BATCH)
     assert len(steps) == final.num_steps
-    return {step: sorted(rows[rows != HOLE].tolist()) for step, rows in enumerate(steps)}
+    return {step: sorted(rows[rows != PAD_INDEX].tolist()) for step, rows in enumerate(steps)}
 
 
 def together(steps):
@@ -184,7 +184,7 @@ def test_with_workers_that_read_ahead(name):
 @pytest.mark.parametrize("name", CASES)
 def test_lengths(name):
     plan = plan_of(name)
-    sampler = CurriculumSampler(lambda: plan, with_slots=True)
+    sampler = CurriculumSampler(lambda: plan, with_samples=True)
     declared = len(sampler)
     assert declared == plan.max_steps * BATCH
     loaders = [make_loader(SimpleNamespace(plan=plan, step=0, skips=False), 2, 2, rank) for rank in range(2)]
@@ -196,7 +196,7 @@ def test_lengths(name):
         assert declared >= len(whole)
     for plan in TABLE.rounds(plan):  # noqa: B020 - the sampler reads the plan of that name
         assert len(sampler) == declared
-        assert len(list(CurriculumSampler(plan, final.num_steps, with_slots=True))) == 0
+        assert len(list(CurriculumSampler(plan, final.num_steps, with_samples=True))) == 0
 
 
 SIGNALS = [name for name, case in CASES.items() if case.rule.signal]

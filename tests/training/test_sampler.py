@@ -24,8 +24,8 @@ def test_a_resumed_stream_is_the_rest_behind_placeholders(step):
     whole = list(CurriculumSampler(PLAN))
     assert list(CurriculumSampler(PLAN, step)) == whole[8 * step :]
     assert list(CurriculumSampler(PLAN, lambda: step, placeholders=True)) == [0] * 8 * step + whole[8 * step :]
-    pairs = list(CurriculumSampler(PLAN, step, with_slots=True))
-    assert [slot for _, slot in pairs] == list(range(8 * step, 64))
+    pairs = list(CurriculumSampler(PLAN, step, with_samples=True))
+    assert [sample for _, sample in pairs] == list(range(8 * step, 64))
     assert [row for row, _ in pairs] == whole[8 * step :]
 
 
@@ -48,4 +48,4 @@ def test_holes_need_a_loader_that_knows_them():
     plan = make_plan(IID(epochs=1, partial_batches="keep"), np.zeros(5), global_batch_size=4)
     with pytest.raises(ValueError, match="leaves holes in the last batch of a pass"):
         CurriculumSampler(plan)
-    assert len(list(CurriculumSampler(plan, with_slots=True))) == 8
+    assert len(list(CurriculumSampler(plan, with_samples=True))) == 8

@@ -63,9 +63,9 @@ def test_evaluation_does_not_count(make_trainer, data, now):
 def test_an_evaluation_inside_another_pass_counts_once(now):
     clock = TrainingClock(5.0)
     now.now += 1
-    with clock.standing_still():
+    with clock.paused():
         now.now += 10
-        with clock.standing_still():
+        with clock.paused():
             now.now += 10
         now.now += 10
         assert clock.seconds == pytest.approx(6)

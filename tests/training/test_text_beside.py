@@ -14,8 +14,8 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    TextBeside,
-    TextBesideTrainer,
+    JointText,
+    JointTextTrainer,
     make_image_processor,
     make_scenes,
     train_wordpiece,
@@ -31,7 +31,7 @@ def parts():
     text = Dataset.from_dict({"caption": [next(lines) for _ in range(50)]})
     tokenizer = train_wordpiece([*scenes["train"]["caption"], *text["caption"]], 200)
     captions = CaptionCollator(tokenizer, make_image_processor(16), max_length=16)
-    return scenes, tokenizer, TextBeside(captions, text, CaptionCollator(tokenizer, None, max_length=16))
+    return scenes, tokenizer, JointText(captions, text, CaptionCollator(tokenizer, None, max_length=16))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def make(parts, tmp_path):
             "save_steps": 2,
             "disable_tqdm": True,
         }
-        return TextBesideTrainer(
+        return JointTextTrainer(
             git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **size, **plain)),
             CurriculumTrainingArguments(str(tmp_path / folder), **{**given, **arguments}),
             text_weight=weight,
@@ -163,4 +163,4 @@ def test_a_weight_of_nothing_and_a_batch_without_text(make, parts):
         make(weight=0)
     with pytest.raises(ValueError, match="no text beside the captions"):
         make(collator=parts[2].collator).train()
-    assert issubclass(TextBesideTrainer, CurriculumTrainer)
+    assert issubclass(JointTextTrainer, CurriculumTrainer)

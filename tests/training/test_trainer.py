@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from hf_curriculum import IID, SCORERS, CurriculumTrainer, Phases, add_scores
-from hf_curriculum.data.seeding import DrawnDataset
+from hf_curriculum.data.seeding import IndexedDataset
 
 EASY = {"easy": "low"}
 
@@ -218,7 +218,7 @@ def test_random_transforms_depend_on_seed_and_draw_alone(make_trainer, data):
             trainer={"train_dataset": data.with_transform(noisy)},
             **arguments,
         )
-        assert isinstance(trainer.get_train_dataloader().dataset, DrawnDataset)
+        assert isinstance(trainer.get_train_dataloader().dataset, IndexedDataset)
         return torch.cat([batch["x"] for batch in trainer.get_train_dataloader()])
 
     first = inputs()

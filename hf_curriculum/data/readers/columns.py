@@ -87,7 +87,7 @@ def adopt(
     if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
     if images is not False:
-        dataset = _as_pictures(dataset, None if images is None else Path(images))
+        dataset = _as_images(dataset, None if images is None else Path(images))
     dataset = _with_ids(dataset)
     return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
 
@@ -118,7 +118,7 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     return dataset.rename_columns(renamed) if renamed else dataset
 
 
-def _as_pictures(dataset: Dataset, folder: Path | None) -> Dataset:
+def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
         return _from_paths(dataset, folder)

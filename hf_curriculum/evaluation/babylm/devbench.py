@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_curriculum.evaluation.babylm.files import find_pictures, need_fields, need_folder, read_csv
+from hf_curriculum.evaluation.babylm.files import find_images, need_fields, need_folder, read_csv
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult
 
 DEVBENCH = ("lex-viz_vocab", "gram-trog", "sem-things")
@@ -345,7 +345,7 @@ def read_trials(folder: Path, *, task: str) -> Trials:
     columns = [name for name in rows[0] if name.startswith("image")]
     for number, row in enumerate(rows, start=1):
         need_fields(row, ("text1", *(columns or ["image1"])), f"{file}, trial {number}")
-    paths = find_pictures(folder, [row[name] for row in rows for name in columns], task=task)
+    paths = find_images(folder, [row[name] for row in rows for name in columns], task=task)
     width = len(columns)
     return Trials([row["text1"] for row in rows], [paths[at : at + width] for at in range(0, len(paths), width)])
 

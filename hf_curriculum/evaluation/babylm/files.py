@@ -112,7 +112,7 @@ def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str)
     return {name: found[name] for name in [*names, *(name for name in found if name not in order)]}
 
 
-def find_pictures(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
+def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
     """Paths of pictures, also where a copy has another format than the list says (`ball.png` for `ball.jpg`).
 
     Args:
@@ -165,7 +165,7 @@ def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
     return found[split]
 
 
-class RowPicture:
+class RowImage:
     """A picture of a data set, decoded when it is called.
 
     Args:
@@ -189,7 +189,7 @@ class RowPicture:
         return self.rows[self.row][self.column]
 
 
-def pictures_of(source: str, split: str) -> Callable[[int, str], RowPicture]:
+def images_of(source: str, split: str) -> Callable[[int, str], RowImage]:
     """A function from a row's number and a column to its picture."""
     rows = load_rows(source, split)
-    return lambda row, column: RowPicture(rows, row, column)
+    return lambda row, column: RowImage(rows, row, column)

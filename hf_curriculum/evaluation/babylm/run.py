@@ -20,8 +20,8 @@ from hf_curriculum.evaluation.babylm.scorer import (
     Item,
     TextImageScorer,
     by_length,
+    image_key,
     mean_log_prob,
-    picture_key,
     sum_of_log_probs,
 )
 
@@ -135,7 +135,7 @@ class Run:
             return self.scorer.in_batches([rows[place] for place in places], mean_log_prob)
 
         batches = _fill([(place, len(rows[place])) for place in by_length(rows)], self.scorer.batch_size)
-        keys = [[text, *map(picture_key, own)] for text, own in zip(texts, images, strict=True)]
+        keys = [[text, *map(image_key, own)] for text, own in zip(texts, images, strict=True)]
         return self._kept(task, subtask, keys, batches, score)
 
     def features(self, task: str, subtask: str, images: Sequence[Any]) -> list[list[float]]:
@@ -145,7 +145,7 @@ class Run:
             return self.scorer.image_features([images[place] for place in places]).tolist()
 
         batches = _fill([(place, 1) for place in range(len(images))], self.scorer.batch_size)
-        return self._kept(task, subtask, [picture_key(image) for image in images], batches, score)
+        return self._kept(task, subtask, [image_key(image) for image in images], batches, score)
 
     def file(self, task: str, subtask: str) -> Path | None:
         """Where the scores of a subtask are kept."""

@@ -353,7 +353,7 @@ class ItemEncoder:
     ) -> None:
         self.tokenizer, self.prefix = tokenizer, prefix
         self.image_ids, self.max_length = list(image_ids), max_length
-        self.num_cut = 0
+        self.num_truncated = 0
 
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
         """A row per choice of each item.
@@ -393,7 +393,7 @@ class ItemEncoder:
                 "it with more positions, or leave the item out with `tasks=`."
             )
         kept = before[max(0, len(before) + len(scored) - room) :]
-        self.num_cut += len(kept) < len(before)
+        self.num_truncated += len(kept) < len(before)
         return Row([*head, *kept, *scored], len(head) + len(kept), image)
 
 
@@ -444,10 +444,10 @@ class Item:
 
     def key(self) -> list[Any]:
         """What tells this item from others: its texts, and the picture's file where it has one."""
-        return [self.context, *self.choices, picture_key(self.image)]
+        return [self.context, *self.choices, image_key(self.image)]
 
 
-def picture_key(image: Any) -> str | None:
+def image_key(image: Any) -> str | None:
     """The last part of a picture's path and the file's size, None where it has no path."""
     if not isinstance(image, (str, PathLike)):
         return None

@@ -110,7 +110,7 @@ def evaluate_suite(
     _check_sources(sources)
     chosen = _asked(tasks) if tasks is not None else dict.fromkeys(SUITES[suite])
     not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, image_processor)
-    _check_pictures(chosen, image_processor, not_run)
+    _check_images(chosen, image_processor, not_run)
     scorer = TextImageScorer(
         model,
         tokenizer,
@@ -131,7 +131,7 @@ def evaluate_suite(
     results: dict[str, TaskResult] = {}
     found = _so_far(run, suite, results, not_run)
     if output_dir is not None:
-        _refuse_other_model(Path(output_dir), found.about)
+        _validate_same_model(Path(output_dir), found.about)
     for name, subtasks in chosen.items():
         if name in not_run:
             continue
@@ -143,7 +143,7 @@ def evaluate_suite(
     return found
 
 
-def _refuse_other_model(folder: Path, about: Mapping[str, Any]) -> None:
+def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
     """Results of other weights under another name stay; those of a model that was trained again are made anew."""
     file = folder / RESULTS_FILE
     try:
@@ -214,7 +214,7 @@ def _left_out(
     return reasons
 
 
-def _check_pictures(names: Mapping[str, Any], image_processor: Any | None, not_run: Mapping[str, str]) -> None:
+def _check_images(names: Mapping[str, Any], image_processor: Any | None, not_run: Mapping[str, str]) -> None:
     seeing = [name for name in names if BENCHMARKS[name].images and name not in not_run]
     if seeing and image_processor is None:
         raise ValueError(
@@ -244,8 +244,8 @@ def _notes(run: Run) -> list[str]:
         notes.append(f"Only the first {run.limit:,} items of each subtask were scored: a try, not a result.")
     if (run.data_dir / "MINIATURE.txt").is_file():
         notes.append("Miniature benchmarks made from drawn scenes: not comparable with the official ones.")
-    if run.scorer.encoder.num_cut:
-        notes.append(f"{run.scorer.encoder.num_cut:,} contexts were longer than the model reads and were cut.")
+    if run.scorer.encoder.num_truncated:
+        notes.append(f"{run.scorer.encoder.num_truncated:,} contexts were longer than the model reads and were cut.")
     return notes
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_curriculum.evaluation.babylm.files import find_pictures, need_fields, need_folder, need_rows, pictures_of
+from hf_curriculum.evaluation.babylm.files import find_images, images_of, need_fields, need_folder, need_rows
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, choice_predictions
 from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen
 
@@ -65,11 +65,11 @@ def run_vqa(run: Run) -> TaskResult:
                 "depends on it: get the file anew."
             )
     if by_number:
-        picture = pictures_of(run.sources["vqa"], "validation")
+        picture = images_of(run.sources["vqa"], "validation")
         images: Sequence[Any] = [picture(row["idx_in_hf_dataset"], "image") for row in rows]
     else:
         names = [f"COCO_val2014_{int(row['image_id']):012d}.jpg" for row in rows]
-        images = find_pictures(file.parent / "images", names, task="vqa")
+        images = find_images(file.parent / "images", names, task="vqa")
     items = [vqa_item(row, image) for row, image in zip(rows, images, strict=True)]
     scores = run.choice_scores("vqa", "vqa", items)
     values = {"accuracy": accuracy(scores, [0] * len(items))}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.evaluation.babylm.files import find_pictures, need_folder, pictures_of, read_jsonl
+from hf_curriculum.evaluation.babylm.files import find_images, images_of, need_folder, read_jsonl
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, choice_predictions
 from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen
 
@@ -44,11 +44,11 @@ def run_winoground(run: Run) -> TaskResult:
                 f"{file}, row {number}: image_key is {row['image_key']!r}. An example has `image_0` and `image_1`."
             )
     if "winoground" in run.sources:
-        picture = pictures_of(run.sources["winoground"], "test")
+        picture = images_of(run.sources["winoground"], "test")
         images: Sequence[Any] = [picture(row["image_idx"], row["image_key"]) for row in rows]
     else:
         names = [f"ex_{row['image_idx']}_img_{row['image_key'][-1]}.png" for row in rows]
-        images = find_pictures(file.parent / "images", names, task="winoground")
+        images = find_images(file.parent / "images", names, task="winoground")
     captions = [(row["caption_0"], row["caption_1"]) for row in rows]
     items = [Item(pair, image=image) for pair, image in zip(captions, images, strict=True)]
     scores = run.choice_scores("winoground", "winoground", items)

@@ -80,11 +80,11 @@ def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
     """A plan before it is paid for: its pools beside those of its i.i.d. control.
 
     A signal-paced plan is drawn twice, with the decisions that let examples in soonest and latest; where none can be
-    imagined, as far as it is settled.
+    scenarios, as far as it is settled.
     """
     name, size = type(plan.curriculum).__name__, len(plan.ranking)
-    shown = {f"{name}, {way}": imagined for way, imagined in plan.imagined().items()} or {name: plan}
-    runs = {label: pools_of(one.to_dict()) for label, one in shown.items() if one.known_slots}
+    shown = {f"{name}, {way}": scenarios for way, scenarios in plan.scenarios().items()} or {name: plan}
+    runs = {label: pools_of(one.to_dict()) for label, one in shown.items() if one.known_samples}
     control = [(0, max(plan.control_draws, 1), size)]
     return pool_growth({**runs, "i.i.d. control": control}, theme=theme)
 

@@ -20,8 +20,8 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.provenance import ScoreProvenance, check_choice
 from hf_curriculum.scorers.alignment.clip_backends import Towers
 from hf_curriculum.scorers.base import Scorer, readable_captions
-from hf_curriculum.scorers.pretrained import folder_digest, report_cut
-from hf_curriculum.scorers.visual.images import PictureOpener, distinct_pictures
+from hf_curriculum.scorers.pretrained import folder_digest, report_truncated
+from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +203,7 @@ class CLIPSimilarity(Scorer):
         if self.image_embedding is not None:
             images = given_vectors(batch[self.image_embedding], self.image_embedding)
         elif (place >= 0).any():
-            images = self._encode_pictures(batch, place >= 0, self.loaded(rank))
+            images = self._encode_images(batch, place >= 0, self.loaded(rank))
         else:
             return scores
         both = (place >= 0) & (images.place >= 0)
@@ -216,19 +216,19 @@ class CLIPSimilarity(Scorer):
         scores[both] = np.einsum("nd,nd->n", *pairs)
         return scores
 
-    def _encode_pictures(self, batch: dict[str, list], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
+    def _encode_images(self, batch: dict[str, list], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
         """Vectors of the pictures of the rows that are wanted, each picture once."""
 
-        opened, rows_of = PictureOpener(), []
+        opened, rows_of = ImageOpener(), []
 
         def readable() -> Iterator[Image.Image]:
-            for picture, rows in distinct_pictures(batch, self.image_column, wanted):
+            for picture, rows in distinct_images(batch, self.image_column, wanted):
                 image = opened(picture)
                 if image is not None:
                     rows_of.append(rows)
                     yield image
 
-        vectors = encode_pictures(loaded.towers, readable(), self.batch_size, loaded.domain)
+        vectors = encode_images(loaded.towers, readable(), self.batch_size, loaded.domain)
         opened.report(self)
         place = np.full(len(wanted), -1)
         for number, rows in enumerate(rows_of):
@@ -241,7 +241,7 @@ class CLIPSimilarity(Scorer):
         if loaded.domain is not None:
             loaded.domain.check_captions(captions)
         vectors, cut = encode_texts(loaded.towers, captions, self.batch_size, trim=loaded.trim)
-        report_cut(self, cut, len(captions), loaded.towers.context)
+        report_truncated(self, cut, len(captions), loaded.towers.context)
         return vectors
 
     def _check_lengths(self, image: int, text: int) -> None:
@@ -385,7 +385,7 @@ class Domain:
         """How many captions have a word that was not in the training captions."""
         return sum(not words_of([caption]) <= self.words for caption in captions)
 
-    def foreign_pictures(self, pixels: torch.Tensor) -> int:
+    def foreign_images(self, pixels: torch.Tensor) -> int:
         """How many pictures, (B, 3, H, W) from -1 to 1, have no frame as bright as the training pictures'."""
         brightness = border_brightness(pixels)
         return int(((brightness < self.low) | (brightness > self.high)).sum())
@@ -394,7 +394,7 @@ class Domain:
         """Warns if most of these captions are foreign."""
         self._warn(self.foreign_captions(captions), len(captions), "captions have words it never saw")
 
-    def check_pictures(self, foreign: int, of: int) -> None:
+    def check_images(self, foreign: int, of: int) -> None:
         """Warns if most of `of` pictures are foreign."""
         self._warn(foreign, of, "pictures look unlike those it was trained on")
 
@@ -434,8 +434,8 @@ def can_trim(towers: Towers) -> bool:
     longest = int(lengths.max())
     if longest >= towers.context:
         return False
-    whole = F.normalize(towers.read(inputs), dim=-1)  # (3, D)
-    cut = F.normalize(towers.read(trimmed(inputs, longest)), dim=-1)
+    whole = F.normalize(towers.encode_text(inputs), dim=-1)  # (3, D)
+    cut = F.normalize(towers.encode_text(trimmed(inputs, longest)), dim=-1)
     return bool((whole - cut).abs().max() <= _TOLERANCE[whole.dtype])
 
 
@@ -460,16 +460,16 @@ def encode_texts(towers: Towers, captions: list[str], batch_size: int, *, trim: 
         part = {name: values[torch.from_numpy(rows)] for name, values in inputs.items()}
         if trim:
             part = trimmed(part, int(lengths[rows].max()))
-        read = F.normalize(towers.read(part).float(), dim=-1).cpu().numpy()  # (B, D)
+        read = F.normalize(towers.encode_text(part).float(), dim=-1).cpu().numpy()  # (B, D)
         if vectors is None:
             vectors = np.empty((len(captions), read.shape[1]), np.float32)
         vectors[rows] = read
     full = [captions[row] for row in np.flatnonzero(lengths >= towers.context - 1)]  # padding may be counted or not
-    return vectors, towers.count_cut(full) if full else 0
+    return vectors, towers.count_truncated(full) if full else 0
 
 
 @torch.inference_mode()
-def encode_pictures(
+def encode_images(
     towers: Towers, images: Iterator[Image.Image], batch_size: int, domain: Domain | None = None
 ) -> np.ndarray:
     """Vectors of pictures, which are held in memory a batch at a time.
@@ -487,10 +487,10 @@ def encode_pictures(
     pixels = map(towers.pixels, images)
     while batch := list(islice(pixels, batch_size)):
         stacked = torch.stack(batch)  # (B, 3, H, W)
-        vectors.append(F.normalize(towers.see(stacked).float(), dim=-1).cpu().numpy())
+        vectors.append(F.normalize(towers.encode_image(stacked).float(), dim=-1).cpu().numpy())
         if domain is not None:
-            foreign += domain.foreign_pictures(stacked)
+            foreign += domain.foreign_images(stacked)
         seen += len(batch)
     if domain is not None:
-        domain.check_pictures(foreign, seen)
+        domain.check_images(foreign, seen)
     return np.concatenate(vectors) if vectors else np.zeros((0, 0), np.float32)

@@ -45,7 +45,7 @@ class Towers:
         """One RGB picture as the image tower reads it, (3, H, W)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `pixels`.")
 
-    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """Vectors of pictures: (B, 3, H, W) → (B, D)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `see`.")
 
@@ -53,11 +53,11 @@ class Towers:
         """Captions as tokens, padded to the context; longer ones are truncated as the model does."""
         raise NotImplementedError(f"{type(self).__name__} does not define `tokens`.")
 
-    def count_cut(self, captions: list[str]) -> int:
+    def count_truncated(self, captions: list[str]) -> int:
         """How many of these captions are longer than the context."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `count_cut`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `count_truncated`.")
 
-    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Vectors of captions: (n, context) each, or (n, fewer) of `input_ids` alone → (n, D)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `read`.")
 
@@ -99,7 +99,7 @@ class TransformersTowers(Towers):
             return self.table(image)
         return process_image(self.processor, cut_thin(image) if self.crops else image)["pixel_values"]
 
-    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.model.get_image_features(pixel_values=pixels.to(self.device, self.dtype)).pooler_output
 
     def tokens(self, captions: list[str]) -> Tokens:
@@ -112,10 +112,10 @@ class TransformersTowers(Towers):
             lengths = count_tokens(inputs["input_ids"], self.tokenizer.pad_token_id)
         return Tokens(dict(inputs), lengths.numpy())
 
-    def count_cut(self, captions: list[str]) -> int:
+    def count_truncated(self, captions: list[str]) -> int:
         return sum(len(ids) > self.context for ids in self.tokenizer(captions, verbose=False)["input_ids"])
 
-    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         inputs = {name: values.to(self.device) for name, values in inputs.items()}
         return self.model.get_text_features(**inputs).pooler_output
 
@@ -239,18 +239,18 @@ class OpenClipTowers(Towers):
     def pixels(self, image: Image.Image) -> torch.Tensor:
         return self.preprocess(cut_thin(image) if self.crops else image)
 
-    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.model.encode_image(pixels.to(self.device, self.dtype))
 
     def tokens(self, captions: list[str]) -> Tokens:
         ids = self.tokenizer(captions)
         return Tokens({"input_ids": ids}, count_tokens(ids, self.padding).numpy())
 
-    def count_cut(self, captions: list[str]) -> int:
+    def count_truncated(self, captions: list[str]) -> int:
         longer = self.tokenizer(captions, context_length=self.context + 1)
         return int((count_tokens(longer, self.padding) > self.context).sum())
 
-    def read(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         ids = inputs["input_ids"].to(self.device)
         if ids.shape[1] == self.context or self.text is None:
             return self.model.encode_text(ids)

@@ -15,9 +15,9 @@ from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_cut
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 from hf_curriculum.scorers.text.language_model import padded
-from hf_curriculum.scorers.visual.images import PictureOpener, batches_of_one_size, distinct_pictures
+from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ class ViLTSimilarity(Scorer):
         batch_size: pairs that run through the model at once.
         revision: of a repository.
         image_column: where the pictures are.
-        caption_column: where the captions are. They are cut to 40 tokens, which is counted in `num_cut` and reported.
+        caption_column: where the captions are. Truncated to 40 tokens, counted in `num_truncated` and reported.
         name: the column of logits.
         probability: the column of sigmoids; None to leave it out.
         easy: a high logit is easy by default.
@@ -124,7 +124,7 @@ class ViLTSimilarity(Scorer):
         return dict.fromkeys(names, self.easy)
 
     @property
-    def num_cut(self) -> int:
+    def num_truncated(self) -> int:
         """Captions that were cut so far, in this process."""
         return getattr(self, "_num_cut", 0)
 
@@ -172,10 +172,10 @@ class ViLTSimilarity(Scorer):
         """Fills in the logits of the rows that can be scored."""
         rows = np.flatnonzero(mask).tolist()
         tokens = dict(zip(rows, self._tokens([batch[self.caption_column][row] for row in rows], loaded), strict=True))
-        opened = PictureOpener()
+        opened = ImageOpener()
         pictures = (
             (pixels, its_rows)
-            for picture, its_rows in distinct_pictures(batch, self.image_column, mask)
+            for picture, its_rows in distinct_images(batch, self.image_column, mask)
             if (pixels := self._pixels(opened(picture), loaded, opened)) is not None
         )
         for pairs in batches_of_one_size(pictures, self.batch_size):
@@ -184,10 +184,10 @@ class ViLTSimilarity(Scorer):
 
     def _tokens(self, captions: list[str], loaded: _Loaded) -> list[list[int]]:
         whole = loaded.tokenizer(captions, verbose=False)["input_ids"]
-        report_cut(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
+        report_truncated(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
         return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]
 
-    def _pixels(self, image: Image.Image | None, loaded: _Loaded, opened: PictureOpener) -> torch.Tensor | None:
+    def _pixels(self, image: Image.Image | None, loaded: _Loaded, opened: ImageOpener) -> torch.Tensor | None:
         """The picture as the model reads it, (3, height, width), or None if that cannot be."""
         from transformers.models.vilt.image_processing_pil_vilt import (
             MAX_LONGER_EDGE,

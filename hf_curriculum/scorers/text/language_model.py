@@ -9,7 +9,7 @@ import numpy as np
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions, spread
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_cut
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +38,8 @@ class LanguageModelLoss(Scorer):
         first_token: what stands before the caption: "bos" the beginning of text, or nothing if the tokenizer has none;
             "none" nothing, and then the caption's first token is read, not scored; or any other token of the
             vocabulary, by its text.
-        max_length: most tokens of a caption, the first token included; longer ones are cut, counted in `num_cut` and
-            reported. At most what the model has positions for.
+        max_length: most tokens of a caption, the first token included; longer ones are truncated, counted in
+            `num_truncated` and reported. At most what the model has positions for.
         batch_tokens: most tokens, padding included, that run through the model at once.
         revision: of a repository.
         column: where the captions are.
@@ -92,7 +92,7 @@ class LanguageModelLoss(Scorer):
         self.columns = (column,)
 
     @property
-    def num_cut(self) -> int:
+    def num_truncated(self) -> int:
         """Captions that were cut so far, in this process."""
         return getattr(self, "_num_cut", 0)
 
@@ -141,7 +141,7 @@ class LanguageModelLoss(Scorer):
         # `verbose=False`: the tokenizer would warn of every caption that is cut below
         found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = [loaded.before + ids for ids in found]
-        report_cut(self, sum(len(ids) > loaded.limit for ids in tokens), len(tokens), loaded.limit)
+        report_truncated(self, sum(len(ids) > loaded.limit for ids in tokens), len(tokens), loaded.limit)
         tokens = [ids[: loaded.limit] for ids in tokens]
         losses = np.full(len(tokens), np.nan)
         # the longest first: a batch that does not fit into memory fails at once

@@ -135,13 +135,13 @@ class GroundTruthBoxes(Scorer):
     def _pixels(self, batch: dict[str, list], row: int) -> float:
         """How many pixels a picture has; NaN where nobody knows."""
         if self.size_columns is None:
-            width, height = picture_size(batch[self.image_column][row])
+            width, height = image_size(batch[self.image_column][row])
         else:
             width, height = (batch[column][row] for column in self.size_columns)
         return float(width) * float(height) if width and height else float("nan")
 
 
-def picture_size(picture: Any) -> tuple[int, int] | tuple[None, None]:
+def image_size(picture: Any) -> tuple[int, int] | tuple[None, None]:
     """Width and height of a picture as stored, without decoding it where it is a file; None for none.
 
     Args:

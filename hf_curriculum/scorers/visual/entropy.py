@@ -14,7 +14,7 @@ from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
-from hf_curriculum.scorers.visual.images import PictureOpener, distinct_pictures
+from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class VisualEntropy(Scorer):
         """Each picture of the batch once, a few decoded at a time."""
         pictures = batch[self.column]
         scores = np.full(len(pictures), np.nan, np.float32)
-        distinct, opener = distinct_pictures(batch, self.column, np.ones(len(pictures), bool)), PictureOpener()
+        distinct, opener = distinct_images(batch, self.column, np.ones(len(pictures), bool)), ImageOpener()
         for start in range(0, len(distinct), _OPEN):
             opened = [(opener(picture), rows) for picture, rows in distinct[start : start + _OPEN]]
             opened = [(picture, rows) for picture, rows in opened if picture is not None]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def distinct_pictures(batch: dict[str, list], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
+def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
     """Each picture of a batch with the rows it stands in, in order of first appearance.
 
     Rows with equal `image_id` share their picture; without that column, or where it is missing, a row has its own.
@@ -31,7 +31,7 @@ def distinct_pictures(batch: dict[str, list], column: str, mask: np.ndarray) -> 
         mask: bool (rows,), False for rows that are not scored whatever their picture is.
 
     Example:
-        >>> distinct_pictures({"image": ["p", "p", "q"], "image_id": ["1", "1", "2"]}, "image", np.ones(3, bool))
+        >>> distinct_images({"image": ["p", "p", "q"], "image_id": ["1", "1", "2"]}, "image", np.ones(3, bool))
         [('p', [0, 1]), ('q', [2])]
     """
     ids = batch.get(IMAGE_ID) or [None] * len(mask)
@@ -41,11 +41,11 @@ def distinct_pictures(batch: dict[str, list], column: str, mask: np.ndarray) -> 
     return [(batch[column][first], [first, *others]) for first, *others in rows.values()]
 
 
-class PictureOpener:
+class ImageOpener:
     """Opens pictures as RGB, and keeps the reasons of those that it could not open.
 
     Example:
-        >>> opener = PictureOpener()
+        >>> opener = ImageOpener()
         >>> opener(b"no picture") is None, len(opener.failed)
         (True, 1)
     """

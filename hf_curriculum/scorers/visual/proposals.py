@@ -13,7 +13,7 @@ from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scorers.visual.images import PictureOpener, distinct_pictures
+from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
 _NOTHING = (np.nan, np.nan)
 
@@ -109,8 +109,8 @@ class RegionProposals(Scorer):
 
     def _search(self, batch: dict[str, list]) -> np.ndarray:
         found = np.full((len(batch[self.column]), 2), np.nan)
-        opener = PictureOpener()
-        for picture, rows in distinct_pictures(batch, self.column, np.ones(len(found), bool)):
+        opener = ImageOpener()
+        for picture, rows in distinct_images(batch, self.column, np.ones(len(found), bool)):
             opened = opener(picture)
             if opened is not None:
                 boxes, size = selective_search(opened, self.mode, self.max_side, self.max_aspect)

@@ -1,6 +1,6 @@
 import pytest
 
-from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen, picture_key
+from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen, image_key
 
 
 def test_the_first_of_equal_scores_is_chosen():
@@ -41,4 +41,4 @@ def test_an_item_is_told_by_its_texts_and_its_pictures_file(tmp_path):
     picture.write_bytes(b"1234")
     assert Item(("a", "b"), "c", picture).key() == ["c", "a", "b", "y.png, 4 bytes"]
     assert Item(("a", "b"), image=lambda: None).key() == ["", "a", "b", None]
-    assert picture_key(str(picture)) == "y.png, 4 bytes"
+    assert image_key(str(picture)) == "y.png, 4 bytes"

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset, Image
 from PIL import Image as Pil
 
-from hf_curriculum.evaluation.babylm.files import RowPicture, load_rows
+from hf_curriculum.evaluation.babylm.files import RowImage, load_rows
 from hf_curriculum.evaluation.babylm.vqa import run_vqa
 from hf_curriculum.evaluation.babylm.winoground import paired_scores, run_winoground
 
@@ -115,10 +115,10 @@ def test_vqa_pictures_of_a_data_set_are_found_by_their_row(run_of, miniature, co
 
 def test_rows_and_splits_that_are_not_there(tmp_path):
     rows = Dataset.from_dict({"image": [1, 2]})
-    assert RowPicture(rows, 1, "image")() == 2
+    assert RowImage(rows, 1, "image")() == 2
     for row, column in ((2, "image"), (-1, "image"), (0, "image_0")):
         with pytest.raises(ValueError, match="the data set has 2 rows"):
-            RowPicture(rows, row, column)
+            RowImage(rows, row, column)
     (tmp_path / "train.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"has no split 'test'; it has \['train'\]"):
         load_rows(str(tmp_path), "test")

@@ -134,7 +134,7 @@ def test_long_contexts_lose_their_beginning(tokenizer, naive):
     whole, inner = naive.tokens(f"{context} is red"), naive.tokens("is red")
     kept = whole[-9:]  # eight are read, the ninth is scored alone
     assert found[0] == pytest.approx(sum(naive.log_probs(model, kept, len(kept) - len(inner))), abs=1e-4)
-    assert scorer.encoder.num_cut == 2
+    assert scorer.encoder.num_truncated == 2
     with pytest.raises(ValueError, match=r"has .* tokens, but the model reads 8"):
         scorer.choice_scores([Item((f"{context} {context}", "b"))])
     shorter = TextImageScorer(model, tokenizer, max_length=len(inner) - 1)  # no room for what "is" could follow

@@ -143,8 +143,13 @@ def test_siglip_gets_its_padding(siglip):
 def test_a_trimmed_batch_is_no_longer_than_its_longest_caption(tiny, monkeypatch):
     scorer = CLIPSimilarity(tiny, batch_size=2)
     towers, lengths = towers_of(scorer), []
-    read = towers.read
-    monkeypatch.setattr(towers, "read", lambda inputs: lengths.append(inputs["input_ids"].shape[1]) or read(inputs))
+    encode = towers.encode_text
+
+    def counted(inputs):
+        lengths.append(inputs["input_ids"].shape[1])
+        return encode(inputs)
+
+    monkeypatch.setattr(towers, "encode_text", counted)
     scored(scorer, [picture(0)] * 5, CAPTIONS)
     assert lengths == sorted(lengths)
     assert lengths[-1] < CONTEXT
@@ -174,9 +179,9 @@ def test_a_caption_longer_than_the_context_is_cut_and_reported(tiny, caplog):
 def test_an_image_is_encoded_once_for_all_its_captions_and_a_caption_once(tiny, monkeypatch):
     scorer = CLIPSimilarity(tiny, batch_size=2)
     towers, seen, read = towers_of(scorer), [], []
-    see, texts = towers.see, towers.read
-    monkeypatch.setattr(towers, "see", lambda pixels: seen.append(len(pixels)) or see(pixels))
-    monkeypatch.setattr(towers, "read", lambda inputs: read.append(len(inputs["input_ids"])) or texts(inputs))
+    see, texts = towers.encode_image, towers.encode_text
+    monkeypatch.setattr(towers, "encode_image", lambda pixels: seen.append(len(pixels)) or see(pixels))
+    monkeypatch.setattr(towers, "encode_text", lambda inputs: read.append(len(inputs["input_ids"])) or texts(inputs))
     rows = {"image": [], "caption": [], "image_id": []}
     for number in (0, 1, 2, 0, 1, 2, 0):  # captions of an image are not side by side
         rows["image"].append(stored(picture(number)))
@@ -246,7 +251,7 @@ def test_vectors_in_the_data_give_the_same(tiny):
     expected = scored(CLIPSimilarity(tiny), images, CAPTIONS)
     towers = towers_of(CLIPSimilarity(tiny))
     with torch.inference_mode():
-        seen = towers.see(torch.stack([towers.pixels(image) for image in images])).numpy().tolist()
+        seen = towers.encode_image(torch.stack([towers.pixels(image) for image in images])).numpy().tolist()
     read = (3 * encode_texts(towers, CAPTIONS, 32, trim=False)[0]).tolist()  # any length will do
     rows = {"image": images, "caption": CAPTIONS, "v": seen, "t": read}
     both = {"image_embedding": "v", "text_embedding": "t"}
@@ -317,7 +322,7 @@ def test_a_model_of_one_tower_is_refused(tmp_path):
 
 def test_calls_that_a_model_must_define():
     towers = Towers()
-    for call, argument in (("pixels", None), ("see", None), ("tokens", []), ("count_cut", []), ("read", {})):
+    for call, argument in (("pixels", None), ("see", None), ("tokens", []), ("count_truncated", []), ("read", {})):
         with pytest.raises(NotImplementedError, match=f"Towers does not define `{call}`"):
             getattr(towers, call)(argument)
 
@@ -358,8 +363,8 @@ def test_what_a_model_knows_is_learnt_from_its_training_data():
     known = learn_domain(["A red ball,", "a ball"], pictures)
     assert known == {"words": ["a", "ball", "red"], "border_brightness": [0.68, 0.82]}
     domain = Domain(known)
-    assert domain.foreign_pictures(pictures) == 0
-    assert domain.foreign_pictures(torch.stack([pictures[0] - 0.2, pictures[1] + 0.2, pictures[1]])) == 2
+    assert domain.foreign_images(pictures) == 0
+    assert domain.foreign_images(torch.stack([pictures[0] - 0.2, pictures[1] + 0.2, pictures[1]])) == 2
     assert domain.foreign_captions(["a red ball", "A BALL", "two balls"]) == 1
 
 

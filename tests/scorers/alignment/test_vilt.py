@@ -102,8 +102,8 @@ def test_models_that_are_not_there_or_lack_the_head():
 
 def test_a_picture_is_opened_once_for_its_captions(monkeypatch):
     opened = []
-    call = vilt.PictureOpener.__call__
-    monkeypatch.setattr(vilt.PictureOpener, "__call__", lambda self, picture: opened.append(0) or call(self, picture))
+    call = vilt.ImageOpener.__call__
+    monkeypatch.setattr(vilt.ImageOpener, "__call__", lambda self, picture: opened.append(0) or call(self, picture))
     ViLTSimilarity(TINY.vilt())(ROWS)
     assert len(opened) == 4
     ViLTSimilarity(TINY.vilt())({column: ROWS[column] for column in ("image", "caption")})
@@ -133,7 +133,7 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     assert scores["vilt_similarity"][5] == pytest.approx(scores["vilt_similarity"][6], rel=1e-5)
     assert "1 of 6 captions are longer than 40 tokens" in caplog.text
     assert "3 pictures cannot be scored (NaN)" in caplog.text
-    assert scorer.num_cut == 1
+    assert scorer.num_truncated == 1
     only = scorer({"image": [TINY.png(20, 20_000)], "caption": ["a dog"]})
     assert np.isnan(only["vilt_similarity"]).all()
     assert "20000 x 20 pixels is too long and thin" in caplog.text

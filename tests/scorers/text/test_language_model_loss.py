@@ -66,10 +66,10 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     assert np.isnan(found[:3]).all()
     np.testing.assert_allclose(found[4], losses(scorer, ["dog " * 63])[0], rtol=1e-6)  # and the first token: 64 places
     assert "1 of 2 captions are longer than 64 tokens; their first 64 were scored" in caplog.text
-    assert scorer.num_cut == 1
+    assert scorer.num_truncated == 1
     short = LanguageModelLoss(TINY.llama(), max_length=3)
     np.testing.assert_allclose(losses(short, ["a dog runs in"]), losses(scorer, ["a dog"]), rtol=1e-5)
-    assert (short.num_cut, scorer.num_cut) == (1, 1)
+    assert (short.num_truncated, scorer.num_truncated) == (1, 1)
     with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a list"):
         losses(scorer, [["a dog"]])
 
