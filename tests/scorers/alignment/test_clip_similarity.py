@@ -200,7 +200,7 @@ def test_an_image_is_encoded_once_for_all_its_captions_and_a_caption_once(tiny, 
 
 def test_a_picture_without_a_readable_caption_is_not_decoded(tiny, monkeypatch):
     scorer = CLIPSimilarity(tiny)
-    monkeypatch.setattr(towers_of(scorer), "see", lambda pixels: pytest.fail("a picture was encoded"))
+    monkeypatch.setattr(towers_of(scorer), "encode_image", lambda pixels: pytest.fail("a picture was encoded"))
     assert np.isnan(scored(scorer, [picture(0)] * 3, ["", None, "  "])).all()
 
 
@@ -322,7 +322,13 @@ def test_a_model_of_one_tower_is_refused(tmp_path):
 
 def test_calls_that_a_model_must_define():
     towers = Towers()
-    for call, argument in (("pixels", None), ("see", None), ("tokens", []), ("count_truncated", []), ("read", {})):
+    for call, argument in (
+        ("pixels", None),
+        ("encode_image", None),
+        ("tokens", []),
+        ("count_truncated", []),
+        ("encode_text", {}),
+    ):
         with pytest.raises(NotImplementedError, match=f"Towers does not define `{call}`"):
             getattr(towers, call)(argument)
 
