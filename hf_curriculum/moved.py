@@ -194,7 +194,7 @@ NAMES_BEFORE = {
     "hf_curriculum": "TextBeside TextBesideTrainer",
     "hf_curriculum.hub": "Gallery Report",
     "hf_curriculum.models": "MODELS",
-    "hf_curriculum.scorers": "RayScorer add_scores add_scores_from add_scores_sharded load_scores save_scores "
+    "hf_curriculum.scorers": "RayScorer SCORERS add_scores add_scores_from add_scores_sharded load_scores save_scores "
     "shuffle_scores",
 }
 """Package → names that it offered in version 0.1 and that now live elsewhere."""

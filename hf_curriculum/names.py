@@ -370,7 +370,8 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
             warnings.warn(
                 f"{package}.{name} has moved: `from hf_curriculum import {now}`.", DeprecationWarning, stacklevel=2
             )
-            return getattr(sys.modules["hf_curriculum"], now)
+            home = next(module for table in (PUBLIC, BY_PACKAGE) for module in table if now in table[module])
+            return getattr(import_module(home), now)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
