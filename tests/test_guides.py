@@ -20,9 +20,9 @@ from hf_curriculum import BATCHES, CURRICULA, make_scenes
 TESTS = Path(__file__).parent
 
 
-GUIDES = sorted((PAGES.ROOT / "guides").glob("*.md"))
+GUIDES = sorted((PAGES.ROOT / "docs").glob("**/*.md"))
 
-every_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+every_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def desk(photos, tmp_path, monkeypatch):
 
 
 def test_there_is_a_guide_for_every_task():
-    assert {path.stem for path in GUIDES} == {
+    assert {path.stem for path in GUIDES if path.parent.name == "guides"} == {
         "README", "read_the_report", "reproduce_the_papers", "scale", "score_my_data", "train_with_a_curriculum",
         "write_your_own",
     }  # fmt: skip
@@ -102,10 +102,10 @@ def test_its_links_and_pictures_are_there(guide):
     for target in re.findall(r"\]\(([^)#\s]+)", guide.read_text(encoding="utf-8")):
         assert (guide.parent / target).is_file(), target
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", guide.read_text(encoding="utf-8")):
-        assert (guide.parent / picture).stat().st_size <= 80_000, picture
+        assert (guide.parent / picture).stat().st_size <= 100_000, picture
 
 
-@every_guide
+@pytest.mark.parametrize("guide", [path for path in GUIDES if path.parent.name == "guides"], ids=lambda path: path.stem)
 def test_it_can_be_read_in_minutes(guide):
     words = re.sub(r"```.*?```|<!--.*?-->", "", guide.read_text(encoding="utf-8"), flags=re.DOTALL).split()
     assert len(words) <= 750  # three minutes at 250 a minute; code is extra
@@ -119,7 +119,7 @@ def own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("ACCELERATE_USE_CPU", "1")
-        yield PAGES.run_page(PAGES.ROOT / "guides" / "write_your_own.md")
+        yield PAGES.run_page(PAGES.ROOT / "docs" / "guides" / "write_your_own.md")
     for table, before in zip((CURRICULA, BATCHES), known, strict=True):
         table.clear()
         table.update(before)
@@ -161,7 +161,7 @@ def test_the_curriculum_on_the_page_keeps_the_contract(own, batches):
 
 
 def test_classes_on_the_page_are_as_short_as_promised():
-    page = (PAGES.ROOT / "guides" / "write_your_own.md").read_text(encoding="utf-8")
+    page = (PAGES.ROOT / "docs" / "guides" / "write_your_own.md").read_text(encoding="utf-8")
     for name in ("Clauses", "Recap"):
         (block,) = [content for language, _, content in PAGES.blocks(page) if f"class {name}(" in content]
         lines = re.search(rf"(?:^@\w+\(.*\)\n)?^class {name}\(.*?(?=^\S)", block, re.DOTALL | re.MULTILINE)[0]
