@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from transformers import TrainingArguments
@@ -15,11 +16,14 @@ from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 class CurriculumTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` with a curriculum.
 
-    Changed default: `num_train_epochs` is −1, "as long as the curriculum says". A number there, or in `max_steps`,
+    Changed defaults: `num_train_epochs` is −1, "as long as the curriculum says". A number there, or in `max_steps`,
     gives a curriculum without a length of its own (`IID()`) one, and must agree with any other.
+    `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
+    `global_batch_size`, or is `TrainingArguments`' default.
 
     Raises:
-        ValueError: the curriculum cannot be read, or a setting contradicts exact resuming.
+        ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting contradicts
+            exact resuming.
 
     Example:
         >>> from hf_curriculum import Phases
@@ -31,6 +35,21 @@ class CurriculumTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(
         default=-1.0,
         metadata={"help": "Epochs for a curriculum that has no length of its own; -1: as the curriculum says."},
+    )
+    per_device_train_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "Examples per device and forward pass; follows from global_batch_size, else 8."},
+    )
+    gradient_accumulation_steps: int | None = field(
+        default=None,
+        metadata={"help": "Forward passes per optimizer step; follows from global_batch_size, else 1."},
+    )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Examples per optimizer step over all processes. What is given of per_device_train_batch_size and "
+            "gradient_accumulation_steps stays, the other follows; if neither is, one forward pass takes all."
+        },
     )
     curriculum: dict | str | None = field(
         default=None,
@@ -96,6 +115,45 @@ class CurriculumTrainingArguments(TrainingArguments):
                     f"would no longer say what a step trains on. Leave {name} off."
                 )
 
+    def _process_fsdp_args(self) -> Any:
+        # The first step of `TrainingArguments` that knows the devices; DeepSpeed's, the next, reads the batch sizes.
+        self._resolve_batch_size()
+        return super()._process_fsdp_args()
+
+    def _resolve_batch_size(self) -> None:
+        """Makes numbers of the batch sizes that were not given."""
+        size, accumulated, total = (
+            self.per_device_train_batch_size,
+            self.gradient_accumulation_steps,
+            self.global_batch_size,
+        )
+        if total is None:
+            self.per_device_train_batch_size = _default(type(self), "per_device_train_batch_size", size)
+            self.gradient_accumulation_steps = _default(type(self), "gradient_accumulation_steps", accumulated)
+            return
+        devices = self.world_size * max(1, self.n_gpu)
+        if self.parallelism_config is not None:
+            devices //= self.parallelism_config.non_data_parallel_size
+        if self.auto_find_batch_size:
+            raise ValueError(
+                f"global_batch_size={total} fixes the examples per optimizer step, and auto_find_batch_size=True "
+                "lowers them where memory runs out. Leave one of them out, or give a smaller "
+                "per_device_train_batch_size: gradient_accumulation_steps follows."
+            )
+        given = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        given = {name: value for name, value in given.items() if value is not None}
+        fixed = devices * math.prod(given.values())
+        if total < 1 or fixed < 1 or total % fixed or (len(given) == 2 and total != fixed):
+            named = "".join(f", {name}={value}" for name, value in given.items())
+            raise ValueError(
+                f"global_batch_size={total} is not possible with {devices} devices{named}: it has to be "
+                f"{'exactly' if len(given) == 2 else 'a multiple of'} {fixed}. Leave gradient_accumulation_steps or "
+                "per_device_train_batch_size out and it follows, or use another number of processes."
+            )
+        rest = total // fixed
+        self.per_device_train_batch_size = size or rest
+        self.gradient_accumulation_steps = accumulated or (rest if size else 1)
+
     def __getstate__(self) -> dict[str, Any]:
         """What `training_args.bin` holds, which is pushed with the model: all arguments but the Hub's token."""
         return {**self.__dict__, "hub_token": None}
@@ -106,6 +164,12 @@ class CurriculumTrainingArguments(TrainingArguments):
         if isinstance(self.curriculum, Curriculum):
             values["curriculum"] = self.curriculum.to_dict()
         return values
+
+
+def _default(cls: type, name: str, given: int | None) -> int:
+    """What was given, else the default of the class that this one changes."""
+    inherited = (base.__dataclass_fields__[name].default for base in cls.__mro__ if is_dataclass(base))
+    return next(value for value in (given, *inherited) if value is not None)
 
 
 def _validate_processes(args: TrainingArguments) -> None:

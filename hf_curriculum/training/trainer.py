@@ -127,10 +127,17 @@ class CurriculumTrainer(PublishingTrainer):
             self._ranking = rank_training_data(
                 self.train_dataset, self.curriculum, self.args.score_column, self._scores
             )
+        total = self.get_total_train_batch_size(args)
+        if args.global_batch_size not in (None, total):
+            raise ValueError(
+                f"global_batch_size={args.global_batch_size} was given, and an optimizer step takes {total} examples: "
+                "the model's own tensor parallelism, or the accelerator's configuration, changed how many devices "
+                "share a step. Give per_device_train_batch_size and gradient_accumulation_steps instead."
+            )
         return make_plan(
             self.curriculum,
             self._ranking,
-            global_batch_size=self.get_total_train_batch_size(args),
+            global_batch_size=total,
             seed=args.seed if args.data_seed is None else args.data_seed,
             epochs=args.num_train_epochs if args.num_train_epochs > 0 else None,
             max_steps=args.max_steps if args.max_steps > 0 else None,

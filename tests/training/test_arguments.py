@@ -54,3 +54,52 @@ def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatc
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ValueError, match=r"2 processes were launched \(WORLD_SIZE\), and here there is one: "):
         args.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "accumulated"),
+    [
+        ({}, 8, 1),
+        ({"gradient_accumulation_steps": 4}, 8, 4),
+        ({"global_batch_size": 32}, 32, 1),
+        ({"global_batch_size": 32, "per_device_train_batch_size": 8}, 8, 4),
+        ({"global_batch_size": 32, "gradient_accumulation_steps": 2}, 16, 2),
+        ({"global_batch_size": 32, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}, 16, 2),
+    ],
+)
+def test_batch_sizes_follow_from_the_global_one(tmp_path, given, size, accumulated):
+    args = CurriculumTrainingArguments(str(tmp_path), use_cpu=True, **given)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (size, accumulated)
+    assert args.train_batch_size == size
+    written = json.loads(args.to_json_string())
+    assert written["global_batch_size"] == given.get("global_batch_size")
+    again = CurriculumTrainingArguments(**{**written, "report_to": []})
+    assert (again.per_device_train_batch_size, again.gradient_accumulation_steps) == (size, accumulated)
+    flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
+    (parsed,) = HfArgumentParser(CurriculumTrainingArguments).parse_args_into_dataclasses(["--use_cpu", *flags])
+    assert (parsed.per_device_train_batch_size, parsed.gradient_accumulation_steps) == (size, accumulated)
+
+
+def test_a_global_batch_means_the_same_on_any_number_of_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(CurriculumTrainingArguments, "world_size", 4)
+    out = str(tmp_path)
+    assert CurriculumTrainingArguments(out, use_cpu=True, global_batch_size=32).per_device_train_batch_size == 8
+    args = CurriculumTrainingArguments(out, use_cpu=True, global_batch_size=32, per_device_train_batch_size=2)
+    assert args.gradient_accumulation_steps == 4
+    with pytest.raises(ValueError, match="global_batch_size=30 is not possible with 4 devices: it has to be a mult"):
+        CurriculumTrainingArguments(out, use_cpu=True, global_batch_size=30)
+
+
+def test_a_global_batch_that_cannot_be_is_refused(tmp_path):
+    def refused(match, **given):
+        with pytest.raises(ValueError, match=match):
+            CurriculumTrainingArguments(str(tmp_path), use_cpu=True, **given)
+
+    refused(r"per_device_train_batch_size=5: it has to be a multiple of 5", global_batch_size=32,
+            per_device_train_batch_size=5)  # fmt: skip
+    refused(r"gradient_accumulation_steps=3: it has to be a multiple of 3", global_batch_size=32,
+            gradient_accumulation_steps=3)  # fmt: skip
+    refused(r"it has to be exactly 16", global_batch_size=32, per_device_train_batch_size=8,
+            gradient_accumulation_steps=2)  # fmt: skip
+    refused(r"global_batch_size=0 is not possible", global_batch_size=0)
+    refused(r"auto_find_batch_size=True lowers them", global_batch_size=32, auto_find_batch_size=True)

@@ -286,3 +286,16 @@ def test_the_private_hooks_of_transformers_are_still_what_they_were():
         assert "self._issue_warnings_after_load(" in inspect.getsource(getattr(Trainer, name))
     order = inspect.getsource(Trainer._save_checkpoint)
     assert order.index("_save_rng_state") < order.index("TRAINER_STATE_NAME") < order.index("rotate_checkpoints")
+
+
+def test_a_global_batch_size_makes_the_same_plan_and_has_to_be_what_a_step_takes(make_trainer):
+    def prints(**given):
+        return make_trainer(Phases(3, **EASY), **given).plan.fingerprint()
+
+    usual = prints(per_device_train_batch_size=4)
+    assert prints(global_batch_size=4, per_device_train_batch_size=None) == usual
+    assert prints(global_batch_size=4, per_device_train_batch_size=2) == usual
+    trainer = make_trainer(Phases(3, **EASY), global_batch_size=4, per_device_train_batch_size=2)
+    trainer.args.gradient_accumulation_steps = 3
+    with pytest.raises(ValueError, match="global_batch_size=4 was given, and an optimizer step takes 6 examples"):
+        trainer.train()
