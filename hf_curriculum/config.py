@@ -1,19 +1,78 @@
-"""YAML as people write it: `1e-5` is a number, which YAML 1.1 and so PyYAML take for a word."""
+"""What a person gives as a name, a mapping, JSON, YAML or a file, read in one way everywhere.
+
+In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAML, take it for a word.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
 
-def read_yaml(text: str) -> Any:
-    """What a YAML text holds, numbers with an exponent as YAML 1.2 and JSON have them.
+def read_config(value: str | Path | Mapping[str, Any], what: str, names: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields of a curriculum, a scorer, a preset or another mapping, however they were given.
 
     Args:
-        text: one document.
+        value: one of `names`, which stands for a mapping of that `type` alone; a mapping; JSON or YAML text that holds
+            either; or the path of a file that does. A string is a path if it ends in .json, .yaml or .yml.
+        what: what the mapping describes, for messages, such as "curriculum".
+        names: the values that its `type` can have; none: it needs no `type`.
+
+    Returns:
+        a new dictionary; `type` is one of `names`, if there are any.
+
+    Raises:
+        ValueError: the file does not exist, the text cannot be read or is no mapping, or its type is not in `names`.
+
+    Example:
+        >>> read_config("iid", "curriculum", ["iid", "phases"])
+        {'type': 'iid'}
+        >>> read_config("{type: phases, num_phases: 3}", "curriculum", ["iid", "phases"])
+        {'type': 'phases', 'num_phases': 3}
+    """
+    names = sorted(names)
+    parsed = value if isinstance(value, Mapping) else _read(value, what, names)
+    if isinstance(parsed, str) and names:
+        parsed = {"type": parsed}
+    if not isinstance(parsed, Mapping):
+        kinds = f"a name of {names}, nor a mapping with a `type`" if names else "a mapping, nor a file that holds one"
+        raise ValueError(f"The {what} {str(value)!r} is neither {kinds}.")
+    if names and parsed.get("type") not in names:
+        given = parsed.get("type")
+        within = "" if given == value else f" in {value if isinstance(value, Mapping) else str(value)!r}"
+        raise ValueError(f"There is no {what} {given!r}{within}. The types are {names}.")
+    return dict(parsed)
+
+
+def _read(value: str | Path, what: str, names: list[str]) -> Any:
+    """What a name, a text or a file holds."""
+    import yaml
+
+    text, name = str(value), str(value).strip()
+    if name in names:
+        return name
+    if isinstance(value, Path) or name.endswith((".yaml", ".yml", ".json")):
+        if not Path(name).is_file():
+            raise ValueError(f"The {what} file {name!r} does not exist.")
+        text = Path(name).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)  # first: its tabs are no YAML
+    except json.JSONDecodeError:
+        try:
+            return read_yaml(text)
+        except yaml.YAMLError as error:
+            known = f"a name of {names}, " if names else ""
+            raise ValueError(f"The {what} {str(value)!r} is neither {known}a file, JSON nor YAML: {error}") from error
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text holds, numbers with an exponent as YAML 1.2 and JSON have them.
 
     Raises:
         yaml.YAMLError: it is not YAML.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.config import read_config
 from hf_curriculum.names import BATCHES
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.node_batches import NodeStage
@@ -160,21 +161,19 @@ class ByNode(Batches):
 
 
 def batches_from(value: Batches | Mapping[str, Any] | str) -> Batches:
-    """The object, from itself, its mapping or its name.
+    """The object, from itself, its name, a mapping, JSON, YAML or a file.
 
     Raises:
         ValueError: `type` is missing or unknown, or a field does not exist.
     """
     if isinstance(value, Batches):
         return value
-    mapping = {"type": value} if isinstance(value, str) else dict(value)
-    made = BATCHES.get(mapping.pop("type", None))
-    known = [] if made is None else [item.name for item in fields(made)]
-    if made is None or set(mapping) - set(known):
-        raise ValueError(
-            f"batches={value!r} is not possible; it is one of {sorted(BATCHES)}"
-            + (f", and {made.type!r} has the fields {known}." if made else ", or a mapping with such a `type`.")
-        )
+    mapping = read_config(value, "kind of batches", BATCHES)
+    made = BATCHES[mapping.pop("type")]
+    known = [item.name for item in fields(made)]
+    unknown = [name for name in mapping if name not in known]
+    if unknown:
+        raise ValueError(f"batches={value!r} has no field {unknown[0]!r}; {made.type!r} has the fields {known}.")
     return made(**mapping)
 
 

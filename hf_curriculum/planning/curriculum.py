@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from hf_curriculum.config import read_yaml
+from hf_curriculum.config import read_config
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, batches_from
 from hf_curriculum.planning.groups import Kind
@@ -286,38 +285,5 @@ def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curri
     """
     if isinstance(value, Curriculum):
         return value
-    mapping = value if isinstance(value, Mapping) else _parse(value)
-    name = mapping.get("type")
-    if name not in CURRICULA:
-        raise ValueError(f"The curriculum {dict(mapping)!r} has type {name!r}; the types are {sorted(CURRICULA)}.")
-    return CURRICULA[name].from_dict(mapping)
-
-
-def _parse(text: str | Path) -> Mapping[str, Any]:
-    import yaml
-
-    given = str(text).strip()
-    if given in CURRICULA:
-        return {"type": given}
-    if given.endswith((".yaml", ".yml", ".json")):
-        path = Path(given)
-        if not path.is_file():
-            raise ValueError(f"The curriculum file {given!r} does not exist.")
-        given = path.read_text(encoding="utf-8")
-    try:
-        # JSON first: its tabs are no YAML.
-        parsed = json.loads(given)
-    except json.JSONDecodeError:
-        try:
-            parsed = read_yaml(given)
-        except yaml.YAMLError as error:
-            raise ValueError(
-                f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor JSON or YAML: "
-                f"{error}"
-            ) from error
-    if not isinstance(parsed, Mapping):
-        raise ValueError(
-            f"The curriculum {given!r} is neither a name of {sorted(CURRICULA)}, nor a file, nor a mapping with a "
-            "`type`."
-        )
-    return parsed
+    mapping = read_config(value, "curriculum", CURRICULA)
+    return CURRICULA[mapping["type"]].from_dict(mapping)

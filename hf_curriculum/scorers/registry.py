@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum.config import read_yaml
+from hf_curriculum.config import read_config
 from hf_curriculum.scorers.base import Scorer
 
 
@@ -33,10 +33,8 @@ def scorer_from(value: str | Path | Mapping[str, Any] | Scorer) -> Scorer:
 
     if isinstance(value, Scorer):
         return value
-    mapping = dict(value) if isinstance(value, Mapping) else _parsed(str(value).strip(), list(SCORERS))
-    name = mapping.pop("type", None)
-    if name not in SCORERS:
-        raise ValueError(f"There is no scorer {name!r} in {value!r}. The types are {sorted(SCORERS)}.")
+    mapping = read_config(value, "scorer", SCORERS)
+    name = mapping.pop("type")
     cls = SCORERS[name]
     known = inspect.signature(cls).parameters
     unknown = [argument for argument in mapping if argument not in known]
@@ -48,26 +46,3 @@ def scorer_from(value: str | Path | Mapping[str, Any] | Scorer) -> Scorer:
         form = json.dumps({"type": name, **mapping, **dict.fromkeys(missing, "...")})
         raise ValueError(f"{cls.__name__} needs `{missing[0]}`, which says what scores the examples: {form}.")
     return cls(**mapping)
-
-
-def _parsed(text: str, names: list[str]) -> dict[str, Any]:
-    import yaml
-
-    if text in names:
-        return {"type": text}
-    if text.endswith((".yaml", ".yml", ".json")):
-        if not Path(text).is_file():
-            raise ValueError(f"The scorer file {text!r} does not exist.")
-        text = Path(text).read_text(encoding="utf-8")
-    try:
-        parsed = json.loads(text)  # first: its tabs are no YAML
-    except json.JSONDecodeError:
-        try:
-            parsed = read_yaml(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"The scorer {text!r} is no name, no file, and neither JSON nor YAML: {error}") from error
-    if isinstance(parsed, str):
-        return {"type": parsed}
-    if not isinstance(parsed, Mapping):
-        raise ValueError(f"The scorer {text!r} is no name of {sorted(names)}, and no mapping with a `type`.")
-    return dict(parsed)

@@ -213,9 +213,9 @@ def test_round_trip(made):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("by_colour", "it is one of"),
+        ("by_colour", r"There is no kind of batches 'by_colour'\. The types are \['by_image', "),
         ({"type": "by_image", "captions": 5}, r"'by_image' has the fields \['captions_per_image', 'image_column'\]"),
-        ({"window": 3}, "a mapping with such a `type`"),
+        ({"window": 3}, r"There is no kind of batches None in \{'window': 3\}"),
     ],
 )
 def test_batches_that_cannot_be_read(value, message):

@@ -261,13 +261,14 @@ def test_curricula_from_names_and_files(tmp_path):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"type": "phase"}, r"has type 'phase'; the types are \[.*'filter', .*'phases'"),
+        ({"type": "phase"}, r"There is no curriculum 'phase' in .*\. The types are \[.*'filter', .*'phases'"),
         ({"type": "phases", "phases": 3}, "has no field 'phases'; its fields are"),
         ({"type": "phases", "num_phases": "3"}, "cannot be made: .* such as a number in quotes"),
         ({"type": "staged"}, "cannot be made: .* missing 1 required positional argument: 'parts'"),
         ("missing.yaml", "'missing.yaml' does not exist"),
-        ("fases", "neither a name of"),
-        ("a: [", "neither a name of"),
+        ("fases", r"There is no curriculum 'fases'\. The types are \[.*'phases'"),
+        ("a: [", "neither a name of .*, a file, JSON nor YAML"),
+        ("[iid]", "neither a name of .*, nor a mapping with a `type`"),
     ],
 )
 def test_curricula_that_cannot_be_read(value, message):

@@ -52,9 +52,9 @@ def test_mistakes(tmp_path):
         scorer_from("vilt_similarity")
     with pytest.raises(ValueError, match=r"nothing\.json' does not exist"):
         scorer_from(tmp_path / "nothing.json")
-    with pytest.raises(ValueError, match="neither JSON nor YAML"):
+    with pytest.raises(ValueError, match=r"neither a name of .*, a file, JSON nor YAML"):
         scorer_from('{"type": [')
-    with pytest.raises(ValueError, match="no mapping with a `type`"):
+    with pytest.raises(ValueError, match="nor a mapping with a `type`"):
         scorer_from("[noun_count]")
     with pytest.raises(ValueError, match="`easy` is 'middle'"):
         scorer_from({"type": "caption_length", "easy": "middle"})

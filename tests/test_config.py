@@ -1,0 +1,44 @@
+"""What a person gives as a name, a mapping, JSON, YAML or a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_curriculum.config import read_config
+
+NAMES = ["phases", "iid"]
+SAME = {"type": "phases", "rate": 1e-5}
+
+
+def test_every_form_gives_the_same(tmp_path):
+    texts = ['{"type": "phases", "rate": 1e-5}', "{type: phases, rate: 1e-5}", " type: phases\n rate: 1e-5 "]
+    for number, text in enumerate(texts):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        assert read_config(text, "curriculum", NAMES) == read_config(file, "curriculum", NAMES) == SAME
+        assert read_config(str(file), "curriculum") == SAME
+    assert read_config(SAME, "curriculum", NAMES) == SAME
+    assert read_config(SAME, "curriculum", NAMES) is not SAME
+    assert read_config(" iid ", "curriculum", NAMES) == {"type": "iid"}
+
+
+def test_a_mapping_without_a_type(tmp_path):
+    preset = tmp_path / "preset"
+    preset.write_text("learning_rate: 2.5e-4\n")
+    assert read_config(preset, "preset") == read_config("learning_rate: 2.5e-4", "preset") == {"learning_rate": 2.5e-4}
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "message"),
+    [
+        ("phase", NAMES, r"There is no curriculum 'phase'\. The types are \['iid', 'phases'\]"),
+        ("rate: 1", NAMES, r"There is no curriculum None in 'rate: 1'"),
+        ("3", NAMES, r"'3' is neither a name of \['iid', 'phases'\], nor a mapping with a `type`"),
+        ("phase", (), "'phase' is neither a mapping, nor a file that holds one"),
+        ("a: [", (), "'a: \\[' is neither a file, JSON nor YAML: "),
+        ("lost.yml", (), "The curriculum file 'lost.yml' does not exist"),
+    ],
+)
+def test_what_cannot_be_read(value, names, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(value, "curriculum", names)
