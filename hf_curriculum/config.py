@@ -1,16 +1,22 @@
-"""What a person gives as a name, a mapping, JSON, YAML or a file, read in one way everywhere.
+"""What a person gives as a name, a mapping, JSON, YAML or a file, read in one way everywhere; digests, atomic writes.
 
 In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAML, take it for a word.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
@@ -95,3 +101,61 @@ def _loader() -> type:
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
     return Loader
+
+
+def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8) -> str:
+    """BLAKE2b of all contents, one after the other, in hexadecimal digits.
+
+    Args:
+        *content: text, anything with a contiguous buffer, or the path of a file, which is read a megabyte at a time.
+        size: of the digest in bytes.
+
+    Raises:
+        OSError: a file cannot be read.
+
+    Example:
+        >>> digest("a dog") == digest("a ", b"dog")
+        True
+    """
+    state = hashlib.blake2b(digest_size=size)
+    for part in content:
+        if isinstance(part, Path):
+            with part.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    state.update(block)
+        else:
+            state.update(part.encode() if isinstance(part, str) else part)
+    return state.hexdigest()
+
+
+def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
+    """Writes a file completely or not at all, also when it is killed or several processes write the same file.
+
+    Args:
+        path: the file; its folder is made where it is missing.
+        content: bytes, or text that is written as UTF-8.
+        keep_existing: leave a file that is there, so that the first of several writers decides.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep_existing:
+            try:
+                os.link(temporary, path)  # unlike `replace`, fails where the file exists
+                return
+            except FileExistsError:
+                return
+            except OSError:  # a file system without links: of writers at the same moment the last one decides
+                if path.exists():
+                    return
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
