@@ -143,9 +143,11 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "RowHead",
     ),
     "hf_curriculum.scorers.visual.proposals": ("RegionProposals",),
-    "hf_curriculum.scoring.add_scores": ("add_scores",),
+    "hf_curriculum.scoring.add_scores": (
+        "add_scores",
+        "add_scores_sharded",
+    ),
     "hf_curriculum.scoring.controls": ("shuffle_scores",),
-    "hf_curriculum.scoring.distributed": ("add_scores_sharded",),
     "hf_curriculum.scoring.join": (
         "add_scores_from",
         "load_scores",

@@ -1,15 +1,16 @@
-"""Where a score column came from, kept in the data set's own features.
+"""Score columns: appending and reading them, and their provenance, kept in the data set's own features.
 
 The features carry it as `Value("float32", id=<JSON>)`, which `datasets` keeps through `map`, `filter`, `select`,
 `shuffle`, renaming, saving, loading and Parquet. That JSON holds only what is the same for every split, because
 `datasets` refuses to concatenate rows whose features differ. What differs (rows, share of unscored rows, quantiles)
-is computed when asked.
+is computed when needed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -17,8 +18,11 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
 from datasets.fingerprint import Hasher
+from datasets.table import InMemoryTable, concat_tables
 
 from hf_curriculum.columns import require_columns
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # version of the JSON in features and files
 _MARK = "hf_curriculum_score"
@@ -105,6 +109,26 @@ class ScoreProvenance:
         return cls(**{key: value for key, value in content.items() if key in known})
 
 
+def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
+    """The splits of a data set by name, or the one that it is.
+
+    Args:
+        dataset: one split or several.
+        who: what needs them, the beginning of the error.
+
+    Raises:
+        TypeError: not a map-style data set.
+    """
+    if isinstance(dataset, DatasetDict):
+        return dict(dataset)
+    if isinstance(dataset, Dataset):
+        return {str(dataset.split or "all"): dataset}
+    raise TypeError(
+        f"{who} was given a {type(dataset).__name__}. It needs all rows at once: give a map-style `datasets.Dataset` "
+        "or a `DatasetDict`, as `load_dataset` without `streaming=True` and `Dataset.from_dict` make them."
+    )
+
+
 def check_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
     """Raises a `ValueError` if `given`, the argument called `name`, is not among `choices`."""
     if given not in choices:
@@ -119,7 +143,7 @@ def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, 
         split: read this split of several only.
 
     Raises:
-        ValueError: two splits tell different things about one column, and no `split` was named.
+        ValueError: two splits disagree on a column, and no `split` was named.
 
     Example:
         >>> from datasets import Dataset
@@ -137,11 +161,7 @@ def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, 
 
 
 def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str | None) -> dict[str, ScoreProvenance]:
-    """One mapping for several splits: what they agree on, or `split`'s own.
-
-    Raises:
-        ValueError: they disagree on a column and no `split` was named, or there is no such split.
-    """
+    """One mapping for several splits: what they agree on, or `split`'s own; a `ValueError` if they disagree."""
     if split is not None:
         check_choice("split", split, tuple(splits))
         return splits[split]
@@ -191,18 +211,76 @@ def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvena
         for column in provenance:
             dataset = dataset.cast_column(column, features[column])
         return dataset
-    return rebuilt(dataset, dataset.data, features)
+    return _with_table(dataset, dataset.data, features)
 
 
-def rebuilt(dataset: Dataset, table: Any, features: Features, key: str = "") -> Dataset:
-    """`dataset` over another table of the same rows: its order, split, info and format stay.
+def append_columns(
+    dataset: Dataset,
+    values: Mapping[str, np.ndarray],
+    provenance: Mapping[str, ScoreProvenance],
+    *,
+    overwrite: bool = False,
+    log: bool = True,
+) -> Dataset:
+    """Appends score columns to a data set; nothing is written to disk, and no other column is read.
+
+    A shuffled or filtered data set is a table and an indices mapping. The values are scattered to the rows of the
+    table and the mapping is kept; rows of the table that it leaves out hold NaN.
 
     Args:
-        dataset: the data set, possibly shuffled or filtered.
-        table: a `datasets.table.Table` whose rows are the base rows of `dataset` (before shuffling or filtering).
-        features: the features of `table`.
-        key: what stands for the new content in the data set's fingerprint.
+        dataset: the data set.
+        values: column → float32 (rows,), in the order of `dataset`.
+        provenance: column → where it came from.
+        overwrite: replace columns that exist.
+        log: log rows, share of unscored rows, quantiles and the easy end of each column.
+
+    Raises:
+        ValueError: a column exists already.
     """
+    validate_new_columns(dataset.column_names, values, overwrite)
+    arrays = {}
+    for column, scores in values.items():
+        if dataset._indices is not None:
+            base = np.full(dataset.data.num_rows, np.nan, np.float32)
+            base[dataset._indices.column(0).to_numpy()] = scores
+        else:
+            base = np.asarray(scores, dtype=np.float32)
+        arrays[column] = pa.array(base)
+        if log:
+            _log_scores(dataset, column, scores, provenance[column])
+    key = Hasher.hash([array.to_numpy().tobytes() for array in arrays.values()])
+    kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
+    new = Features({column: Value("float32", id=provenance[column].to_json()) for column in values})
+    added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
+    table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
+    return _with_table(kept, table, Features({**kept.features, **new}), key)
+
+
+def validate_new_columns(found: Iterable[str], new: Iterable[str], overwrite: bool) -> None:
+    """Raises a `ValueError` if a column to be written exists and may not be overwritten."""
+    existing = [column for column in new if column in found]
+    if existing and not overwrite:
+        raise ValueError(
+            f"The data already has {', '.join(f'`{column}`' for column in existing)}. Scores made in two ways under "
+            "one name cannot be told apart. Pass `overwrite=True` to replace it, or give the new column another name."
+        )
+
+
+def _log_scores(dataset: Dataset, column: str, scores: np.ndarray, provenance: ScoreProvenance) -> None:
+    """Logs rows, share unscored, minimum, median, maximum and easy end of a column; warns if all of it is NaN."""
+    where = f" of split {dataset.split}" if dataset.split is not None else ""
+    counts = score_statistics(scores)
+    if counts["rows"] and counts["unscored"] == counts["rows"]:
+        message = "`%s`%s: none of the %d rows could be scored, the column holds only NaN."
+        logger.warning(message, column, where, counts["rows"])
+        return
+    marks = [f"{name} {counts[name]:.4g}" for name in ("min", "median", "max") if counts[name] is not None]
+    line = [f"{counts['rows']} rows", f"{counts['share_unscored']:.2%} unscored", *marks, f"easy is {provenance.easy}"]
+    logger.info("`%s`%s: %s", column, where, ", ".join(line))
+
+
+def _with_table(dataset: Dataset, table: Any, features: Features, key: str = "") -> Dataset:
+    """`dataset` over another table of the same base rows; its order, split, info and format stay."""
     info = dataset.info.copy()
     info.features = features
     fingerprint = Hasher.hash([dataset._fingerprint, "hf_curriculum", key, features.to_dict(), list(features)])

@@ -13,6 +13,7 @@ from datasets import Dataset, DatasetDict, load_from_disk
 
 from hf_curriculum.provenance import (
     ScoreProvenance,
+    as_splits,
     attach_provenance,
     merged_provenance,
     read_provenance,
@@ -27,25 +28,14 @@ _FORMAT = 1
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
-def _splits(dataset: Dataset | DatasetDict) -> dict[str, Dataset]:
-    if isinstance(dataset, DatasetDict):
-        return dict(dataset)
-    if isinstance(dataset, Dataset):
-        return {str(dataset.split or "all"): dataset}
-    raise TypeError(
-        f"A {type(dataset).__name__} was given. Counts and quantiles need all rows at once: load it as a `Dataset` or "
-        "a `DatasetDict`."
-    )
-
-
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
-    """What `scores.json` says: per split its rows, and per score provenance, unscored rows and quantiles.
+    """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles.
 
     Raises:
         TypeError: an iterable data set, whose rows cannot be counted.
     """
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
-    for name, part in _splits(dataset).items():
+    for name, part in as_splits(dataset, "`describe_scores`").items():
         found = read_provenance(part)
         content["splits"][name] = {
             "rows": len(part),
@@ -88,8 +78,8 @@ def _load_file(path: str | Path) -> dict[str, Any]:
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise FileNotFoundError(
-            f"{file} does not exist. It tells where the scores came from. `save_scored` and `write_provenance` write "
-            "it; `datasets.load_from_disk` loads a data set without it."
+            f"{file} does not exist. It records where the scores came from. `save_scored` and `write_provenance` "
+            "write it; `datasets.load_from_disk` loads a data set without it."
         )
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -146,11 +136,7 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
 
 
 def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
-    """A folder with a data set of its own is read as that one, whatever splits are saved into it.
-
-    Raises:
-        ValueError: the data has splits, and the folder a data set without.
-    """
+    """Raises a `ValueError` for splits in the folder of a data set without, which would be loaded in their place."""
     if isinstance(dataset, DatasetDict) and (Path(path) / "state.json").is_file():
         raise ValueError(
             f"{path} holds a data set without splits, which would hide the splits {list(dataset)}. Delete it, or name "
@@ -159,36 +145,36 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
 
 
 def load_scored(path: str | Path) -> Dataset | DatasetDict:
-    """Loads what `save_scored` wrote, and checks that data and `scores.json` belong together.
+    """Loads what `save_scored` wrote, and checks that the data and `scores.json` agree.
 
     Raises:
         FileNotFoundError: no `scores.json`.
         ValueError: the data has other splits, rows or provenance than the file says.
     """
     content, dataset = _load_file(path), load_from_disk(str(path))
-    parts = _splits(dataset)
-    told = {name: part["rows"] for name, part in content["splits"].items()}
+    parts = as_splits(dataset, "`load_scored`")
+    recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
-    if told != found:
+    if recorded != found:
         raise ValueError(
-            f"{Path(path) / FILE_NAME} tells of the splits and rows {told}, but the data beside it has {found}: it is "
+            f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data beside it has {found}: it is "
             "stale. Write it again with `write_provenance`."
         )
     checked = {}
     for name, part in parts.items():
-        kept, recorded = read_provenance(part), load_provenance(path, name)
-        lost = {column: made for column, made in recorded.items() if column not in kept}
-        if any(recorded.get(column) != made for column, made in kept.items()):
+        kept, in_file = read_provenance(part), load_provenance(path, name)
+        lost = {column: made for column, made in in_file.items() if column not in kept}
+        if any(in_file.get(column) != made for column, made in kept.items()):
             raise ValueError(
-                f"The features of split {name!r} and {Path(path) / FILE_NAME} tell different things about where the "
-                "scores came from. One of them was changed after saving. Write the file again with `write_provenance`."
+                f"The features of split {name!r} and {Path(path) / FILE_NAME} disagree on where the scores came from. "
+                "One of them was changed after saving. Write the file again with `write_provenance`."
             )
         checked[name] = attach_provenance(part, lost) if lost else part
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
 
 
 def _cell(value: object) -> str:
-    """Text that stays text in a Markdown table: no line break, pipe, HTML, link, emphasis or control character."""
+    """Text escaped for a Markdown table: no line break, pipe, HTML, link, emphasis or control character."""
     text = (
         "–"
         if value is None or value == {}
@@ -218,7 +204,7 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
     """
     origins: dict[tuple[str, ScoreProvenance], None] = {}  # a dict keeps the order, splits that agree share a row
     shares: list[tuple[object, ...]] = []
-    for name, part in _splits(dataset).items():
+    for name, part in as_splits(dataset, "`provenance_markdown`").items():
         for column, made in read_provenance(part).items():
             origins[column, made] = None
             counts = score_statistics(score_values(part, column))
@@ -227,7 +213,7 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
             shares.append((column, name, counts["rows"], f"{counts['share_unscored']:.2%}", *quantiles))
     if not shares:
         raise ValueError(
-            "No column of this data set carries the provenance of a score, so a card has nothing to tell. Add scores "
+            "No column of this data set carries the provenance of a score, so a card has nothing to show. Add scores "
             "with `add_scores` or `add_scores_from`, or record where a column came from with `attach_provenance`."
         )
     shown = ("scorer", "arguments", "easy", "per_image", "model", "revision", "backend", "versions", "source")

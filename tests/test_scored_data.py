@@ -73,12 +73,12 @@ def test_a_file_that_does_not_belong_to_the_data_is_refused(splits, tmp_path):
         load_scored(tmp_path / "a")
     other = ScoreProvenance("noun_count", "by hand")
     write_provenance(DatasetDict(train=scored([1] * 5, other), test=scored([1, 2])), tmp_path / "a")
-    with pytest.raises(ValueError, match="tell different things about where the scores came from"):
+    with pytest.raises(ValueError, match="disagree on where the scores came from"):
         load_scored(tmp_path / "a")
 
 
 def test_missing_and_foreign_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"does not exist. It tells where the scores came from"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist. It records where the scores came from"):
         load_provenance(tmp_path)
     (tmp_path / FILE_NAME).write_text("[]")
     with pytest.raises(ValueError, match="not a score file of format 1"):
@@ -97,10 +97,10 @@ def test_nothing_to_write_is_an_error(tmp_path):
     bare = Dataset.from_dict({"caption": ["x"]})
     with pytest.raises(ValueError, match="there is nothing to write"):
         write_provenance(bare, tmp_path)
-    with pytest.raises(ValueError, match="a card has nothing to tell"):
+    with pytest.raises(ValueError, match="a card has nothing to show"):
         save_scored(bare, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(TypeError, match="need all rows at once"):
+    with pytest.raises(TypeError, match="needs all rows at once"):
         write_provenance(scored([1]).to_iterable_dataset(), tmp_path)
 
 

@@ -1,28 +1,40 @@
-"""`add_scores`: scores as new columns, without writing or decoding what the scorers do not read."""
+"""`add_scores` and `add_scores_sharded`: scores as new columns; what scorers do not read is not written or decoded."""
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import datasets
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
+from hf_curriculum.config import write_atomically
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.provenance import AnyDataset, ScoreProvenance, check_choice, read_column, score_values
-from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.score_columns import (
-    aggregate_per_image,
+from hf_curriculum.provenance import (
+    AnyDataset,
+    ScoreProvenance,
     append_columns,
-    check_columns,
-    report_scores,
+    check_choice,
+    read_column,
+    score_values,
+    validate_new_columns,
 )
+from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scoring.parts import PartFolder, data_digest, missing_parts, wait_for_files
+
+logger = logging.getLogger(__name__)
+
+_FITTED = "learnt.pickle"  # the name that version 0.1 gave it
 
 
 def add_scores(
@@ -36,23 +48,24 @@ def add_scores(
     cache_dir: str | Path | None = None,
     overwrite: bool = False,
 ) -> AnyDataset:
-    """Adds a column per score, and records in it where it came from.
+    """Adds a column per score, and records its provenance.
 
-    Only the columns that a scorer reads are mapped over, and the new columns are laid beside the old ones: 4 bytes per
-    row and score, where a plain `map` writes every picture again. That also holds for a shuffled, filtered or split
-    data set, whose order is kept. Scores are cached as `map` caches: the same call on the same data does not score
-    again. With `num_proc` or `resume_every`, an interrupted call goes on with the parts that were not finished.
+    Only the columns that a scorer reads are mapped over, and the new columns are appended: 4 bytes per row and score,
+    where a plain `map` writes every image again. That also holds for a shuffled, filtered or split data set, whose
+    order is kept. Scores are cached as `map` caches: the same call on the same data does not score again. With
+    `num_proc` or `resume_every`, an interrupted call continues with the parts that were not finished.
 
     Args:
         dataset: one data set or several splits, map-style or iterable. An iterable one is scored while it is read.
-        scorers: one or more; each is mapped and cached on its own. One that combines scores may stand behind those
-            that write them.
+        scorers: one or more. One that combines scores comes after those that write them.
         per_image: aggregate over the rows with equal `image_id`, and write the result to each of them. Within a split.
         batch_size: rows per call of a scorer.
-        num_proc: worker processes; GPUs are dealt to them in turn.
-        resume_every: write (and cache) the scores in parts of this many rows. Each part starts its own workers.
-        cache_dir: where to cache. By default beside the data, and not at all for a data set in memory, as in `map`.
-        overwrite: replace columns that exist, instead of refusing.
+        num_proc: worker processes; GPUs are assigned to them in turn.
+        resume_every: keep finished scores in parts of this many rows, as `add_scores_sharded` does: in `cache_dir`,
+            beside the data, or in the cache of `datasets` for a data set in memory. Each part starts its own workers.
+        cache_dir: where to cache. By default beside the data; without `resume_every`, and as in `map`, a data set in
+            memory is not cached.
+        overwrite: replace columns that exist, in place of an error.
 
     Returns:
         The data set with the new columns last: float32, NaN where a row could not be scored.
@@ -61,7 +74,7 @@ def add_scores(
         TypeError: something that is not a scorer, or not a data set.
         ValueError: a column is missing, exists already or would be written twice; an option that does not go with an
             iterable data set.
-        RuntimeError: a scorer that learns from a corpus was not fitted.
+        RuntimeError: a scorer that is fitted on a corpus was not fitted.
 
     Source: Saha et al. 2024 (BabyLM), §3.3 for `per_image="max"`.
 
@@ -72,74 +85,125 @@ def add_scores(
         >>> add_scores(data, CaptionLength())["caption_length"][:]
         [2.0, 5.0, nan]
     """
-    scorers = checked_scorers(scorers)
+    scorers = _as_scorers(scorers)
     for scorer in scorers:
         scorer.check_fitted()
     check_choice("per_image", per_image, (None, "max", "min", "mean"))
-    if isinstance(dataset, (DatasetDict, IterableDatasetDict)):
-        options = {"per_image": per_image, "batch_size": batch_size, "num_proc": num_proc, "overwrite": overwrite}
-        options |= {"resume_every": resume_every, "cache_dir": cache_dir}
-        return type(dataset)({name: add_scores(part, scorers, **options) for name, part in dataset.items()})
+    given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
+    if isinstance(dataset, IterableDatasetDict):
+        parts = {name: _score_iterable(part, scorers, batch_size, overwrite, given) for name, part in dataset.items()}
+        return IterableDatasetDict(parts)
     if isinstance(dataset, IterableDataset):
-        given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
-        return add_streaming(dataset, scorers, batch_size, overwrite, given)
-    if not isinstance(dataset, Dataset):
+        return _score_iterable(dataset, scorers, batch_size, overwrite, given)
+    if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
             f"`add_scores` was given a {type(dataset).__name__}. It takes a `datasets.Dataset`, `DatasetDict` or "
             "`IterableDataset`: make one with `load_dataset` or `Dataset.from_dict`."
         )
-    check_columns(dataset.column_names, scorers, overwrite)
-    images = image_codes(dataset) if per_image else None
-    values: dict[str, np.ndarray] = {}
-    provenance: dict[str, ScoreProvenance] = {}
-    for scorer in scorers:
-        given = with_parts(dataset, scorer, values, provenance)
-        scores = _score(given, scorer, batch_size, num_proc, resume_every, cache_dir)
-        for column, array in scores.items():
-            values[column] = aggregate_per_image(array, images, per_image) if per_image else array
-            provenance[column] = replace(scorer.describe(column), per_image=per_image)
-    report_scores(dataset, values, provenance)
-    return append_columns(dataset, values, provenance)
+    splits = _as_splits(dataset, scorers, per_image, overwrite)
+    return _Run(scorers, splits, per_image, batch_size, num_proc, resume_every or None, cache_dir).add_to(dataset)
 
 
-def with_parts(
-    dataset: Dataset,
-    scorer: Scorer,
-    values: Mapping[str, np.ndarray],
-    provenance: Mapping[str, ScoreProvenance],
-) -> Dataset:
-    """The data set with those of the scores made so far that a scorer reads, if it reads any.
+def add_scores_sharded(
+    dataset: Dataset | DatasetDict,
+    scorers: Scorer | Sequence[Scorer],
+    folder: str | Path,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    per_image: Literal["max", "min", "mean"] | None = None,
+    batch_size: int = 1000,
+    num_proc: int | None = None,
+    part_rows: int = 10_000,
+    fit_on: str | None = None,
+    overwrite: bool = False,
+    timeout: float = 6 * 3600,
+    patience: float | None = None,
+) -> Dataset | DatasetDict | None:
+    """`add_scores` by any number of processes, which share a folder and need not run at the same time.
 
-    With no more than these: the cache of a scorer that reads none does not depend on which others were given.
-    """
-    read = {column: values[column] for column in scorer.columns if column in values}
-    return append_columns(dataset, read, provenance) if read else dataset
+    The rows are split into parts of `part_rows`, and each process scores a contiguous range of parts. A finished part
+    is written completely or not at all; the first process concatenates them. A process that was killed is started
+    again and scores what is missing, with another number of processes, too. Batches do not depend on their number, so
+    the result is that of `add_scores`, number for number.
 
+    Scorers that need `fit` and were not fitted are fitted by the first process. A scorer that reads what another one
+    writes comes after it.
 
-def image_codes(dataset: Dataset) -> np.ndarray:
-    """Numbers the images of a data set. Shapes: returns int64 (rows,), equal for captions of one image.
+    Args:
+        dataset: one data set or several splits; the same in every process.
+        scorers: one or more.
+        folder: where the parts are kept, on a disk that every process sees. What a scorer has fitted is kept there as
+            a pickle: use no folder that others can write to. It may be deleted when the first process is done.
+        rank: of this process; by default `RANK` of `accelerate launch` or `torchrun`, or 0.
+        world_size: how many processes there are; by default `WORLD_SIZE`, or 1.
+        per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
+            machine.
+        part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
+        fit_on: the split that scorers are fitted on; by default "train", or the only one.
+        timeout: seconds to wait for other processes without a new part.
+        patience: name of `timeout` in version 0.1.
+
+    Returns:
+        The data set with the new columns in the first process; None in the others.
 
     Raises:
-        ValueError: there is no `image_id`, or a row lacks it.
+        TypeError: something that is not a scorer or a map-style data set.
+        ValueError: what `add_scores` raises; the folder holds parts of another run, or a damaged one; no such `rank`
+            or split.
+        TimeoutError: another process has stopped.
+
+    Example:
+        >>> add_scores_sharded(data, CLIPSimilarity(), "/shared/parts")      # doctest: +SKIP
     """
-    require_columns(
-        dataset.column_names,
-        [IMAGE_ID],
-        reader="`per_image` aggregates the scores of the captions of one image, which share it.",
-        remedy="Rename your column to it, or leave `per_image` out.",
-    )
-    if len(dataset) == 0:
-        return np.zeros(0, np.int64)
-    return group_codes(read_column(dataset, IMAGE_ID))
+    if patience is not None:
+        warnings.warn("`patience` is called `timeout` now.", DeprecationWarning, stacklevel=2)
+        timeout = patience
+    rank, world_size = launched(rank, world_size)
+    scorers = _as_scorers(scorers)
+    check_choice("per_image", per_image, (None, "max", "min", "mean"))
+    if part_rows < 1 or batch_size < 1:
+        raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
+    if not isinstance(dataset, (Dataset, DatasetDict)):
+        raise TypeError(
+            f"`add_scores_sharded` was given a {type(dataset).__name__}. Rows are assigned to processes by number: "
+            "give a `Dataset` or a `DatasetDict`. An iterable data set is split by `split_dataset_by_node`."
+        )
+    splits = _as_splits(dataset, scorers, per_image, overwrite)
+    step = -(-part_rows // batch_size) * batch_size
+    shared = {"folder": Path(folder), "rank": rank, "world_size": world_size, "timeout": timeout}
+    if any(scorer.needs_fit for scorer in scorers):
+        shared["fit_on"] = _split_to_fit_on(splits, fit_on)
+    return _Run(scorers, splits, per_image, batch_size, num_proc, step, **shared).add_to(dataset)
 
 
-def checked_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
-    """The scorers as a list.
+def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them.
 
     Raises:
-        TypeError: something that is not a scorer.
-        ValueError: none was given, or two write one column.
+        ValueError: one is known without the other, or there is no such rank.
+
+    Example:
+        >>> launched(1, 4)
+        (1, 4)
     """
+    given = {"RANK": rank, "WORLD_SIZE": world_size}
+    known = {name: os.environ.get(name) if value is None else value for name, value in given.items()}
+    known = {name: int(value) for name, value in known.items() if value is not None}
+    if len(known) == 1:
+        (name,) = known
+        raise ValueError(
+            f"`{name}` is {known[name]}, but {'WORLD_SIZE' if name == 'RANK' else 'RANK'} is not known, so this "
+            "process cannot know which rows are its own. Give both, as arguments or in the environment."
+        )
+    rank, world_size = known.get("RANK", 0), known.get("WORLD_SIZE", 1)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"The rank is {rank} of {world_size} processes. Ranks count from 0 to {world_size - 1}.")
+    return rank, world_size
+
+
+def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
+    """The scorers as a list, checked: each a `Scorer`, at least one, and no column written twice."""
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer):
@@ -158,54 +222,281 @@ def checked_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
     return scorers
 
 
-def _score(
-    dataset: Dataset,
-    scorer: Scorer,
-    batch_size: int,
-    num_proc: int | None,
-    resume_every: int | None,
-    cache_dir: str | Path | None,
-) -> dict[str, np.ndarray]:
-    """Maps one scorer over what it reads. Returns float32 (rows,) per written column, in the data set's order."""
-    view, place = scoring_inputs(dataset, scorer)
-    if len(view) == 0:
-        return {column: np.zeros(0, np.float32) for column in scorer.outputs}
-    features = score_features(scorer)
-    step = resume_every or len(view)
-    starts = range(0, len(view), step)
-    parts: list[Dataset] = []
-    for start in starts:
-        part = view if len(starts) == 1 else view.select(range(start, min(start + step, len(view))))
-        which = f" (part {len(parts) + 1} of {len(starts)})" if len(starts) > 1 else ""
-        file = None
-        if cache_dir is not None:
-            os.makedirs(cache_dir, exist_ok=True)
-            key = Hasher.hash([part._fingerprint, scorer, features.to_dict(), batch_size])
-            file = os.path.join(cache_dir, f"scores-{key}.arrow")
-        options = {"batch_size": batch_size, "num_proc": num_proc, "cache_file_name": file}
-        parts.append(map_scorer(part, scorer, features, which, **options))
-    scores = {}
-    for column in scorer.outputs:
-        mapped = np.concatenate([score_values(part, column) for part in parts])  # (rows of the view,)
-        scores[column] = mapped if place is None else mapped[place]
-    return scores
+def _validate_columns(found: Sequence[str], scorers: Sequence[Scorer], overwrite: bool) -> None:
+    """Checks that columns that are read exist, or are written by a scorer before, and that written ones are new."""
+    known = list(found)
+    for scorer in scorers:
+        require_columns(
+            known,
+            scorer.columns,
+            reader=f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}.",
+            remedy="Rename the columns (`dataset.rename_column`), or give the scorer their names; one that another "
+            "scorer writes must be written before.",
+        )
+        known += [column for column in scorer.outputs if column not in known]
+    validate_new_columns(found, [column for scorer in scorers for column in scorer.outputs], overwrite)
 
 
-def add_streaming(
-    dataset: IterableDataset, scorers: list[Scorer], batch_size: int, overwrite: bool, given: Mapping[str, object]
-) -> IterableDataset:
-    """Scores rows while they are read. What `add_scores` does with an iterable data set.
+@dataclass
+class _Split:
+    """One split, and those of its new columns that are known in this process."""
 
-    Args:
-        dataset: the data set, lazy before and after.
-        scorers: mapped one after the other.
-        batch_size: rows per call of a scorer.
-        overwrite: replace columns that exist, instead of refusing.
-        given: options that need all rows at once, and must be None.
+    name: str
+    dataset: Dataset
+    images: np.ndarray | None
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    provenance: dict[str, ScoreProvenance] = field(default_factory=dict)
 
-    Raises:
-        ValueError: such an option was given, a column is missing or exists already, or the features are not known.
+    def rows(self) -> int:
+        """How many rows are scored: each of the table once."""
+        indices = self.dataset._indices
+        return len(self.dataset) if indices is None else len(np.unique(indices.column(0).to_numpy()))
+
+
+def _as_splits(
+    dataset: Dataset | DatasetDict, scorers: Sequence[Scorer], per_image: str | None, overwrite: bool
+) -> list[_Split]:
+    """The splits; a `ValueError` if a column is missing or exists already, or `per_image` has no `image_id`."""
+    parts = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
+    for part in parts.values():
+        _validate_columns(part.column_names, scorers, overwrite)
+    return [_Split(name, part, _image_codes(part) if per_image else None) for name, part in parts.items()]
+
+
+def _image_codes(dataset: Dataset) -> np.ndarray:
+    """int64 (rows,), equal for captions of one image."""
+    require_columns(
+        dataset.column_names,
+        [IMAGE_ID],
+        reader="`per_image` aggregates the scores of the captions of one image, which share it.",
+        remedy="Rename your column to it, or leave `per_image` out.",
+    )
+    return group_codes(read_column(dataset, IMAGE_ID)) if len(dataset) else np.zeros(0, np.int64)
+
+
+def _split_to_fit_on(splits: Sequence[_Split], fit_on: str | None) -> _Split:
+    if fit_on is None and len(splits) == 1:
+        return splits[0]
+    name, names = "train" if fit_on is None else fit_on, [split.name for split in splits]
+    if name not in names:
+        raise ValueError(
+            f"A scorer is fitted on a corpus, and there is no split {name!r} among {names}. Name one of them, "
+            "`fit_on=`: usually the one that is trained on."
+        )
+    return splits[names.index(name)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The scorers of a call over its splits, for one process or several that share a folder.
+
+    Scores are made in parts of `step` rows (None: `map` scores and caches all rows). Processes take the scorers in the
+    order given, and wait only for parts of scorers before the present one.
     """
+
+    scorers: list[Scorer]
+    splits: list[_Split]
+    per_image: Literal["max", "min", "mean"] | None
+    batch_size: int
+    num_proc: int | None
+    step: int | None
+    cache_dir: str | Path | None = None
+    folder: Path | None = None
+    rank: int = 0
+    world_size: int = 1
+    timeout: float = 0
+    fit_on: _Split | None = None
+
+    def add_to(self, dataset: Dataset | DatasetDict) -> Dataset | DatasetDict | None:
+        """`dataset` with the scores of its splits; None in every process but the first."""
+        if self.step is not None:
+            for scorer in self.scorers:
+                self.score_missing_parts(scorer)
+        if self.rank:
+            return None
+        scored = {}
+        for split in self.splits:
+            for scorer in self.scorers:
+                self.collect(scorer, split)
+            values = {column: split.values[column] for scorer in self.scorers for column in scorer.outputs}
+            scored[split.name] = append_columns(split.dataset, values, split.provenance, overwrite=True)
+        return DatasetDict(scored) if isinstance(dataset, DatasetDict) else scored["all"]
+
+    def score_missing_parts(self, scorer: Scorer) -> None:
+        """Scores those of this process's parts that are missing."""
+        every = [(split, part) for split in self.splits for part in range(-(-split.rows() // self.step))]
+        own = slice(len(every) * self.rank // self.world_size, len(every) * (self.rank + 1) // self.world_size)
+        if self.rank == 0:
+            self.fit_if_needed(scorer)
+        for split in self.splits:
+            numbers = [part for of, part in every[own] if of is split]
+            # finished parts are checked by the first process, which may be done and delete them at any time
+            if self.rank and not missing_parts(self.shared_folder(split, scorer), numbers, split.rows(), self.step):
+                continue
+            inputs, _, parts = self.inputs(scorer, split)
+            for part in parts.missing(numbers):
+                found = _map_scorer(
+                    inputs.select(parts.rows_of(part)),
+                    scorer,
+                    f" (part {part + 1} of {parts.count})",
+                    batch_size=self.batch_size,
+                    num_proc=self.num_proc,
+                    keep_in_memory=True,  # the part itself is what is kept
+                    load_from_cache_file=False,
+                    new_fingerprint=Hasher.hash([parts.digest, part]),  # saves hashing the scorer once per part
+                )
+                parts.write(part, {column: score_values(found, column) for column in scorer.outputs})
+                logger.info("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
+
+    def collect(self, scorer: Scorer, split: _Split) -> None:
+        """Puts a scorer's columns and their provenance into the split, once; waits for parts of other processes."""
+        if split.values.keys() >= scorer.outputs.keys():
+            return
+        inputs, position, parts = self.inputs(scorer, split)
+        if parts is not None:
+            scores = parts.read_all(self.timeout)
+        elif len(inputs):
+            found = self.map_cached(inputs, scorer)
+            scores = {column: score_values(found, column) for column in scorer.outputs}
+        else:
+            scores = {}
+        for column in scorer.outputs:
+            array = scores.get(column, np.zeros(0, np.float32))
+            array = array if position is None else array[position]
+            split.values[column] = (
+                aggregate_per_image(array, split.images, self.per_image) if self.per_image else array
+            )
+            split.provenance[column] = replace(scorer.describe(column), per_image=self.per_image)
+
+    def map_cached(self, inputs: Dataset, scorer: Scorer) -> Dataset:
+        """All scores at once, cached as `map` caches."""
+        file = None
+        if self.cache_dir is not None:
+            os.makedirs(self.cache_dir, exist_ok=True)
+            key = Hasher.hash([inputs._fingerprint, scorer, _features(scorer).to_dict(), self.batch_size])
+            file = os.path.join(self.cache_dir, f"scores-{key}.arrow")
+        options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}
+        return _map_scorer(inputs, scorer, **options)
+
+    def inputs(self, scorer: Scorer, split: _Split) -> tuple[Dataset, np.ndarray | None, PartFolder | None]:
+        """What the scorer reads, where each row of the split is in it, and the folder of its parts."""
+        self.fit_if_needed(scorer)
+        inputs, position = scoring_inputs(self.with_scores_read(scorer, split), scorer)
+        if self.step is None:
+            return inputs, position, None
+        if self.folder is None:
+            key = [inputs._fingerprint, scorer, _features(scorer).to_dict(), self.batch_size, self.step]
+            folder = _cache_folder(split.dataset, self.cache_dir) / f"scores-{Hasher.hash(key)}"
+        else:
+            folder = self.shared_folder(split, scorer)
+        single_process = self.folder is not None and self.world_size == 1
+        manifest = {**_manifest(scorer, inputs), "batch_size": self.batch_size}
+        return inputs, position, PartFolder(folder, manifest, len(inputs), self.step, single_process)
+
+    def shared_folder(self, split: _Split, scorer: Scorer) -> Path:
+        return self.folder / split.name / next(iter(scorer.outputs))
+
+    def with_scores_read(self, scorer: Scorer, split: _Split) -> Dataset:
+        """The data set with those new scores that a scorer reads: its cache does not depend on other scorers."""
+        values = {}
+        for other in self.scorers[: self.scorers.index(scorer)]:
+            for column in [column for column in scorer.columns if column in other.outputs]:
+                self.collect(other, split)
+                values[column] = split.values[column]
+        if not values:
+            return split.dataset
+        return append_columns(split.dataset, values, split.provenance, overwrite=True, log=False)
+
+    def fit_if_needed(self, scorer: Scorer) -> None:
+        """Fits a scorer in the first process, and gives the others its fitted attributes."""
+        if not scorer.needs_fit:
+            return
+        corpus = self.with_scores_read(scorer, self.fit_on)
+        manifest = {**_manifest(scorer, scoring_inputs(corpus, scorer)[0]), "fit_on": self.fit_on.name}
+        folder = self.folder / ".fitted" / next(iter(scorer.outputs))
+        PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
+        if self.rank == 0 and not (folder / _FITTED).exists():
+            scorer.fit(corpus)
+            write_atomically(folder / _FITTED, pickle.dumps({name: getattr(scorer, name) for name in scorer.learnt}))
+        wait_for_files(folder, [_FITTED], self.timeout)
+        for name, value in pickle.loads((folder / _FITTED).read_bytes()).items():
+            setattr(scorer, name, value)
+
+
+def _cache_folder(dataset: Dataset, cache_dir: str | Path | None) -> Path:
+    """`cache_dir`, or where `map` caches, or the cache of `datasets` for data in memory."""
+    if cache_dir is not None:
+        return Path(cache_dir)
+    if dataset.cache_files:
+        return Path(dataset.cache_files[0]["filename"]).parent
+    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "scores")
+
+
+def _manifest(scorer: Scorer, inputs: Dataset) -> dict[str, Any]:
+    """What must be equal in all processes for their parts to belong together."""
+    return {
+        "data": data_digest(inputs),
+        "scores": {column: asdict(scorer.describe(column)) for column in scorer.outputs},
+    }
+
+
+def _features(scorer: Scorer) -> Features:
+    """The written columns: typed, so that a first batch of NaN is float32; the provenance enters the cache key."""
+    return Features({name: Value("float32", id=scorer.describe(name).to_json()) for name in scorer.outputs})
+
+
+def _map_scorer(inputs: Dataset, scorer: Scorer, which: str = "", **options: Any) -> Dataset:
+    """The scores of (a part of) `scoring_inputs`, and nothing else; `which` part goes to the progress bar."""
+    return inputs.map(
+        scorer,
+        batched=True,
+        with_rank=True,
+        remove_columns=inputs.column_names,
+        features=_features(scorer),
+        desc=f"Scoring {', '.join(scorer.outputs)}{which}",
+        **options,
+    )
+
+
+def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
+    """What a scorer is mapped over: its columns, each row of the table once and in its order, groups side by side.
+
+    A table is read several times faster in its own order than in that of a shuffled data set.
+
+    Shapes:
+        returns the data set, and int64 (rows,): where in it each row of `dataset` is (None: at the same position).
+    """
+    columns, group = list(scorer.columns), scorer.group_by
+    if group is not None and group in dataset.column_names and group not in columns:
+        columns.append(group)
+    inputs, position = dataset.with_format(None).select_columns(columns), None
+    if dataset._indices is not None and len(dataset):
+        rows, position = np.unique(dataset._indices.column(0).to_numpy(), return_inverse=True)
+        fingerprint = Hasher.hash([inputs._fingerprint, "in the order of its table"])
+        table = Dataset(inputs.data, info=inputs.info, split=inputs.split, fingerprint=fingerprint)
+        inputs = table if len(rows) == len(table) else table.select(rows)
+    for column in scorer.undecoded:
+        if getattr(inputs.features.get(column), "decode", False):
+            inputs = inputs.cast_column(column, replace(inputs.features[column], decode=False))
+    if group not in columns or len(inputs) == 0:
+        return inputs, position
+    codes = group_codes(read_column(inputs, group), group)
+    if np.all(np.diff(codes) >= 0):  # numbered by first appearance: sorted means every group is contiguous
+        return inputs, position
+    order = np.argsort(codes, kind="stable")
+    ordered = np.empty_like(order)
+    ordered[order] = np.arange(len(order))
+    return inputs.select(order), ordered if position is None else ordered[position]
+
+
+def _score_iterable(
+    dataset: IterableDataset,
+    scorers: Sequence[Scorer],
+    batch_size: int,
+    overwrite: bool,
+    given: Mapping[str, object],
+) -> IterableDataset:
+    """Scores rows while they are read, lazily; the options `given` need all rows at once and must be None."""
     for option, value in given.items():
         if value is not None:
             raise ValueError(
@@ -213,101 +504,79 @@ def add_streaming(
                 "as a whole. Leave it out, or load the data as a map-style `Dataset`."
             )
     try:
-        dataset = dataset._resolve_features()  # reads one batch if the features are unknown; no public way to ask
+        dataset = dataset._resolve_features()  # reads one batch if the features are unknown; there is no public way
     except pa.ArrowInvalid as error:
         raise ValueError(
-            f"The features of this iterable data set are not known, and cannot be told from its first rows ({error}). "
-            "A `map` without `features=` forgets them, and provenance is kept in them. Restore them with "
+            "The features of this iterable data set are not known, and its first rows do not determine them "
+            f"({error}). A `map` without `features=` forgets them, and provenance is kept in them. Restore them with "
             "`dataset.cast(features)`, or use `dataset.map(scorer, batched=True)`, which records no provenance."
         ) from error
     for scorer in scorers:
-        dataset = _score_while_read(dataset, scorer, batch_size, overwrite)
+        _validate_columns(list(dataset.features), [scorer], overwrite)
+        kept = {name: feature for name, feature in dataset.features.items() if name not in scorer.outputs}
+        features = Features({**kept, **_features(scorer)})
+        # images pass through as stored: `map` would decode all of them and encode them again, with a loss
+        stored = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
+        for name, feature in stored.items():
+            dataset = dataset.cast_column(name, replace(feature, decode=False))
+        decoded = {
+            name: feature
+            for name, feature in stored.items()
+            if name in scorer.columns and name not in scorer.undecoded
+        }
+        function = _Decoding(scorer, decoded) if decoded else scorer
+        dataset = dataset.map(function, batched=True, batch_size=batch_size)
+        dataset = dataset.cast(features)  # given to `map`, they would count as applied, and images stay undecoded
     return dataset
 
 
-def _score_while_read(dataset: IterableDataset, scorer: Scorer, batch_size: int, overwrite: bool) -> IterableDataset:
-    check_columns(list(dataset.features), [scorer], overwrite)
-    new = {name: Value("float32", id=scorer.describe(name).to_json()) for name in scorer.outputs}
-    features = Features({**{name: kept for name, kept in dataset.features.items() if name not in new}, **new})
-    # pictures travel as stored: `map` would decode all of them, and `datasets` cannot close them again without a loss
-    files = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
-    for name, feature in files.items():
-        dataset = dataset.cast_column(name, replace(feature, decode=False))
-    opened = {name: feature for name, feature in files.items() if name in scorer.columns}
-    opened = {name: feature for name, feature in opened.items() if name not in scorer.undecoded}
-    dataset = dataset.map(_Opening(scorer, opened) if opened else scorer, batched=True, batch_size=batch_size)
-    return dataset.cast(features)  # given to `map`, they would count as applied, and nobody would decode the pictures
-
-
-class _Opening:
-    """A scorer over stored pictures: decodes those it reads."""
+class _Decoding:
+    """A scorer over images as stored, which decodes those that it reads."""
 
     def __init__(self, scorer: Scorer, features: dict[str, Any]) -> None:
         self.scorer, self.features = scorer, features
 
     def __call__(self, batch: Mapping[str, list]) -> dict[str, np.ndarray]:
-        opened = {name: [_decoded(feature, value) for value in batch[name]] for name, feature in self.features.items()}
-        return self.scorer({**batch, **opened})
+        decoded = {
+            # what an earlier `map` of the user has decoded is neither a mapping nor a string
+            name: [feature.decode_example(cell) if isinstance(cell, (dict, str)) else cell for cell in batch[name]]
+            for name, feature in self.features.items()
+        }
+        return self.scorer({**batch, **decoded})
 
 
-def _decoded(feature: Any, stored: Any) -> Any:
-    # what an earlier `map` of the user has decoded already is neither
-    return feature.decode_example(stored) if isinstance(stored, (dict, str)) else stored
+def aggregate_per_image(scores: np.ndarray, images: np.ndarray, how: Literal["max", "min", "mean"]) -> np.ndarray:
+    """Gives every row the aggregate of its image.
 
-
-def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
-    """What a scorer is mapped over, and where in it each row of the data set is (None: in the same place).
-
-    It has the scorer's columns only. Rows stand in the order of the table, each once, even if the data set is
-    shuffled: a table is read several times faster in its own order. Rows of a group stand side by side.
-    """
-    columns, group = list(scorer.columns), scorer.group_by
-    if group is not None and group in dataset.column_names and group not in columns:
-        columns.append(group)
-    view, place = dataset.with_format(None).select_columns(columns), None
-    if dataset._indices is not None and len(dataset):
-        rows, place = np.unique(dataset._indices.column(0).to_numpy(), return_inverse=True)
-        fingerprint = Hasher.hash([view._fingerprint, "in the order of its table"])
-        table = Dataset(view.data, info=view.info, split=view.split, fingerprint=fingerprint)
-        view = table if len(rows) == len(table) else table.select(rows)
-    for column in scorer.undecoded:
-        if getattr(view.features.get(column), "decode", False):
-            view = view.cast_column(column, replace(view.features[column], decode=False))
-    if group not in columns or len(view) == 0:
-        return view, place
-    codes = group_codes(read_column(view, group), group)
-    if np.all(np.diff(codes) >= 0):  # numbered by first appearance: sorted means every group is in one piece
-        return view, place
-    order = np.argsort(codes, kind="stable")
-    ordered = np.empty_like(order)
-    ordered[order] = np.arange(len(order))
-    return view.select(order), ordered if place is None else ordered[place]
-
-
-def score_features(scorer: Scorer) -> Features:
-    """The columns that a scorer writes, with their provenance.
-
-    Typed, so that a first batch of NaN alone is no trouble; the provenance makes the cache key know the versions too.
-    """
-    return Features({name: Value("float32", id=scorer.describe(name).to_json()) for name in scorer.outputs})
-
-
-def map_scorer(part: Dataset, scorer: Scorer, features: Features, which: str = "", **options: Any) -> Dataset:
-    """The scores of a view, or a part of it, and nothing else.
+    Rows that could not be scored do not count; an image without any scored row stays NaN.
 
     Args:
-        part: (a part of) what `scoring_inputs` returned.
-        scorer: what scores it.
-        features: what `score_features` returned.
-        which: what to call the part on the progress bar.
-        options: of `datasets.Dataset.map`.
+        scores: float32 (rows,), NaN where unscored.
+        images: integers (rows,) from `group_codes`, equal for rows of one image.
+        how: "max" is BabyLM's.
+
+    Shapes:
+        returns float32 (rows,).
+
+    Raises:
+        ValueError: unknown `how`.
+
+    Source: Saha et al. 2024 (BabyLM), §3.3: an image with several captions has the difficulty of the hardest.
+
+    Example:
+        >>> aggregate_per_image(np.float32([2, 3, np.nan, np.nan]), np.array([0, 0, 0, 1]), "max")
+        array([ 3.,  3.,  3., nan], dtype=float32)
     """
-    return part.map(
-        scorer,
-        batched=True,
-        with_rank=True,
-        remove_columns=part.column_names,
-        features=features,
-        desc=f"Scoring {', '.join(scorer.outputs)}{which}",
-        **options,
-    )
+    check_choice("per_image", how, ("max", "min", "mean"))
+    scored = ~np.isnan(scores)
+    count = int(images.max(initial=-1)) + 1
+    per_image = np.bincount(images[scored], minlength=count)  # (images,)
+    if how == "mean":
+        total = np.bincount(images[scored], weights=scores[scored], minlength=count)
+        aggregate = (total / np.maximum(per_image, 1)).astype(np.float32)
+    else:
+        extreme = np.maximum if how == "max" else np.minimum
+        aggregate = np.full(count, -np.inf if how == "max" else np.inf, np.float32)
+        extreme.at(aggregate, images[scored], scores[scored])
+    aggregate[per_image == 0] = np.nan
+    return aggregate[images]

@@ -1,8 +1,7 @@
-"""Control scores: the same numbers, dealt out at random."""
+"""Control scores: the same numbers, permuted at random."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,11 +10,20 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
+from hf_curriculum.config import digest
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.provenance import ScoreProvenance, check_choice, read_column, read_provenance, score_values
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import (
+    ScoreProvenance,
+    append_columns,
+    check_choice,
+    read_column,
+    read_provenance,
+    score_values,
+    validate_new_columns,
+)
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scorers.base import installed_versions
-from hf_curriculum.scoring.score_columns import append_columns, check_new_columns, report_scores
 
 
 def shuffle_scores(
@@ -29,37 +37,37 @@ def shuffle_scores(
     easy: Literal["low", "high"] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds a control for a score: the same scores, dealt out at random, so that they say nothing about their examples.
+    """Adds a control for a score: the same scores, permuted at random, so that they are independent of the examples.
 
     The new column holds the same scores equally often. So buckets have exactly the sizes they have for the score,
-    whether cut by rank or by value, and a curriculum over it differs in nothing but which example is called easy.
+    with `cut="rank"` and `cut="value"`, and a curriculum over it differs only in which examples count as easy.
 
-    With `within`, scores change hands only among rows that share a value of that column. Matched for caption length,
-    say, the control keeps whatever of the score's effect is an effect of length, and destroys the rest. Rows whose
-    `within` is missing deal among themselves.
+    With `within`, scores are permuted only among rows that share a value of that column. Matched for caption length,
+    for example, the control keeps the part of the score's effect that is an effect of length. Rows whose `within` is
+    missing form a group of their own.
 
     Rows without a score (NaN) keep none. Where captions of one image share their score, they still share one: images
-    swap scores with images of as many scored captions, which is what keeps the numbers the same. An image with a
-    number of captions that no other has keeps its score.
+    are permuted among images with as many scored captions, which keeps the distribution. An image with a number of
+    captions that no other has keeps its score.
 
     Args:
-        dataset: the scored data set, shuffled or filtered as it may be, or splits; each split is dealt by itself.
+        dataset: the scored data set, shuffled or filtered as it may be, or splits; each split is permuted by itself.
         column: the score.
-        within: a column of numbers or strings whose equal values form the groups to deal within.
-        seed: of the deal, which is a function of the seed, the score's name and the order of rows.
+        within: a column of numbers or strings whose equal values form the groups to permute within.
+        seed: of the permutation, a function of the seed, the score's name and the order of rows.
         name: the new column, by default `{column}_random`, or with `within` `{column}_matched`.
         group_by: rows with equal values of this column share one score; "auto" is `image_id` if the provenance says
             that the score was aggregated per image, else None.
         easy: the easy end of the control, by default the score's own.
-        overwrite: replace a column that exists, instead of refusing.
+        overwrite: replace a column that exists, in place of an error.
 
     Returns:
-        The data set with the new column last, its provenance naming the score it was dealt from.
+        The data set with the new column last, its provenance naming the score that was permuted.
 
     Raises:
         TypeError: not a map-style data set or splits of it.
-        ValueError: a column is missing or exists already, nobody knows which end is easy, rows of one group differ in
-            score or in `within`, or no two rows could change scores.
+        ValueError: a column is missing or exists already, the easy end is not known, rows of one group differ in score
+            or in `within`, or no permutation would change a score.
 
     Example:
         >>> data = Dataset.from_dict({"noun_count": np.float32([1, 2, 3, 4, 5])})
@@ -73,11 +81,11 @@ def shuffle_scores(
         return DatasetDict({split: shuffle_scores(part, column, **options) for split, part in dataset.items()})
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`shuffle_scores` was given a {type(dataset).__name__}. All scores must be known to be dealt out: give a "
+            f"`shuffle_scores` was given a {type(dataset).__name__}. It needs all rows at once: give a "
             "map-style `Dataset` or a `DatasetDict`."
         )
     name = name or f"{column}_{'random' if within is None else 'matched'}"
-    check_new_columns(dataset.column_names, [name], overwrite)
+    validate_new_columns(dataset.column_names, [name], overwrite)
     scores = score_values(dataset, column)
     before = read_provenance(dataset).get(column)
     if group_by == "auto":
@@ -86,14 +94,9 @@ def shuffle_scores(
     groups = _groups(dataset, group_by, scored)
     strata = _codes(dataset, within, scored)
     values = scores.copy()
-    values[scored] = _dealt(scores[scored], groups, strata, _key(seed, column), column, within)
+    values[scored] = _permuted(scores[scored], groups, strata, mix64(seed, int(digest(column), 16)), column, within)
     made = _provenance(column, name, before, easy, {"within": within, "seed": seed, "group_by": group_by})
-    report_scores(dataset, {name: values}, {name: made})
-    return append_columns(dataset, {name: values}, {name: made})
-
-
-def _key(seed: int, column: str) -> int:
-    return mix64(seed, int.from_bytes(hashlib.blake2b(column.encode(), digest_size=8).digest(), "big"))
+    return append_columns(dataset, {name: values}, {name: made}, overwrite=overwrite)
 
 
 def _groups(dataset: Dataset, group_by: str | None, scored: np.ndarray) -> np.ndarray:
@@ -104,7 +107,7 @@ def _groups(dataset: Dataset, group_by: str | None, scored: np.ndarray) -> np.nd
         dataset.column_names,
         [group_by],
         reader="Rows with equal values of it share one score, and must go on sharing one.",
-        remedy="Name the column with `group_by=`, or pass `group_by=None` to deal row by row.",
+        remedy="Name the column with `group_by=`, or pass `group_by=None` to permute rows.",
     )
     return np.unique(group_codes(read_column(dataset, group_by), group_by)[scored], return_inverse=True)[1]
 
@@ -116,7 +119,7 @@ def _codes(dataset: Dataset, within: str | None, scored: np.ndarray) -> np.ndarr
     require_columns(
         dataset.column_names,
         [within],
-        reader="Scores are dealt out among rows that share its value.",
+        reader="Scores are permuted among rows that share its value.",
         remedy="Add it first, for example `add_scores(dataset, CaptionLength())` for `caption_length`.",
     )
     values = read_column(dataset, within).take(pa.array(scored))
@@ -125,70 +128,55 @@ def _codes(dataset: Dataset, within: str | None, scored: np.ndarray) -> np.ndarr
     return values.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _dealt(
+def _permuted(
     scores: np.ndarray, groups: np.ndarray, strata: np.ndarray, key: int, column: str, within: str | None
 ) -> np.ndarray:
-    """Scores of the same rows after the deal.
-
-    Args:
-        scores: float32 (rows,), none NaN.
-        groups: int64 (rows,), rows that share a score.
-        strata: int64 (rows,), rows that may change scores.
-        key: of the deal.
-        column: the score's name, for errors.
-        within: what made the strata, for errors.
-    """
+    """`scores` (rows,), permuted among `groups` (rows,) of equal size in the same of `strata` (rows,)."""
     if len(scores) == 0:
-        raise ValueError(f"No row has a `{column}`, so there is nothing to deal out. Score the data first.")
+        raise ValueError(f"No row has a `{column}`, so there is nothing to permute. Score the data first.")
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
     values = scores[first]  # (groups,)
-    _check_shared(scores, values[groups], column, "one score per group cannot be dealt out")
-    _check_shared(strata, strata[first][groups], within, "a group has no value of it to be matched by")
+    _validate_shared(scores, values[groups], column)
+    _validate_shared(strata, strata[first][groups], within)
     kinds = np.unique(strata[first] * (sizes.max() + 1) + sizes, return_inverse=True)[1]  # (groups,)
     targets = np.argsort(kinds, kind="stable")
-    _check_that_something_moves(values[targets], kinds[targets], column, within)
+    neighbours = kinds[targets], values[targets]
+    if not np.any((np.diff(neighbours[0]) == 0) & (neighbours[1][1:] != neighbours[1][:-1])):
+        among = f" with the same `{within}`" if within is not None else ""
+        remedy = "Match by a coarser column." if within is not None else "All examples have the same score."
+        raise ValueError(
+            f"No two scores{among} that could change places differ in `{column}`: {len(values)} scores fall into "
+            f"{len(np.unique(kinds))} groups to permute within, so the control would equal the score. {remedy}"
+        )
     sources = np.lexsort((hash64(np.arange(len(values)), key), kinds))  # the same kinds, each in a random order
-    dealt = np.empty_like(values)
-    dealt[targets] = values[sources]
-    return dealt[groups]
+    permuted = np.empty_like(values)
+    permuted[targets] = values[sources]
+    return permuted[groups]
 
 
-def _check_shared(found: np.ndarray, shared: np.ndarray, what: str | None, why: str) -> None:
+def _validate_shared(found: np.ndarray, shared: np.ndarray, what: str | None) -> None:
     """Raises unless every row has the value of its group's first row; shapes (rows,) each."""
     different = int((found != shared).sum())
     if different:
         raise ValueError(
-            f"Rows of one group differ in `{what}` ({different} of {len(found)} from their group's first): {why}. "
-            "Make it one value per group (`add_scores(..., per_image=)`), or deal row by row (`group_by=None`)."
+            f"Rows of one group differ in `{what}` ({different} of {len(found)} from their group's first), so the "
+            "group has no value of its own. Make it one value per group (`add_scores(..., per_image=)`), or permute "
+            "rows (`group_by=None`)."
         )
 
 
-def _check_that_something_moves(values: np.ndarray, kinds: np.ndarray, column: str, within: str | None) -> None:
-    """Raises unless two neighbours (sorted by kind) share a kind and differ in value."""
-    if np.any((kinds[1:] == kinds[:-1]) & (values[1:] != values[:-1])):
-        return
-    among = f" with the same `{within}`" if within is not None else ""
-    remedy = "Match by a coarser column." if within is not None else "It tells no example from another."
-    raise ValueError(
-        f"No two scores{among} that could change places differ in `{column}`: {len(values)} scores fall into "
-        f"{len(np.unique(kinds))} groups to deal within, so the control would equal the score. {remedy}"
-    )
-
-
 def _provenance(
-    column: str, name: str, before: ScoreProvenance | None, easy: str | None, deal: dict[str, Any]
+    column: str, name: str, before: ScoreProvenance | None, easy: str | None, arguments: dict[str, Any]
 ) -> ScoreProvenance:
-    from hf_curriculum.names import SCORERS  # imported late: that package imports this file
-
     check_choice("easy", easy, ("low", "high", None))
     if easy is None and before is None and column not in SCORERS:
         raise ValueError(
             f"Which end of `{column}` is easy is not recorded with the data, and no scorer writes that column. Its "
-            'control needs to know too. Pass `easy="low"` or `easy="high"`.'
+            'control needs it. Pass `easy="low"` or `easy="high"`.'
         )
     if before is None:
         before = ScoreProvenance(column, "unknown", easy=easy or SCORERS[column].easy)
-    arguments = {"dealt_from": column, "scorer": before.scorer, "arguments": before.arguments, **deal}
+    arguments = {"dealt_from": column, "scorer": before.scorer, "arguments": before.arguments, **arguments}
     versions = {**before.versions, **installed_versions(("hf-curriculum",))}
     return replace(
         before,

@@ -11,16 +11,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.provenance import ScoreProvenance, check_choice, read_column, read_provenance, score_values
-from hf_curriculum.scoring.score_columns import append_columns, check_new_columns, report_scores
+from hf_curriculum.provenance import (
+    ScoreProvenance,
+    append_columns,
+    as_splits,
+    check_choice,
+    read_column,
+    read_provenance,
+    score_values,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +44,9 @@ def add_scores_from(
     easy: Easy | Mapping[str, Easy] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds scores that were made elsewhere, each row's found by its key.
+    """Adds scores that were made elsewhere, joined by key.
 
-    Rows whose key the source lacks get NaN. What matched is logged: rows with and without a score, keys left over.
+    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over.
     The column's provenance says `joined`, and names the file and its SHA-256.
 
     Args:
@@ -49,7 +56,7 @@ def add_scores_from(
             rows of the data set (all captions of an image), but only once in the source.
         columns: what to join; by default every column of numbers but the key.
         easy: which end is easy, for all columns or for each. May be left out for a source that carries provenance.
-        overwrite: replace columns that exist, instead of refusing.
+        overwrite: replace columns that exist, in place of an error.
 
     Returns:
         The data set with the new columns last: float32, NaN where there is no score.
@@ -67,36 +74,13 @@ def add_scores_from(
         >>> add_scores_from(data, scores, on="image_id", easy="high")["quality"][:]
         [0.5, 0.5, nan]
     """
-    keys = key_columns(on)
-    splits = _as_splits(dataset)
+    keys = _key_columns(on)
+    splits = as_splits(dataset, "`add_scores_from`")
     table, origin = _read_source(source, keys, next(iter(splits.values())))
     names = _score_columns(table, keys, columns)
     provenance = _provenance(table, names, keys, easy, origin)
-    for part in splits.values():
-        check_new_columns(part.column_names, names, overwrite)
-    where = f"The scores in {origin['from']} are found by it."
-    theirs = read_keys(table, keys, where)
-    ours = {name: read_keys(part, keys, where) for name, part in splits.items()}
-    rows = {name: _matching_rows(arrays, theirs, keys, origin["from"]) for name, arrays in ours.items()}
-    _report_matches(rows, ours, theirs, keys, origin["from"])
-    scores = {column: score_values(table, column) for column in names}
-    joined = {}
-    for name, part in splits.items():
-        values = {column: _taken(array, rows[name]) for column, array in scores.items()}
-        report_scores(part, values, provenance)
-        joined[name] = append_columns(part, values, provenance)
+    joined = _join(splits, table, keys, provenance, origin["from"], overwrite)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
-
-
-def _as_splits(dataset: Dataset | DatasetDict) -> dict[str, Dataset]:
-    if isinstance(dataset, DatasetDict):
-        return dict(dataset)
-    if isinstance(dataset, Dataset):
-        return {str(dataset.split or "all"): dataset}
-    raise TypeError(
-        f"`add_scores_from` was given a {type(dataset).__name__}. Keys are matched over all rows at once: give a "
-        "`Dataset` or a `DatasetDict`."
-    )
 
 
 def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -> tuple[Dataset, dict[str, str]]:
@@ -117,7 +101,7 @@ def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -
         table = _read_file(file, text)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
-    return Dataset(table), {"from": file.name, "sha256": _digest(file)}
+    return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
 def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
@@ -133,19 +117,11 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
     if kind in (".jsonl", ".ndjson"):
         table = pyarrow.json.read_json(file)
         dates = [key for key in text if key in table.column_names and pa.types.is_temporal(table[key].type)]
-        if dates:  # names like "2020-01-31" are read as dates unless told otherwise
+        if dates:  # names like "2020-01-31" are read as dates otherwise
             options = pyarrow.json.ParseOptions(explicit_schema=pa.schema([(key, pa.string()) for key in dates]))
             table = pyarrow.json.read_json(file, parse_options=options)
         return table
     raise ValueError(f"{file} is of no known kind. Scores are joined from .csv, .tsv, .parquet or .jsonl files.")
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | None) -> list[str]:
@@ -177,7 +153,7 @@ def _provenance(
         before = kept.get(name)
         if end is None and before is None:
             raise ValueError(
-                f'Nobody says which end of `{name}` is easy: the source carries no provenance. Pass `easy="low"` or '
+                f'Which end of `{name}` is easy is not known: the source carries no provenance. Pass `easy="low"` or '
                 '`easy="high"`, or a mapping from columns to one of them.'
             )
         check_choice("easy", end, ("low", "high", None))
@@ -190,8 +166,78 @@ def _provenance(
     return made
 
 
-def _matching_rows(ours: list[pa.Array], theirs: list[pa.Array], keys: list[str], source: str) -> np.ndarray:
-    """For every row of the data set the row of the source with its key, or -1: int64 (rows,)."""
+def _join(
+    splits: Mapping[str, Dataset],
+    table: Dataset,
+    keys: list[str],
+    provenance: Mapping[str, ScoreProvenance],
+    source: str,
+    overwrite: bool,
+    side_file: Literal["complete", "partial"] | None = None,
+) -> dict[str, Dataset]:
+    """The splits with the score columns of a table, matched by key.
+
+    In a side file a missing key value is a value like others, and keys have the data's own types. Rows without a match
+    are an error in a complete one, and get NaN otherwise; that no row at all matches is an error for other sources.
+    """
+    reader = f"The scores in {source} are found by it."
+    theirs = _read_keys(table, keys, reader)
+    ours = {name: _read_keys(part, keys, reader) for name, part in splits.items()}
+    if side_file is not None:
+        _validate_types(ours, theirs, keys, source)
+    rows = {name: match_keys(arrays, theirs, keys, source, side_file is not None) for name, arrays in ours.items()}
+    if side_file == "complete":
+        _validate_complete(rows, ours, keys, source)
+    _report_matches(rows, ours, theirs, keys, source, side_file is not None)
+    scores = {column: score_values(table, column) for column in provenance}
+    joined = {}
+    for name, part in splits.items():
+        matched, values = rows[name] >= 0, {}
+        for column, array in scores.items():
+            values[column] = np.full(len(part), np.nan, np.float32)
+            values[column][matched] = array[rows[name][matched]]
+        joined[name] = append_columns(part, values, provenance, overwrite=overwrite)
+    return joined
+
+
+def _key_columns(on: str | Sequence[str]) -> list[str]:
+    keys = [on] if isinstance(on, str) else list(on)
+    if not keys:
+        raise ValueError("The key is empty: name the column, or the columns, whose values name a row.")
+    return keys
+
+
+def _read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]:
+    """The key columns, each (rows,), strings as `pa.large_string()`; a `ValueError` for what cannot be a key."""
+    require_columns(dataset.column_names, keys, reader=reader, remedy="Name a column that both have.")
+    for key in keys:
+        kind = getattr(dataset.features[key], "dtype", None) or ""
+        if kind not in ("string", "large_string") and not kind.startswith(("int", "uint")):
+            raise ValueError(
+                f"`{key}` is {dataset.features[key]}, which cannot name a row. A key is a column of strings or whole "
+                "numbers, such as an identifier, a URL or a file name."
+            )
+    return [read_column(dataset, key) for key in keys]
+
+
+def match_keys(
+    ours: list[pa.Array], theirs: list[pa.Array], keys: list[str], source: str, missing_matches: bool = False
+) -> np.ndarray:
+    """For every row of the data the row of the source with the same key.
+
+    Args:
+        ours: the key's columns in the data, each (rows,).
+        theirs: the same columns of the source, each (source rows,).
+        keys: their names, for errors.
+        source: its name, for errors.
+        missing_matches: a missing value matches a missing value; otherwise it matches nothing.
+
+    Shapes:
+        returns int64 (rows,), -1 where the source has no such key.
+
+    Raises:
+        ValueError: a key stands twice in the source, or cannot be read as the type that it has in the data.
+    """
     try:
         theirs = [other.cast(mine.type) for mine, other in zip(ours, theirs, strict=True)]
     except pa.ArrowInvalid as error:
@@ -199,19 +245,49 @@ def _matching_rows(ours: list[pa.Array], theirs: list[pa.Array], keys: list[str]
             f"The key {keys} is of another kind in {source} than in the data, and cannot be read as it ({error}). "
             "Keys match by value. Convert one of them."
         ) from error
-    found, codes = match_keys(ours, theirs)
-    counts = np.bincount(codes[codes >= 0])
-    if counts.max(initial=0) > 1:
-        twice = np.flatnonzero((codes >= 0) & (counts[codes] > 1))
-        _, first = np.unique(codes[twice], return_index=True)
+    count = len(theirs[0])
+    index = _key_index([pa.concat_arrays([other, mine]) for mine, other in zip(ours, theirs, strict=True)])
+    valid = np.ones(count, bool)
+    if not missing_matches:
+        valid = np.all([other.is_valid().to_numpy(zero_copy_only=False) for other in theirs], axis=0)
+    rows = np.flatnonzero(valid)
+    known = index[:count][rows]
+    if not known.is_unique:
+        first = rows[known.duplicated(keep=False) & ~known.duplicated()]
         raise ValueError(
-            f"{int((counts > 1).sum())} keys stand more than once in {source}, such as "
-            f"{show_keys(theirs, np.sort(twice[first]))}. It is not clear which of their scores to take. Keep one "
-            f"row per key, or join `on` more columns than {keys}."
+            f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. It is not clear "
+            f"which of their scores to take. Keep one row per key, or join `on` more columns than {keys}."
         )
-    row_of = np.full(len(counts), -1, np.int64)
-    row_of[codes[codes >= 0]] = np.flatnonzero(codes >= 0)
-    return np.where(found >= 0, row_of[found], -1) if len(counts) else np.full(len(found), -1, np.int64)
+    return np.append(rows, -1)[known.get_indexer(index[count:])]
+
+
+def _key_index(columns: list[pa.Array]) -> pd.MultiIndex:
+    """The index of a key's columns; by their codes, which compare faster than strings and keep missing values."""
+    encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
+    return pd.MultiIndex.from_arrays([array.indices.to_numpy(zero_copy_only=False) for array in encoded])
+
+
+def _validate_types(ours: Mapping[str, list[pa.Array]], theirs: list[pa.Array], keys: list[str], source: str) -> None:
+    for arrays in ours.values():
+        kinds = [[str(array.type) for array in side] for side in (arrays, theirs)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"The key {keys} is {kinds[0]} in the data but {kinds[1]} in {source}: these are not the rows the "
+                "scores were made for."
+            )
+
+
+def _validate_complete(
+    rows: Mapping[str, np.ndarray], ours: Mapping[str, list[pa.Array]], keys: list[str], source: str
+) -> None:
+    for name, found in rows.items():
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            raise ValueError(
+                f"{len(unknown)} of {len(found)} rows have a key {keys} that {source} does not have, such as "
+                f"{show_keys(ours[name], unknown)}. The file was made for other data. Score these rows, or pass "
+                "`partial=True` to give them NaN."
+            )
 
 
 def _report_matches(
@@ -220,10 +296,12 @@ def _report_matches(
     theirs: list[pa.Array],
     keys: list[str],
     source: str,
+    quiet: bool,
 ) -> None:
+    """Logs how many rows matched, as a warning unless all did or `quiet`; without `quiet` none at all is an error."""
     every = np.concatenate(list(rows.values()))
     matched = int((every >= 0).sum())
-    if len(every) and not matched:
+    if len(every) and not matched and not quiet:
         mine = next(arrays for arrays in ours.values() if len(arrays[0]))
         some, others = np.arange(len(mine[0])), np.arange(len(theirs[0]))
         raise ValueError(
@@ -231,22 +309,15 @@ def _report_matches(
             f"the source such as {show_keys(theirs, others)}. Check that both name the same thing in the same way."
         )
     unused = len(theirs[0]) - len(np.unique(every[every >= 0]))
-    level = logging.INFO if matched == len(every) and not unused else logging.WARNING
-    logger.log(
-        level,
-        "%s: %d of %d rows matched, %d without a score (NaN), %d of %d keys not used.",
-        source,
-        matched,
-        len(every),
-        len(every) - matched,
-        unused,
-        len(theirs[0]),
-    )
+    level = logging.INFO if quiet or (matched == len(every) and not unused) else logging.WARNING
+    message = "%s: %d of %d rows matched, %d without a score (NaN), %d of %d keys not used."
+    logger.log(level, message, source, matched, len(every), len(every) - matched, unused, len(theirs[0]))
 
 
-def _taken(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The scores at `rows`, NaN where that is -1."""
-    return np.where(rows >= 0, scores[rows], np.float32(np.nan))
+def show_keys(arrays: list[pa.Array], rows: np.ndarray, most: int = 3) -> str:
+    """The keys of the first few of `rows`, for an error."""
+    shown = [tuple(array[int(row)].as_py() for array in arrays) for row in rows[:most]]
+    return ", ".join(repr(key[0] if len(key) == 1 else key) for key in shown) + (", …" if len(rows) > most else "")
 
 
 _MARK = b"hf_curriculum_scores"
@@ -283,15 +354,14 @@ def save_scores(
         >>> save_scores(data, "scores.parquet")                     # doctest: +SKIP
         >>> data = load_scores(the_same_data, "scores.parquet")     # doctest: +SKIP
     """
+    keys, splits = _key_columns(key), as_splits(dataset, "`save_scores`")
     if isinstance(dataset, DatasetDict):
-        wanted = [*key_columns(key), *(read_provenance(dataset) if columns is None else columns)]
-        dataset = concatenate_datasets([_only(part, wanted) for part in dataset.values()])
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"`save_scores` was given a {type(dataset).__name__}. It writes the scores of a map-style data set, whose "
-            "rows are all known."
-        )
-    keys, carried = key_columns(key), read_provenance(dataset)
+        wanted = [*keys, *(read_provenance(dataset) if columns is None else columns)]
+        for part in splits.values():
+            reader = "It goes into the side file."
+            require_columns(part.column_names, wanted, reader=reader, remedy="Score every split.")
+        dataset = concatenate_datasets([part.with_format(None).select_columns(wanted) for part in splits.values()])
+    carried = read_provenance(dataset)
     names = list(carried) if columns is None else list(columns)
     if not names:
         raise ValueError(
@@ -301,15 +371,14 @@ def save_scores(
     require_columns(
         carried, names, reader="Only columns with provenance are saved.", remedy="Use `attach_provenance`."
     )
-    arrays = read_keys(dataset, keys, "The key names the rows of the side file.")
-    codes = match_keys(arrays, arrays, missing_matches=True)[1]
-    _, first = np.unique(codes, return_index=True)
-    first = np.sort(first)  # the first row of every key, in the data's order
-    row_of = np.empty(len(first), np.int64)
-    row_of[codes[first]] = first
+    arrays = _read_keys(dataset, keys, "The key names the rows of the side file.")
+    index = _key_index(arrays)
+    first = np.flatnonzero(~index.duplicated())  # the first row of every key, in the data's order
+    first_of = first[index[first].get_indexer(index)]
     scores = {name: score_values(dataset, name) for name in names}
     for name, values in scores.items():
-        differs = np.flatnonzero(~_same(values, values[row_of[codes]]))
+        same = (values == values[first_of]) | (np.isnan(values) & np.isnan(values[first_of]))
+        differs = np.flatnonzero(~same)
         if len(differs):
             raise ValueError(
                 f"{len(differs)} rows share their key {keys} with a row of another `{name}`, such as "
@@ -325,11 +394,6 @@ def save_scores(
     return Path(path)
 
 
-def _only(dataset: Dataset, columns: list[str]) -> Dataset:
-    require_columns(dataset.column_names, columns, reader="It goes into the side file.", remedy="Score every split.")
-    return dataset.with_format(None).select_columns(columns)
-
-
 def load_scores(
     dataset: Dataset | DatasetDict, path: str | Path, *, partial: bool = False, overwrite: bool = False
 ) -> Dataset | DatasetDict:
@@ -338,50 +402,22 @@ def load_scores(
     Args:
         dataset: the data set, or splits of it.
         path: what `save_scores` wrote.
-        partial: rows that the file does not know get NaN, instead of an error.
-        overwrite: replace columns that exist, instead of refusing.
+        partial: rows whose key is not in the file get NaN, in place of an error.
+        overwrite: replace columns that exist, in place of an error.
 
     Returns:
         The data set with the score columns last; their provenance is the file's.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not a side file, a damaged one, rows whose key it does not know, or columns that exist already.
+        ValueError: not a side file, a damaged one, rows whose key is not in it, or columns that exist already.
     """
-    if isinstance(dataset, DatasetDict):
-        options = {"partial": partial, "overwrite": overwrite}
-        return DatasetDict({name: load_scores(part, path, **options) for name, part in dataset.items()})
-    side, about = _read_side_file(Path(path))
-    keys, names = about["key"], about["scores"]
-    check_new_columns(dataset.column_names, names, overwrite)
-    ours = read_keys(dataset, keys, f"The rows of {path} are found by it.")
-    theirs = read_keys(side, keys, f"The rows of {path} are found by it.")
-    if any(mine.type != other.type for mine, other in zip(ours, theirs, strict=True)):
-        raise ValueError(
-            f"The key {keys} is {[str(array.type) for array in ours]} in the data but "
-            f"{[str(array.type) for array in theirs]} in {path}: these are not the rows the scores were made for."
-        )
-    found, codes = match_keys(ours, theirs, missing_matches=True)
-    row_of = np.empty(len(side), np.int64)
-    row_of[codes] = np.arange(len(side))
-    unknown = np.flatnonzero(found < 0)
-    if len(unknown) and not partial:
-        raise ValueError(
-            f"{len(unknown)} of {len(dataset)} rows have a key {keys} that {path} does not know, such as "
-            f"{show_keys(ours, unknown)}. The file was made for other data. Score these rows, or pass `partial=True` "
-            "to give them NaN."
-        )
-    values = {}
-    for name in names:
-        values[name] = np.full(len(dataset), np.nan, np.float32)
-        values[name][found >= 0] = score_values(side, name)[row_of[found[found >= 0]]]
-    provenance = read_provenance(side)
-    report_scores(dataset, values, provenance)
-    return append_columns(dataset, values, provenance)
-
-
-def _same(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return (left == right) | (np.isnan(left) & np.isnan(right))
+    table, about = _read_side_file(Path(path))
+    made, splits = read_provenance(table), as_splits(dataset, "`load_scores`")
+    provenance = {name: made[name] for name in about["scores"]}
+    side_file: Literal["complete", "partial"] = "partial" if partial else "complete"
+    joined = _join(splits, table, about["key"], provenance, str(path), overwrite, side_file)
+    return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
 
 
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
@@ -400,82 +436,6 @@ def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
         )
     if table.num_rows != about["rows"]:
         raise ValueError(
-            f"{file} has {table.num_rows} rows but was written with {about['rows']}: somebody changed it. Write "
-            "it again."
+            f"{file} has {table.num_rows} rows but was written with {about['rows']}: it was changed. Write it again."
         )
     return Dataset(table), about
-
-
-def key_columns(on: str | Sequence[str]) -> list[str]:
-    """The key's columns as a list. Raises a `ValueError` if there is none."""
-    keys = [on] if isinstance(on, str) else list(on)
-    if not keys:
-        raise ValueError("The key is empty: name the column, or the columns, whose values name a row.")
-    return keys
-
-
-def read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]:
-    """The key columns of a data set, each (rows,), strings as `pa.large_string()`.
-
-    Raises:
-        ValueError: a column is missing, or holds neither strings nor whole numbers.
-    """
-    require_columns(dataset.column_names, keys, reader=reader, remedy="Name a column that both have.")
-    arrays = []
-    for key in keys:
-        kind = getattr(dataset.features[key], "dtype", None) or ""
-        if kind not in ("string", "large_string") and not kind.startswith(("int", "uint")):
-            raise ValueError(
-                f"`{key}` is {dataset.features[key]}, which cannot name a row. A key is a column of strings or whole "
-                "numbers, such as an identifier, a URL or a file name."
-            )
-        arrays.append(read_column(dataset, key))
-    return arrays
-
-
-def match_keys(
-    left: list[pa.Array], right: list[pa.Array], missing_matches: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the distinct keys of the right side, and finds them on the left.
-
-    Args:
-        left: the key's columns, each (left rows,).
-        right: the same columns of the other table, each (right rows,).
-        missing_matches: a missing value matches a missing value; otherwise it matches nothing.
-
-    Shapes:
-        returns int64 (left rows,) and (right rows,): equal where the keys are equal, -1 where the right side has no
-        such key or a part of the key is missing.
-    """
-    found, codes = np.zeros(len(left[0]), np.int64), np.zeros(len(right[0]), np.int64)
-    for mine, other in zip(left, right, strict=True):
-        distinct = other.unique() if missing_matches else other.unique().drop_null()
-        size = max(len(distinct), 1)
-        codes = _combined(codes, _places(other, distinct, not missing_matches), size)
-        found = _combined(found, _places(mine, distinct, not missing_matches), size)
-        # close the gaps, so that the next column cannot make the numbers overflow
-        kept = np.unique(codes[codes >= 0])
-        codes, found = _closed(codes, kept), _closed(found, kept)
-    return found, codes
-
-
-def _places(values: pa.Array, distinct: pa.Array, skip_missing: bool) -> np.ndarray:
-    places = pc.index_in(values.cast(distinct.type), value_set=distinct, skip_nulls=skip_missing)
-    return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _combined(codes: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-    return np.where((codes < 0) | (places < 0), -1, codes * size + places)
-
-
-def _closed(codes: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    if len(kept) == 0:
-        return np.full(len(codes), -1, np.int64)
-    places = np.minimum(np.searchsorted(kept, codes), len(kept) - 1)
-    return np.where(kept[places] == codes, places, -1)
-
-
-def show_keys(arrays: list[pa.Array], rows: np.ndarray, most: int = 3) -> str:
-    """The keys of the first few of `rows`, for an error."""
-    shown = [tuple(array[int(row)].as_py() for array in arrays) for row in rows[:most]]
-    return ", ".join(repr(key[0] if len(key) == 1 else key) for key in shown) + (", …" if len(rows) > most else "")

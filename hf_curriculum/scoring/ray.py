@@ -13,13 +13,13 @@ from hf_curriculum.scorers.base import Scorer
 class RayScorer:
     """Gives a batch of Ray Data the columns that a scorer writes.
 
-    Given as a class, Ray builds it once per actor, so that each loads its model once; GPUs are Ray's to deal out.
-    Given as an object it runs in tasks, which suits scorers without a model. The batches are numpy's, which is the
-    default of `map_batches`. Pictures may be bytes, mappings of `bytes` and `path`, or the arrays that
-    `ray.data.read_images` gives.
+    Given as a class, Ray builds it once per actor, so that each loads its model once; Ray assigns the GPUs. Given as
+    an object it runs in tasks, which suits scorers without a model. The batches are numpy's, which is the default of
+    `map_batches`. Images may be bytes, mappings of `bytes` and `path`, or the arrays that `ray.data.read_images`
+    gives.
 
-    Ray's data carry no provenance: `attach_provenance(dataset, {name: scorer.describe(name)})` records it in what is
-    read back by `datasets`. What captions of one image share is computed once per batch that holds them.
+    Ray's data carry no provenance: `attach_provenance(dataset, {name: scorer.describe(name)})` records it in what
+    `datasets` reads back. An image that captions share is encoded once per batch that holds them.
 
     Args:
         scorer: fitted, if it needs that.
@@ -38,7 +38,10 @@ class RayScorer:
         self.scorer = scorer
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Shapes: column → (rows, ...), returned with float32 (rows,) per written column.
+        """Scores a batch.
+
+        Shapes:
+            column → (rows, ...), returned with float32 (rows,) per written column.
 
         Raises:
             TypeError: a batch of another format.
@@ -49,15 +52,10 @@ class RayScorer:
                 f"RayScorer was given a {type(batch).__name__}. It takes batches of numpy arrays: leave "
                 '`batch_format` out, or pass `batch_format="numpy"`.'
             )
-        pictures = self.scorer.undecoded
-        columns = {
-            name: list(values) if name in pictures else [_plain(value) for value in values]
-            for name, values in batch.items()
-            if name in (*self.scorer.columns, self.scorer.group_by)
-        }
+        columns = {}
+        for name in {*self.scorer.columns, self.scorer.group_by} & batch.keys():
+            columns[name] = list(batch[name])
+            if name not in self.scorer.undecoded:  # lists and numbers of Python, as a scorer gets them from `datasets`
+                arrays = (np.ndarray, np.generic)
+                columns[name] = [cell.tolist() if isinstance(cell, arrays) else cell for cell in columns[name]]
         return {**batch, **self.scorer(columns)}
-
-
-def _plain(value: Any) -> Any:
-    """Lists and numbers of Python, as a scorer gets them from `datasets`."""
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -155,15 +155,37 @@ def test_a_data_set_in_memory_is_cached_where_told(tmp_path):
     assert len(list((tmp_path / "cache").glob("scores-*.arrow"))) == 1
 
 
-def test_an_interrupted_call_goes_on_after_the_last_finished_part(tmp_path):
+@pytest.mark.parametrize("where", ["cache_dir", "beside the data", "in memory"])
+def test_an_interrupted_call_continues_after_the_last_finished_part(tmp_path, monkeypatch, where):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     data = Dataset.from_dict({"caption": [f"number {i}" for i in range(50)]})
-    log, options = str(tmp_path / "log"), {"resume_every": 20, "cache_dir": tmp_path / "cache"}
+    if where == "beside the data":
+        data.save_to_disk(str(tmp_path / "data"))
+        data = load_from_disk(str(tmp_path / "data"))
+    log, options = str(tmp_path / "log"), {"resume_every": 20}
+    if where == "cache_dir":
+        options["cache_dir"] = tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
         add_scores(data, Counting(log, fail_at="number 33"), **options)
     assert Path(log).read_text() == "20\n"
     scored = add_scores(data, Counting(log), **options)
     assert Path(log).read_text() == "20\n20\n10\n"
     assert scored["calls"][:] == list(range(50))
+    assert add_scores(data, Counting(log), **options)["calls"][:] == list(range(50))
+    assert Path(log).read_text() == "20\n20\n10\n"
+    add_scores(data, Counting(log), resume_every=25, **dict(list(options.items())[1:]))  # other parts
+    assert Path(log).read_text() == "20\n20\n10\n25\n25\n"
+    folder = {"cache_dir": "cache", "beside the data": "data", "in memory": "datasets/hf_curriculum/scores"}[where]
+    assert len(list((tmp_path / folder).glob("scores-*/part-*-of-00003.parquet"))) == 3
+
+
+def test_a_fitted_scorer_of_another_corpus_has_other_parts(tmp_path):
+    data = Dataset.from_dict({"caption": ["a dog", "a cat", "a dog and a cat"]})
+    options = {"resume_every": 2, "cache_dir": tmp_path}
+    for corpus in (data, data.select([0])):
+        scorer = WordRarity().fit(corpus)
+        found = add_scores(data, scorer, **options)
+        assert found["word_rarity"][:] == add_scores(data, scorer)["word_rarity"][:]
 
 
 class Interrupted(Scorer):

@@ -89,7 +89,7 @@ def test_a_data_set_as_source_keeps_its_own_provenance(data):
     assert kept.arguments["joined"]["on"] == ["number"]
     both = add_scores_from(data, source, on="number", easy={"q": "low", "r": "high"})
     assert {name: entry.easy for name, entry in read_provenance(both).items()} == {"q": "low", "r": "high"}
-    with pytest.raises(ValueError, match="Nobody says which end of `r` is easy"):
+    with pytest.raises(ValueError, match="Which end of `r` is easy is not known"):
         add_scores_from(data, source, on="number")
 
 

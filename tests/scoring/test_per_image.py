@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.scoring.score_columns import aggregate_per_image
+from hf_curriculum.scoring.add_scores import aggregate_per_image
 
 NAN = np.nan
 

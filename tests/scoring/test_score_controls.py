@@ -33,36 +33,36 @@ def data(scores, **columns):
     return attach_provenance(dataset, {"noun_count": ScoreProvenance("noun_count", "NounCount", easy="low")})
 
 
-def dealt(dataset, **options):
+def permuted(dataset, **options):
     return score_values(shuffle_scores(dataset, "noun_count", **options), options.get("name") or "noun_count_random")
 
 
 def test_the_same_scores_in_another_order():
     scores = np.random.default_rng(0).integers(0, 9, 2000).astype(np.float32)
     scores[::7] = NAN
-    found = dealt(data(scores))
+    found = permuted(data(scores))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(scores))
     scored = ~np.isnan(scores)
     np.testing.assert_array_equal(np.sort(found[scored]), np.sort(scores[scored]))
     assert abs(np.corrcoef(found[scored], scores[scored])[0, 1]) < 0.08  # 1,714 rows: three standard deviations
 
 
-def test_a_seed_names_the_deal_and_every_deal_is_as_likely():
+def test_a_seed_names_the_permutation_and_every_one_is_as_likely():
     dataset = data([1, 2, 3, 4])
-    assert dealt(dataset, seed=5).tolist() == dealt(dataset, seed=5).tolist()
+    assert permuted(dataset, seed=5).tolist() == permuted(dataset, seed=5).tolist()
     counts = dict.fromkeys(permutations([1.0, 2.0, 3.0, 4.0]), 0)
     for seed in range(600):
-        counts[tuple(dealt(dataset, seed=seed).tolist())] += 1
+        counts[tuple(permuted(dataset, seed=seed).tolist())] += 1
     assert min(counts.values()) > 8  # 25 expected of each, standard deviation 5
     assert max(counts.values()) < 45
 
 
-def test_the_deal_is_fixed_for_good():
+def test_the_permutation_is_fixed_for_good():
     """Written out: another order would change the control of a run that is resumed after an upgrade."""
-    assert dealt(data(range(10))).tolist() == [6, 7, 3, 5, 0, 2, 1, 9, 4, 8]
+    assert permuted(data(range(10))).tolist() == [6, 7, 3, 5, 0, 2, 1, 9, 4, 8]
 
 
-def test_two_scores_are_dealt_independently():
+def test_two_scores_are_permuted_independently():
     dataset = Dataset.from_dict({"a": np.float32(range(50)), "b": np.float32(range(50))})
     a, b = (shuffle_scores(dataset, name, easy="low")[f"{name}_random"][:] for name in "ab")
     assert a != b
@@ -85,7 +85,7 @@ def test_matched_for_length():
 
 @pytest.mark.parametrize("groups", [["x", "y", None, "x", "y", None], [1, 2, 3, 1, 2, 3]])
 def test_matched_by_strings_and_whole_numbers(groups):
-    found = {tuple(dealt(data(range(6), group=groups), within="group", seed=seed, name="n")) for seed in range(60)}
+    found = {tuple(permuted(data(range(6), group=groups), within="group", seed=seed, name="n")) for seed in range(60)}
     assert found == {
         tuple(float(row + 3 * swap if row < 3 else row - 3 * swap) for row, swap in enumerate(swaps * 2))
         for swaps in [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
@@ -109,7 +109,7 @@ def test_captions_of_one_image_share_their_score_again():
         seen.add(tuple(found))
     assert len(seen) == 3  # whichever of the three images gets the 1
     assert read_provenance(made)["noun_count_random"].per_image == "max"
-    rows = {tuple(dealt(scored, seed=seed, group_by=None)) for seed in range(60)}
+    rows = {tuple(permuted(scored, seed=seed, group_by=None)) for seed in range(60)}
     assert len(rows) > 3  # row by row, captions of an image come apart
 
 
@@ -118,7 +118,7 @@ def test_images_change_scores_with_images_of_as_many_scored_captions():
     images = ["a", "a", "a", "b", "b", "c", "c", "d"]
     scores = [1, NAN, 1, 2, 2, 3, 3, 4]
     for seed in range(20):
-        found = dealt(data(scores, image_id=images), group_by="image_id", seed=seed)
+        found = permuted(data(scores, image_id=images), group_by="image_id", seed=seed)
         assert sorted(found[~np.isnan(found)]) == [1, 1, 2, 2, 3, 3, 4]
         assert np.isnan(found[1])
         assert found[7] == 4
@@ -141,11 +141,11 @@ def test_buckets_keep_their_sizes():
 
     scores = np.random.default_rng(0).poisson(3, 1000).astype(np.float32)
     for cut in ("rank", "value"):
-        parts = [cut_buckets(rank_scores(values), 4, cut) for values in (scores, dealt(data(scores)))]
+        parts = [cut_buckets(rank_scores(values), 4, cut) for values in (scores, permuted(data(scores)))]
         assert parts[0].sizes == parts[1].sizes
 
 
-def test_the_provenance_names_what_was_dealt():
+def test_the_provenance_names_what_was_permuted():
     scored = add_scores(Dataset.from_dict({"caption": ["a", "a b", "a b c"]}), CaptionLength(easy="high"))
     made = read_provenance(shuffle_scores(scored, "caption_length", seed=4))["caption_length_random"]
     assert (made.column, made.scorer, made.easy) == ("caption_length_random", "shuffle_scores", "high")
@@ -171,15 +171,15 @@ def test_the_easy_end_of_a_score_without_provenance():
         shuffle_scores(plain, "mine", easy="middle")
 
 
-def test_what_cannot_be_dealt_is_an_error():
+def test_what_cannot_be_permuted_is_an_error():
     dataset = data([1, 2, 3], image_id=["a", "a", "b"], caption_length=np.float32([5, 6, 7]))
     with pytest.raises(ValueError, match=r"`words` is not in the data.*Add it first"):
         shuffle_scores(dataset, "noun_count", within="words")
     with pytest.raises(ValueError, match="`other` is not in the data"):
         shuffle_scores(dataset, "other")
-    with pytest.raises(ValueError, match=r"`picture` is not in the data.*deal row by row"):
+    with pytest.raises(ValueError, match=r"`picture` is not in the data.*pass `group_by=None` to permute rows"):
         shuffle_scores(dataset, "noun_count", group_by="picture")
-    with pytest.raises(ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups"):
+    with pytest.raises(ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups to"):
         shuffle_scores(dataset, "noun_count", within="caption_length")
     with pytest.raises(ValueError, match="No two scores that could change places differ in `noun_count`"):
         shuffle_scores(data([2, 2, NAN]), "noun_count")

@@ -26,10 +26,11 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.distributed import PartFolder, data_digest, launched
+from hf_curriculum.scoring.add_scores import launched
+from hf_curriculum.scoring.parts import PartFolder, data_digest
 
-PICTURE = {"bytes": b"a picture nobody opens", "path": None}
-FAST = {"batch_size": 5, "part_rows": 8, "patience": 20}
+IMAGE = {"bytes": b"an image that is not opened", "path": None}
+FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
 
 
 class Logged(Scorer):
@@ -53,7 +54,7 @@ class Logged(Scorer):
 
 
 class MeanWords(CaptionLength):
-    """Learns from a corpus, and says how often."""
+    """Is fitted on a corpus, and counts how often."""
 
     learnt = ("mean_",)
     fitted = 0
@@ -72,13 +73,13 @@ def data():
     rows = {
         "caption": [f"a dog number {i} " + "word " * (i % 7) for i in range(60)],
         "image_id": [str(i // 5) for i in range(60)],
-        "image": [PICTURE] * 60,
+        "image": [IMAGE] * 60,
     }
     features = Features({"caption": Value("string"), "image_id": Value("string"), "image": Image()})
     return Dataset.from_dict(rows, features=features)
 
 
-def together(dataset, make, folder, world_size=3, **options):
+def shared(dataset, make, folder, world_size=3, **options):
     """What the first of several processes returns; each makes its own scorers, as processes do."""
 
     def process(rank):
@@ -101,7 +102,7 @@ def check_same(found, expected):
 @pytest.mark.parametrize("world_size", [1, 3, 20])
 def test_the_result_is_that_of_one_process(data, tmp_path, world_size):
     shuffled = data.shuffle(seed=3)
-    found = together(shuffled, lambda: [CaptionLength(), NounCount()], tmp_path, world_size)
+    found = shared(shuffled, lambda: [CaptionLength(), NounCount()], tmp_path, world_size)
     check_same(found, add_scores(shuffled, [CaptionLength(), NounCount()]))
     assert len(list((tmp_path / "all" / "noun_count").glob("part-*-of-00006.parquet"))) == 6  # 8 rows: two batches
 
@@ -116,7 +117,7 @@ def test_splits_a_corpus_and_a_sum_of_scores(data, tmp_path):
     rarity.fit(splits["train"])
     both.fit(add_scores(splits["train"], [length, rarity]))
     expected = add_scores(splits, [length, rarity, both])
-    found = together(splits, make, tmp_path)
+    found = shared(splits, make, tmp_path)
     assert list(found) == ["train", "test", "none"]
     for name, part in found.items():
         check_same(part, expected[name])
@@ -125,18 +126,18 @@ def test_splits_a_corpus_and_a_sum_of_scores(data, tmp_path):
 def test_only_the_first_process_fits_and_a_second_run_does_not(data, tmp_path):
     MeanWords.fitted = 0
     splits = DatasetDict(train=data.select(range(40)), test=data.select(range(40, 60)))
-    first = together(splits, lambda: MeanWords(name="m"), tmp_path)
+    first = shared(splits, lambda: MeanWords(name="m"), tmp_path)
     assert MeanWords.fitted == 1
-    second = together(splits, lambda: MeanWords(name="m"), tmp_path)
+    second = shared(splits, lambda: MeanWords(name="m"), tmp_path)
     assert MeanWords.fitted == 1
     np.testing.assert_array_equal(score_values(first["test"], "m"), score_values(second["test"], "m"))
     assert score_values(first["train"], "m").mean() == pytest.approx(0, abs=1e-5)
-    other = together(splits, lambda: MeanWords(name="m"), tmp_path / "other", fit_on="test")
+    other = shared(splits, lambda: MeanWords(name="m"), tmp_path / "other", fit_on="test")
     assert score_values(other["test"], "m").mean() == pytest.approx(0, abs=1e-5)
 
 
 def test_the_aggregate_per_image_sees_all_parts(data, tmp_path):
-    found = together(data, CaptionLength, tmp_path, per_image="max")
+    found = shared(data, CaptionLength, tmp_path, per_image="max")
     check_same(found, add_scores(data, CaptionLength(), per_image="max"))
 
 
@@ -182,19 +183,43 @@ def test_a_part_that_does_not_belong_or_is_damaged(data, tmp_path):
         add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST)
     neighbour = (tmp_path / "one" / name).with_name("part-00001-of-00006.parquet")
     (tmp_path / "one" / name).write_bytes(neighbour.read_bytes())
-    with pytest.raises(ValueError, match=r"does not belong here: it says .*'part': 1"):
+    with pytest.raises(ValueError, match=r"does not belong here: it has the metadata .*'part': 1"):
         add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST)
     (tmp_path / "one" / name).unlink()
     check_same(add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST), add_scores(data, CaptionLength()))
 
 
 def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.scoring.distributed._POLL", 0.01)
-    options = {**FAST, "world_size": 2, "patience": 0.05}
-    with pytest.raises(TimeoutError, match=r"3 of 6 parts are missing.*part-00003-of-00006.*Start it again"):
+    monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
+    options = {**FAST, "world_size": 2, "timeout": 0.05}
+    with pytest.raises(TimeoutError, match=r"3 of 6 files are missing.*part-00003-of-00006.*Start it again"):
         add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, **options)
-    with pytest.raises(TimeoutError, match=r"learnt.pickle did not come.*The first process makes it"):
+    with pytest.raises(TimeoutError, match=r"1 of 1 files are missing.*learnt\.pickle.*process that writes them"):
         add_scores_sharded(data, WordRarity(), tmp_path, rank=1, **options)
+
+
+def test_the_timeout_by_its_name_of_before(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
+    options = {"batch_size": 5, "part_rows": 8, "world_size": 2, "rank": 0, "patience": 0.05}
+    with (
+        pytest.warns(DeprecationWarning, match="called `timeout` now"),
+        pytest.raises(TimeoutError, match=r"0\.05 se"),
+    ):
+        add_scores_sharded(data, CaptionLength(), tmp_path, **options)
+
+
+def test_a_scorer_reads_what_scorers_before_it_write(data, tmp_path):
+    """One that comes before the scorer which replaces a column reads the column that is there."""
+    given = data.remove_columns("image").add_column("caption_length", [1.0] * 60)
+    both = Combine({"caption_length": 1}, "none").fit(given)
+    scorers = [both, CaptionLength()]
+    for found in (
+        add_scores(given, scorers, overwrite=True),
+        add_scores(given, scorers, overwrite=True, resume_every=20, cache_dir=tmp_path / "cache"),
+        add_scores_sharded(given, scorers, tmp_path / "parts", overwrite=True, **FAST),
+    ):
+        assert found["combined"][:] == [1.0] * 60
+        assert min(found["caption_length"][:]) == 4
 
 
 def test_mistakes(data, tmp_path):
@@ -208,7 +233,7 @@ def test_mistakes(data, tmp_path):
         add_scores_sharded(data, CaptionLength(column="text"), tmp_path)
 
 
-def test_who_is_who_is_read_from_the_launcher(monkeypatch):
+def test_rank_and_world_size_are_read_from_the_launcher(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert launched() == (0, 1)
@@ -222,7 +247,7 @@ def test_who_is_who_is_read_from_the_launcher(monkeypatch):
         launched(4)
 
 
-def test_the_first_to_come_writes_the_record(tmp_path, monkeypatch):
+def test_the_first_process_writes_the_manifest(tmp_path, monkeypatch):
     PartFolder(tmp_path, {"scorer": "a"}, 4, 2)
     assert json.loads((tmp_path / "run.json").read_text()) == {"scorer": "a", "rows": 4, "rows_per_part": 2}
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
@@ -239,16 +264,16 @@ def test_the_first_to_come_writes_the_record(tmp_path, monkeypatch):
     assert PartFolder(tmp_path / "new", {"scorer": "b"}, 4, 2).count == 2
 
 
-def test_a_record_without_parts_stands_in_nobodys_way_but_that_of_other_processes(tmp_path):
+def test_a_manifest_without_parts_is_replaced_by_a_single_process(tmp_path):
     PartFolder(tmp_path, {"scorer": "a model that is not there"}, 4, 2)
     with pytest.raises(ValueError, match="holds parts of another"):
         PartFolder(tmp_path, {"scorer": "b"}, 4, 2)
-    PartFolder(tmp_path, {"scorer": "b"}, 4, 2, alone=True).write(0, {"score": np.zeros(2, np.float32)})
+    PartFolder(tmp_path, {"scorer": "b"}, 4, 2, single_process=True).write(0, {"score": np.zeros(2, np.float32)})
     with pytest.raises(ValueError, match="scorer was 'b' and is 'c'"):
-        PartFolder(tmp_path, {"scorer": "c"}, 4, 2, alone=True)
+        PartFolder(tmp_path, {"scorer": "c"}, 4, 2, single_process=True)
 
 
-def test_what_tells_data_apart(data, tmp_path):
+def test_the_digest_of_data(data, tmp_path):
     same = data_digest(data)
     data.save_to_disk(str(tmp_path / "data"), num_shards=3)
     assert data_digest(load_from_disk(str(tmp_path / "data"))) == same  # in several pieces

@@ -51,9 +51,9 @@ def test_a_key_that_does_not_name_a_row_is_refused(scored, tmp_path):
     assert not (tmp_path / "s.parquet").exists()
 
 
-def test_rows_that_the_file_does_not_know(bare, scored, tmp_path):
+def test_rows_that_the_file_does_not_have(bare, scored, tmp_path):
     file = save_scores(scored.select(range(50)), tmp_path / "s.parquet")
-    with pytest.raises(ValueError, match=r"10 of 60 rows have a key .* does not know, such as .*'10'"):
+    with pytest.raises(ValueError, match=r"10 of 60 rows have a key .* does not have, such as .*'10'"):
         load_scores(bare, file)
     loaded = load_scores(bare, file, partial=True)
     assert np.isnan(score_values(loaded, "noun_count")[50:]).all()
@@ -132,8 +132,13 @@ def test_keys_of_another_type(scored, bare, tmp_path):
 def test_wrong_arguments(bare, scored, tmp_path):
     with pytest.raises(ValueError, match="there is nothing to save"):
         save_scores(bare, tmp_path / "s.parquet")
-    with pytest.raises(TypeError, match="was given a dict"):
+    with pytest.raises(TypeError, match="`save_scores` was given a dict"):
         save_scores({"train": scored}, tmp_path / "s.parquet")
+    file = save_scores(scored, tmp_path / "s.parquet")
+    with pytest.raises(TypeError, match="`load_scores` was given a IterableDataset"):
+        load_scores(bare.to_iterable_dataset(), file)
+    with pytest.raises(ValueError, match="The key is empty"):
+        save_scores(scored, tmp_path / "s.parquet", key=[])
     with pytest.raises(ValueError, match="`pixels` is not in the data"):
         save_scores(scored, tmp_path / "s.parquet", columns=["pixels"])
     with pytest.raises(ValueError, match="`url` is not in the data"):

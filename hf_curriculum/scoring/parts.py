@@ -1,0 +1,228 @@
+"""Scores kept in parts: a run that was killed, or is shared by several processes, makes only what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from datasets import Dataset
+
+from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.provenance import read_column
+
+_MARK = b"hf_curriculum_part"
+_MANIFEST = "run.json"
+_TEMPORARY = (".", "draft-")  # how names of temporary files begin, of version 0.1 too
+_POLL = 0.5  # seconds between two looks into the folder
+_SAMPLE = 256  # rows of a column that is neither text nor number
+
+
+class PartFolder:
+    """The parts of one score of one data set, and the manifest of the run they belong to.
+
+    The first process writes the manifest, `run.json`. One with another manifest (another scorer, another version of a
+    library, other data) gets an error before it does any work.
+
+    Args:
+        folder: where the parts are, seen by every process.
+        manifest: what must be equal for parts to belong together; anything JSON can hold.
+        rows: rows in all parts.
+        step: rows of a part; the last one may be shorter.
+        single_process: no other process shares the folder, so that a manifest without parts, of a run that failed at
+            once, may be replaced.
+
+    Raises:
+        ValueError: the folder holds parts of another run.
+
+    Example:
+        >>> import tempfile
+        >>> parts = PartFolder(tempfile.mkdtemp(), {"scorer": "CaptionLength"}, rows=3, step=2)
+        >>> parts.write(0, {"caption_length": np.float32([2, 5])})
+        >>> parts.missing([0, 1])
+        [1]
+    """
+
+    def __init__(
+        self, folder: str | Path, manifest: Mapping[str, Any], rows: int, step: int, single_process: bool = False
+    ) -> None:
+        self.folder, self.rows, self.step = Path(folder), rows, step
+        self.count = -(-rows // step)
+        self.manifest = json.loads(json.dumps({**manifest, "rows": rows, "rows_per_part": step}))
+        self.digest = digest(json.dumps(self.manifest, sort_keys=True))
+        file = self.folder / _MANIFEST
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        if single_process and not [name for name in names if name != _MANIFEST and not name.startswith(_TEMPORARY)]:
+            file.unlink(missing_ok=True)
+        if not file.exists():
+            write_atomically(file, json.dumps(self.manifest, indent=1), keep_existing=True)
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found != self.manifest:
+            raise ValueError(
+                f"{self.folder} holds parts of another scoring run: {_differences(found, self.manifest)}. Together "
+                "they would be scores made in two ways under one name. Give this run a folder of its own, or delete "
+                "that one. Processes that score together need the same data, arguments and versions of libraries."
+            )
+
+    def file(self, part: int) -> Path:
+        """The file of a part."""
+        return self.folder / _part_name(part, self.count)
+
+    def rows_of(self, part: int) -> range:
+        """The rows of a part."""
+        return range(part * self.step, min((part + 1) * self.step, self.rows))
+
+    def missing(self, parts: Sequence[int]) -> list[int]:
+        """Those of `parts` that are not there yet."""
+        return missing_parts(self.folder, parts, self.rows, self.step)
+
+    def write(self, part: int, scores: Mapping[str, np.ndarray]) -> None:
+        """Writes a part completely or not at all.
+
+        Args:
+            part: its number.
+            scores: column → float32 (rows of the part,).
+        """
+        about = json.dumps({"run": self.digest, "part": part}).encode()
+        table = pa.table({column: pa.array(values) for column, values in scores.items()})
+        buffer = pa.BufferOutputStream()
+        table = table.replace_schema_metadata({_MARK: about})
+        pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+        write_atomically(self.file(part), buffer.getvalue().to_pybytes())
+
+    def read(self, part: int) -> dict[str, np.ndarray]:
+        """Reads a part.
+
+        Shapes:
+            returns column → float32 (rows of the part,).
+
+        Raises:
+            ValueError: the file is damaged, or of another run or another part.
+        """
+        file, rows = self.file(part), len(self.rows_of(part))
+        try:
+            table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(
+                f"{file} cannot be read ({error}), so the scores of its rows are not there. Delete it and start "
+                "again: only this part will be scored."
+            ) from error
+        about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
+        if about != {"run": self.digest, "part": part} or table.num_rows != rows:
+            raise ValueError(
+                f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
+                f"of run {self.digest!r} with {rows} rows is expected. Delete it and start again: only this part will "
+                "be scored."
+            )
+        return {column: table[column].to_numpy() for column in table.column_names}
+
+    def read_all(self, timeout: float) -> dict[str, np.ndarray]:
+        """Waits for all parts, and concatenates them.
+
+        Args:
+            timeout: seconds to wait without a new part.
+
+        Shapes:
+            returns column → float32 (rows,).
+
+        Raises:
+            TimeoutError: no new part came for so long.
+            ValueError: a part is damaged, or of another run.
+        """
+        wait_for_files(self.folder, [_part_name(part, self.count) for part in range(self.count)], timeout)
+        parts = [self.read(part) for part in range(self.count)]
+        return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]} if parts else {}
+
+
+def wait_for_files(folder: Path, names: Sequence[str], timeout: float) -> None:
+    """Waits for files that other processes write; a `TimeoutError` if none came for `timeout` seconds."""
+    missing, since = _absent(folder, names), time.monotonic()
+    while missing:
+        time.sleep(_POLL)
+        left = _absent(folder, missing)
+        if len(left) < len(missing):
+            missing, since = left, time.monotonic()
+        elif time.monotonic() - since > timeout:
+            raise TimeoutError(
+                f"{len(left)} of {len(names)} files are missing in {folder}, the first of them {left[0]}, and none "
+                f"came for {timeout:g} seconds. The process that writes them has stopped, or is slower than that. "
+                "Start it again: finished parts are kept."
+            )
+
+
+def missing_parts(folder: Path, parts: Sequence[int], rows: int, step: int) -> list[int]:
+    """Those of `parts`, of `step` rows each out of `rows`, that a folder does not hold."""
+    names = {_part_name(part, -(-rows // step)): part for part in parts}
+    return [names[name] for name in _absent(folder, names)]
+
+
+def _part_name(part: int, count: int) -> str:
+    return f"part-{part:05d}-of-{count:05d}.parquet"
+
+
+def _absent(folder: Path, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Those of `names` that a folder lacks; a network file system lists freshly, but remembers absent files."""
+    found = set(os.listdir(folder)) if folder.is_dir() else set()
+    return [name for name in names if name not in found]
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What differs between two manifests, entry by entry, down to the innermost mappings."""
+    differing = []
+    for name in sorted({*found, *wanted}):
+        theirs, ours = found.get(name), wanted.get(name)
+        if isinstance(theirs, Mapping) and isinstance(ours, Mapping) and theirs != ours:
+            differing.append(f"{name}: {_differences(theirs, ours)}")
+        elif theirs != ours:
+            differing.append(f"{name} was {theirs!r:.100} and is {ours!r:.100}")
+    return ", ".join(differing)
+
+
+def data_digest(dataset: Dataset) -> str:
+    """A digest of what a scorer reads: equal rows in equal order have equal digests on any machine.
+
+    It covers all texts and numbers, the sizes of stored images, and some rows of anything else (vectors, boxes). The
+    content of images is not read, nor are their paths, which differ between machines.
+
+    Args:
+        dataset: the columns that a scorer reads.
+    """
+    return digest(*_content(dataset))
+
+
+def _content(dataset: Dataset) -> Iterator[str | bytes | memoryview]:
+    for column in sorted(dataset.column_names):
+        kind = dataset.data.column(column).type
+        yield f"{column} {kind} {len(dataset)}"
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            stored = pc.struct_field(dataset.data.column(column), "bytes")  # not combined, which would copy all images
+            values = pc.binary_length(stored).combine_chunks()
+            values = values if dataset._indices is None else values.take(dataset._indices.column(0).combine_chunks())
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_primitive(kind):
+            values = read_column(dataset, column)
+        else:
+            rows = np.unique(np.linspace(0, len(dataset) - 1, _SAMPLE).astype(np.int64)) if len(dataset) else []
+            yield repr(dataset.select(rows).with_format(None)[column][:])
+            continue
+        yield np.packbits(values.is_null().to_numpy(zero_copy_only=False)).tobytes()
+        if pa.types.is_large_string(values.type):
+            yield pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).tobytes()
+            yield _text(values)
+        else:
+            yield values.fill_null(0).to_numpy(zero_copy_only=False).tobytes()
+
+
+def _text(values: pa.LargeStringArray) -> memoryview:
+    """All texts of an array, one after the other, without a copy."""
+    _, offsets, content = values.buffers()
+    if not len(values) or content is None:
+        return memoryview(b"")
+    positions = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    return memoryview(content)[positions[0] : positions[-1]]
