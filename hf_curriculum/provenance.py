@@ -304,7 +304,7 @@ def score_values(dataset: Dataset, column: str) -> np.ndarray:
     Reading `dataset[column][i]` row by row costs 33 µs each; this reads all rows at once.
 
     Args:
-        dataset: a data set, shuffled, filtered or formatted as it may be.
+        dataset: a data set, shuffled, filtered or formatted too.
         column: a column of numbers.
 
     Shapes:

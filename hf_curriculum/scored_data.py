@@ -174,7 +174,7 @@ def load_scored(path: str | Path) -> Dataset | DatasetDict:
 
 
 def _cell(value: object) -> str:
-    """Text escaped for a Markdown table: no line break, pipe, HTML, link, emphasis or control character."""
+    """Text that stays text in a Markdown table: no line break, pipe, HTML, link, emphasis or control character."""
     text = (
         "–"
         if value is None or value == {}

@@ -77,7 +77,7 @@ def test_a_file_that_does_not_belong_to_the_data_is_refused(splits, tmp_path):
         load_scored(tmp_path / "a")
 
 
-def test_missing_and_foreign_files(tmp_path):
+def test_missing_and_other_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"does not exist. It records where the scores came from"):
         load_provenance(tmp_path)
     (tmp_path / FILE_NAME).write_text("[]")

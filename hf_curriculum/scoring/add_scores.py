@@ -519,14 +519,11 @@ def _score_iterable(
         stored = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
         for name, feature in stored.items():
             dataset = dataset.cast_column(name, replace(feature, decode=False))
-        decoded = {
-            name: feature
-            for name, feature in stored.items()
-            if name in scorer.columns and name not in scorer.undecoded
-        }
+        read = [name for name in scorer.columns if name not in scorer.undecoded]
+        decoded = {name: feature for name, feature in stored.items() if name in read}
         function = _Decoding(scorer, decoded) if decoded else scorer
         dataset = dataset.map(function, batched=True, batch_size=batch_size)
-        dataset = dataset.cast(features)  # given to `map`, they would count as applied, and images stay undecoded
+        dataset = dataset.cast(features)  # given to `map` they would count as applied: images would not be decoded
     return dataset
 
 

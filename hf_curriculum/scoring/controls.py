@@ -51,7 +51,7 @@ def shuffle_scores(
     captions that no other has keeps its score.
 
     Args:
-        dataset: the scored data set, shuffled or filtered as it may be, or splits; each split is permuted by itself.
+        dataset: the scored data set, shuffled or filtered too, or splits; each split is permuted by itself.
         column: the score.
         within: a column of numbers or strings whose equal values form the groups to permute within.
         seed: of the permutation, a function of the seed, the score's name and the order of rows.

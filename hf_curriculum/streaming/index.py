@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from datasets import Features
 
+from hf_curriculum.config import digest
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
 
@@ -19,7 +19,6 @@ FILE_NAME = "buckets.json"
 ShardFormat = Literal["parquet", "webdataset"]
 
 _FORMAT = 1
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class BucketIndex:
     @property
     def digest(self) -> str:
         """Stands for the whole content: another score, cut, order or picture gives another one."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return digest(json.dumps(asdict(self), sort_keys=True), size=16)
 
     def typed_features(self) -> Features:
         """The columns and their types."""
@@ -192,19 +190,10 @@ def verify_bucketed(path: str | Path) -> BucketIndex:
     index = BucketIndex.read(path)
     for bucket in index.buckets:
         for shard in bucket.shards:
-            found = file_digest(Path(path) / shard.file)
+            found = digest(Path(path) / shard.file, size=16)
             if found != shard.digest:
                 raise ValueError(
                     f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
                     f"{found}, not {shard.digest}). Copy it again, or run `save_bucketed` again."
                 )
     return index
-
-
-def file_digest(file: Path) -> str:
-    """BLAKE2b of a file, read a megabyte at a time."""
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as content:
-        while block := content.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

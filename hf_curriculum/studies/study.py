@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import logging
 import math
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +15,7 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 
 logger = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class StudyRun:
                 setattr(self, name, facts[name])
 
     def write(self) -> None:
-        """Writes `result.json` in one piece: a kill leaves the old file or the new one."""
+        """Writes `result.json`."""
         facts = {
             "key": self.key,
             "arm": self.arm,
@@ -80,10 +79,7 @@ class StudyRun:
             "result": self.result,
             "settings": plain(self.settings),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{RESULT_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(facts, indent=1, allow_nan=False), encoding="utf-8")
-        os.replace(draft, self.folder / RESULT_FILE)
+        write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1, allow_nan=False))
 
 
 class Study:
@@ -339,7 +335,7 @@ def settings_key(settings: Settings, seed: int) -> str:
             f"The settings cannot be written as JSON ({error}), so nobody could tell which run had them. Give "
             "numbers, texts, lists and mappings."
         ) from error
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return digest(text, size=6)
 
 
 def plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from hf_curriculum.config import write_atomically
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.plan import Plan
 
@@ -149,9 +150,7 @@ def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
         "seconds": seconds,
         "log": plan.log,
     }
-    scratch = target.with_suffix(".partial")
-    scratch.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    os.replace(scratch, target)
+    write_atomically(target, json.dumps(facts, indent=1))
 
 
 def read_losses(folder: str | Path) -> np.ndarray | None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, IterableDatasetDict, Value, load_from_disk
-from PIL import Image as Pictures
 
 from hf_curriculum import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.add_scores import scoring_inputs
 
 ROWS = 1500
-CORRUPT = b"this is no picture" * 100
+CORRUPT = b"this is not an image" * 100
 
 
 class Counting(Scorer):
@@ -43,14 +43,14 @@ class Brightness(Scorer):
     columns, name, easy = ("image",), "brightness", "low"
 
     def score(self, batch, rank):
-        return [np.asarray(picture).mean() for picture in batch["image"]]
+        return [np.asarray(image).mean() for image in batch["image"]]
 
 
 class StoredBytes(Scorer):
     columns, name, easy, undecoded = ("image",), "stored_bytes", "low", ("image",)
 
     def score(self, batch, rank):
-        return [len(picture["bytes"]) for picture in batch["image"]]
+        return [len(image["bytes"]) for image in batch["image"]]
 
 
 class Unscored(Scorer):
@@ -63,7 +63,7 @@ class Unscored(Scorer):
 class RowsPerImage(Scorer):
     """How many rows of its image a row meets in its batch: what encoding an image once depends on."""
 
-    columns, name, easy, group_by = ("caption",), "together", "low", "image_id"
+    columns, name, easy, group_by = ("caption",), "rows_of_image", "low", "image_id"
 
     def score(self, batch, rank):
         images = batch.get("image_id", batch["caption"])
@@ -76,8 +76,8 @@ def folder_bytes(folder: Path) -> int:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A data set on disk whose pictures cannot be decoded: 1.8 kB each."""
-    path = tmp_path / "pictures"
+    """A data set on disk whose images cannot be decoded: 2 kB each."""
+    path = tmp_path / "images"
     features = Features({"image": Image(), "caption": Value("string"), "image_id": Value("string")})
     rows = {
         "image": [{"bytes": CORRUPT, "path": None}] * ROWS,
@@ -109,7 +109,7 @@ def lengths(data):
 
 
 @pytest.mark.parametrize("view", ["plain", "shuffled", "filtered", "split", "range", "picked"])
-def test_right_rows_few_bytes_no_picture_decoded(data, folder, view):
+def test_right_rows_few_bytes_no_image_decoded(data, folder, view):
     given = views(data)[view]
     before = folder_bytes(folder)
     scored = add_scores(given, [CaptionLength(), NounCount()])
@@ -118,7 +118,7 @@ def test_right_rows_few_bytes_no_picture_decoded(data, folder, view):
     assert scored.column_names == ["image", "caption", "image_id", "caption_length", "noun_count"]
     np.testing.assert_array_equal(score_values(scored, "caption_length"), lengths(given))
     stored = scored.cast_column("image", Image(decode=False))
-    assert stored[7]["caption_length"] == len(stored[7]["caption"].split())  # through the row's own door too
+    assert stored[7]["caption_length"] == len(stored[7]["caption"].split())  # read as a row too
     assert stored[7]["image"]["bytes"] == CORRUPT
     assert scored["caption"][:] == given["caption"][:]
     assert scored.features["image"] == Image()
@@ -145,7 +145,7 @@ def test_one_scorers_cache_does_not_depend_on_another(data, tmp_path):
     assert Path(scorer.log).read_text() == calls
 
 
-def test_a_data_set_in_memory_is_cached_where_told(tmp_path):
+def test_a_data_set_in_memory_is_cached_in_cache_dir(tmp_path):
     data = Dataset.from_dict({"caption": [f"number {i}" for i in range(20)]})
     scorer = Counting(str(tmp_path / "log"))
     for _ in range(2):
@@ -250,29 +250,29 @@ def test_per_image_needs_image_id():
         add_scores(data, CaptionLength(), per_image="sum")
 
 
-def test_a_scorer_meets_the_captions_of_an_image_together():
+def test_captions_of_an_image_reach_a_scorer_in_one_batch():
     rows = {"caption": list("abcdef"), "image_id": ["x", "y", "x", "z", "y", "x"]}
     scored = add_scores(Dataset.from_dict(rows), RowsPerImage(), batch_size=3)
     # in the order x x x | y y z, whatever the order of the data
-    assert scored["together"][:] == [3, 2, 3, 1, 2, 3]
+    assert scored["rows_of_image"][:] == [3, 2, 3, 1, 2, 3]
     assert scored["caption"][:] == list("abcdef")
     in_order = Dataset.from_dict({"caption": list("abc"), "image_id": ["y", "y", "x"]})
-    assert add_scores(in_order, RowsPerImage())["together"][:] == [2, 2, 1]
-    without = Dataset.from_dict({"caption": ["a", "a"]})  # no identifiers, so nothing to bring together
-    assert add_scores(without, RowsPerImage())["together"][:] == [2, 2]
+    assert add_scores(in_order, RowsPerImage())["rows_of_image"][:] == [2, 2, 1]
+    without = Dataset.from_dict({"caption": ["a", "a"]})  # no identifiers, so nothing to group
+    assert add_scores(without, RowsPerImage())["rows_of_image"][:] == [2, 2]
 
 
 @pytest.fixture
 def small():
     buffer = io.BytesIO()
-    Pictures.new("RGB", (4, 4), (9, 9, 9)).save(buffer, "JPEG")
+    PIL.Image.new("RGB", (4, 4), (9, 9, 9)).save(buffer, "JPEG")
     jpeg = {"bytes": buffer.getvalue(), "path": None}
     features = Features({"image": Image(), "caption": Value("string")})
     rows = {"image": [jpeg] * 3, "caption": ["a dog", None, "two red cats"]}
     return Dataset.from_dict(rows, features=features)
 
 
-def test_pictures_come_decoded_or_as_stored(small):
+def test_images_come_decoded_or_as_stored(small):
     scored = add_scores(small, [Brightness(), StoredBytes()])
     stored = len(small.cast_column("image", Image(decode=False))[0]["image"]["bytes"])
     assert scored["brightness"][:] == [9.0] * 3
@@ -294,7 +294,7 @@ def test_a_stream_is_scored_while_it_is_read(small):
     assert as_stored["image"]["bytes"] == stored  # the file went through untouched
 
 
-def test_a_stream_of_corrupt_pictures_is_no_trouble_for_a_scorer_of_captions(data):
+def test_a_stream_of_corrupt_images_can_be_scored_by_captions(data):
     stream = add_scores(data.to_iterable_dataset(), CaptionLength()).cast_column("image", Image(decode=False))
     first = [row["caption_length"] for row in stream.take(8)]
     assert first == lengths(data)[:8].tolist()
@@ -311,7 +311,7 @@ def test_a_stream_of_unknown_features(tmp_path):
     assert list(read_provenance(scored)) == ["caption_length"]
 
 
-def test_a_stream_of_pictures_whose_features_were_forgotten(small):
+def test_a_stream_of_images_whose_features_are_unknown(small):
     mapped = small.to_iterable_dataset().map(lambda row: {"more": 1})
     with pytest.raises(
         ValueError, match=r"features of this iterable data set are not known.*dataset\.cast\(features\)"
@@ -350,7 +350,7 @@ def test_an_empty_data_set():
     features = Features({"caption": Value("string"), "image_id": Value("string")})
     empty = Dataset.from_dict({"caption": [], "image_id": []}, features=features)
     scored = add_scores(empty, [CaptionLength(), RowsPerImage()], per_image="max")
-    assert scored.column_names == ["caption", "image_id", "caption_length", "together"]
+    assert scored.column_names == ["caption", "image_id", "caption_length", "rows_of_image"]
     assert len(scored) == 0
     assert scored.features["caption_length"].dtype == "float32"
     filtered = Dataset.from_dict({"caption": ["a"], "image_id": ["b"]}).filter(lambda row: False)
@@ -366,7 +366,7 @@ def test_one_line_per_scorer_is_logged(small, caplog):
     ]
 
 
-def test_existing_columns_are_kept_unless_told(small):
+def test_existing_columns_are_kept_without_overwrite(small):
     scored = add_scores(small, CaptionLength())
     with pytest.raises(ValueError, match=r"already has `caption_length`.*overwrite=True"):
         add_scores(scored, CaptionLength("regex"))
@@ -386,7 +386,7 @@ def test_overwriting_in_a_shuffled_view():
     np.testing.assert_array_equal(score_values(scored, "caption_length"), lengths(data))
 
 
-def test_a_sum_of_scores_behind_its_parts():
+def test_a_sum_of_scores_after_its_parts():
     data = Dataset.from_dict({"caption": [f"a dog {'and a cat ' * i}" for i in range(4)]}).shuffle(seed=0)
     length, nouns = CaptionLength(), NounCount()
     both = Combine({"caption_length": 1, "noun_count": 10}, "none").fit(add_scores(data, [length, nouns]))
@@ -466,4 +466,4 @@ def test_groups_in_a_shuffled_data_set():
     rows = {"caption": list("abcdef"), "image_id": ["x", "y", "x", "z", "y", "x"]}
     view = Dataset.from_dict(rows).select([5, 4, 3, 2, 1, 0, 0])
     scored = add_scores(view, RowsPerImage(), batch_size=3)
-    assert scored["together"][:] == [3, 2, 1, 3, 2, 3, 3]
+    assert scored["rows_of_image"][:] == [3, 2, 1, 3, 2, 3, 3]

@@ -40,13 +40,13 @@ def test_every_scorer_in_batches_of_ray(name):
         np.testing.assert_allclose(found[column], score_values(expected, column), rtol=1e-5)
 
 
-def test_pictures_in_any_form():
+def test_images_in_any_form():
     batch = {"caption": np.array(["a red ball"] * 3, object)}
     expected = CLIPSimilarity()({**batch, "image": [ANY.PNGS[0]] * 3})["clip_similarity"]
     files = np.empty(3, object)
     files[:] = [ANY.PNGS[0]["bytes"]] * 3
-    for pictures in (files, np.stack([ANY.PIXELS[0]] * 3)):  # as `read_binary_files` and `read_images` give them
-        found = RayScorer(CLIPSimilarity())({**batch, "image": pictures})
+    for images in (files, np.stack([ANY.PIXELS[0]] * 3)):  # as `read_binary_files` and `read_images` give them
+        found = RayScorer(CLIPSimilarity())({**batch, "image": images})
         np.testing.assert_allclose(found["clip_similarity"], expected, rtol=1e-5)
 
 

@@ -149,8 +149,8 @@ def test_the_provenance_names_what_was_permuted():
     scored = add_scores(Dataset.from_dict({"caption": ["a", "a b", "a b c"]}), CaptionLength(easy="high"))
     made = read_provenance(shuffle_scores(scored, "caption_length", seed=4))["caption_length_random"]
     assert (made.column, made.scorer, made.easy) == ("caption_length_random", "shuffle_scores", "high")
-    told = {name: made.arguments[name] for name in ("dealt_from", "scorer", "seed", "within", "group_by")}
-    assert told == {
+    recorded = {name: made.arguments[name] for name in ("dealt_from", "scorer", "seed", "within", "group_by")}
+    assert recorded == {
         "dealt_from": "caption_length",
         "scorer": "CaptionLength",
         "seed": 4,
@@ -177,8 +177,8 @@ def test_what_cannot_be_permuted_is_an_error():
         shuffle_scores(dataset, "noun_count", within="words")
     with pytest.raises(ValueError, match="`other` is not in the data"):
         shuffle_scores(dataset, "other")
-    with pytest.raises(ValueError, match=r"`picture` is not in the data.*pass `group_by=None` to permute rows"):
-        shuffle_scores(dataset, "noun_count", group_by="picture")
+    with pytest.raises(ValueError, match=r"`photo` is not in the data.*pass `group_by=None` to permute rows"):
+        shuffle_scores(dataset, "noun_count", group_by="photo")
     with pytest.raises(ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups to"):
         shuffle_scores(dataset, "noun_count", within="caption_length")
     with pytest.raises(ValueError, match="No two scores that could change places differ in `noun_count`"):

@@ -88,7 +88,7 @@ def test_splits_share_a_file(bare, scored, tmp_path):
     assert load_scores(loaded, file, overwrite=True)["test"]["noun_count"][:] == loaded["test"]["noun_count"][:]
 
 
-def test_damaged_and_foreign_files(bare, scored, tmp_path):
+def test_damaged_and_other_files(bare, scored, tmp_path):
     file = tmp_path / "s.parquet"
     with pytest.raises(FileNotFoundError, match="`save_scores` writes such a file"):
         load_scores(bare, file)

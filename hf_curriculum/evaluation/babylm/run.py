@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.evaluation.babylm.scorer import (
     Item,
     TextImageScorer,
@@ -154,7 +153,7 @@ class Run:
     def fingerprint(self, *what: Any) -> str:
         """A digest of the model and of what it is asked."""
         text = json.dumps([self._scorer_fingerprint, *what], default=str)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return digest(text)
 
     @cached_property
     def _scorer_fingerprint(self) -> str:
@@ -201,13 +200,9 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
 
 
 def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
-    """Writes a file whole, or leaves the old one: a kill cannot leave half of it."""
-    if file is None:
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"fingerprint": fingerprint, "values": values}), encoding="utf-8")
-    draft.replace(file)
+    """Writes values for `read_kept`, if there is a file to write them to."""
+    if file is not None:
+        write_atomically(file, json.dumps({"fingerprint": fingerprint, "values": values}))
 
 
 def _fill(sizes: list[tuple[int, int]], most: int) -> list[list[int]]:

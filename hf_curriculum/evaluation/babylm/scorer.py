@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_curriculum.config import digest
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 from hf_curriculum.evaluation.generate import _evaluating
@@ -196,11 +196,11 @@ class TextImageScorer:
         settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, _tokenization(self.tokenizer)]
         if self.image_processor is not None:
             settings.append(self.image_processor.to_dict())
-        digest = hashlib.blake2b(json.dumps([config, settings], sort_keys=True, default=str).encode(), digest_size=8)
+        content: list[str | bytes] = [json.dumps([config, settings], sort_keys=True, default=str)]
         for name, weight in self.model.state_dict().items():
             sample = weight.detach().flatten()[:: max(1, weight.numel() // 16)]
-            digest.update(name.encode() + sample.float().cpu().numpy().tobytes())
-        return digest.hexdigest()
+            content += [name, sample.float().cpu().numpy().tobytes()]
+        return digest(*content)
 
     def _first_scored(self, ids: list[int]) -> int:
         """One `<image>` is a word of the text, as in training; hundreds of them are the picture's own place."""
