@@ -86,7 +86,8 @@ def score_command(
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.scored_data import validate_splits
     from hf_curriculum.scorers.registry import scorer_from
-    from hf_curriculum.scoring.add_scores import add_scores_sharded, launched
+    from hf_curriculum.scoring.add_scores import add_scores_sharded
+    from hf_curriculum.scoring.parts import launched
 
     aim = output or side_file
     if aim is None:

@@ -30,7 +30,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.parts import PartFolder, data_digest, missing_parts, wait_for_files
+from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
 
 logger = logging.getLogger(__name__)
 
@@ -177,31 +177,6 @@ def add_scores_sharded(
     return _Run(scorers, splits, per_image, batch_size, num_proc, step, **shared).add_to(dataset)
 
 
-def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them.
-
-    Raises:
-        ValueError: one is known without the other, or there is no such rank.
-
-    Example:
-        >>> launched(1, 4)
-        (1, 4)
-    """
-    given = {"RANK": rank, "WORLD_SIZE": world_size}
-    known = {name: os.environ.get(name) if value is None else value for name, value in given.items()}
-    known = {name: int(value) for name, value in known.items() if value is not None}
-    if len(known) == 1:
-        (name,) = known
-        raise ValueError(
-            f"`{name}` is {known[name]}, but {'WORLD_SIZE' if name == 'RANK' else 'RANK'} is not known, so this "
-            "process cannot know which rows are its own. Give both, as arguments or in the environment."
-        )
-    rank, world_size = known.get("RANK", 0), known.get("WORLD_SIZE", 1)
-    if not 0 <= rank < world_size:
-        raise ValueError(f"The rank is {rank} of {world_size} processes. Ranks count from 0 to {world_size - 1}.")
-    return rank, world_size
-
-
 def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
     """The scorers as a list, checked: each a `Scorer`, at least one, and no column written twice."""
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
@@ -287,6 +262,48 @@ def _split_to_fit_on(splits: Sequence[_Split], fit_on: str | None) -> _Split:
 
 
 @dataclass(frozen=True)
+class _Stage:
+    """What a scorer reads of a split, where each row of the split is in it, and the parts of the scores, if any."""
+
+    inputs: Dataset
+    position: np.ndarray | None
+    provenance: dict[str, ScoreProvenance]
+    parts: PartFolder | None = None
+
+    @property
+    def features(self) -> Features:
+        return _features(self.provenance)
+
+    def manifest(self) -> dict[str, Any]:
+        """What must be equal in all processes for their parts to belong together."""
+        scores = {column: asdict(made) for column, made in self.provenance.items()}
+        return {"data": data_digest(self.inputs), "scores": scores}
+
+    def map(self, scorer: Scorer, rows: range | None = None, which: str = "", **options: Any) -> dict[str, np.ndarray]:
+        """Column → float32 scores of all `rows` or some; `which` they are goes to the progress bar."""
+        inputs = self.inputs if rows is None else self.inputs.select(rows)
+        found = inputs.map(
+            scorer,
+            batched=True,
+            with_rank=True,
+            remove_columns=inputs.column_names,
+            features=self.features,
+            desc=f"Scoring {', '.join(self.provenance)}{which}",
+            **options,
+        )
+        return {column: score_values(found, column) for column in self.provenance}
+
+
+def _provenance(scorer: Scorer) -> dict[str, ScoreProvenance]:
+    return {column: scorer.describe(column) for column in scorer.outputs}
+
+
+def _features(provenance: Mapping[str, ScoreProvenance]) -> Features:
+    """The written columns: typed, so that a first batch of NaN is float32; the provenance enters the cache key."""
+    return Features({column: Value("float32", id=made.to_json()) for column, made in provenance.items()})
+
+
+@dataclass(frozen=True)
 class _Run:
     """The scorers of a call over its splits, for one process or several that share a folder.
 
@@ -333,11 +350,12 @@ class _Run:
             # finished parts are checked by the first process, which may be done and delete them at any time
             if self.rank and not missing_parts(self.shared_folder(split, scorer), numbers, split.rows(), self.step):
                 continue
-            inputs, _, parts = self.inputs(scorer, split)
+            stage = self.stage(scorer, split)
+            parts = stage.parts
             for part in parts.missing(numbers):
-                found = _map_scorer(
-                    inputs.select(parts.rows_of(part)),
+                found = stage.map(
                     scorer,
+                    parts.rows_of(part),
                     f" (part {part + 1} of {parts.count})",
                     batch_size=self.batch_size,
                     num_proc=self.num_proc,
@@ -345,66 +363,64 @@ class _Run:
                     load_from_cache_file=False,
                     new_fingerprint=Hasher.hash([parts.digest, part]),  # saves hashing the scorer once per part
                 )
-                parts.write(part, {column: score_values(found, column) for column in scorer.outputs})
+                parts.write(part, found)
                 logger.info("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
+            if self.world_size == 1:
+                self.collect(scorer, split, stage)
 
-    def collect(self, scorer: Scorer, split: _Split) -> None:
+    def collect(self, scorer: Scorer, split: _Split, stage: _Stage | None = None) -> None:
         """Puts a scorer's columns and their provenance into the split, once; waits for parts of other processes."""
         if split.values.keys() >= scorer.outputs.keys():
             return
-        inputs, position, parts = self.inputs(scorer, split)
-        if parts is not None:
-            scores = parts.read_all(self.timeout)
-        elif len(inputs):
-            found = self.map_cached(inputs, scorer)
-            scores = {column: score_values(found, column) for column in scorer.outputs}
+        stage = self.stage(scorer, split) if stage is None else stage
+        if stage.parts is not None:
+            scores = stage.parts.read_all(self.timeout)
         else:
-            scores = {}
-        for column in scorer.outputs:
+            file = self.cache_file(scorer, stage) if self.cache_dir is not None and len(stage.inputs) else None
+            options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}
+            scores = stage.map(scorer, **options) if len(stage.inputs) else {}
+        for column, made in stage.provenance.items():
             array = scores.get(column, np.zeros(0, np.float32))
-            array = array if position is None else array[position]
+            array = array if stage.position is None else array[stage.position]
             split.values[column] = (
                 aggregate_per_image(array, split.images, self.per_image) if self.per_image else array
             )
-            split.provenance[column] = replace(scorer.describe(column), per_image=self.per_image)
+            split.provenance[column] = replace(made, per_image=self.per_image)
 
-    def map_cached(self, inputs: Dataset, scorer: Scorer) -> Dataset:
-        """All scores at once, cached as `map` caches."""
-        file = None
-        if self.cache_dir is not None:
-            os.makedirs(self.cache_dir, exist_ok=True)
-            key = Hasher.hash([inputs._fingerprint, scorer, _features(scorer).to_dict(), self.batch_size])
-            file = os.path.join(self.cache_dir, f"scores-{key}.arrow")
-        options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}
-        return _map_scorer(inputs, scorer, **options)
+    def cache_file(self, scorer: Scorer, stage: _Stage) -> str:
+        """Where `map` caches all rows in `cache_dir`."""
+        os.makedirs(self.cache_dir, exist_ok=True)
+        key = Hasher.hash([stage.inputs._fingerprint, scorer, stage.features.to_dict(), self.batch_size])
+        return os.path.join(self.cache_dir, f"scores-{key}.arrow")
 
-    def inputs(self, scorer: Scorer, split: _Split) -> tuple[Dataset, np.ndarray | None, PartFolder | None]:
-        """What the scorer reads, where each row of the split is in it, and the folder of its parts."""
+    def stage(self, scorer: Scorer, split: _Split) -> _Stage:
         self.fit_if_needed(scorer)
         inputs, position = scoring_inputs(self.with_scores_read(scorer, split), scorer)
+        stage = _Stage(inputs, position, _provenance(scorer))
         if self.step is None:
-            return inputs, position, None
+            return stage
         if self.folder is None:
-            key = [inputs._fingerprint, scorer, _features(scorer).to_dict(), self.batch_size, self.step]
+            key = [inputs._fingerprint, scorer, stage.features.to_dict(), self.batch_size, self.step]
             folder = _cache_folder(split.dataset, self.cache_dir) / f"scores-{Hasher.hash(key)}"
         else:
             folder = self.shared_folder(split, scorer)
         single_process = self.folder is not None and self.world_size == 1
-        manifest = {**_manifest(scorer, inputs), "batch_size": self.batch_size}
-        return inputs, position, PartFolder(folder, manifest, len(inputs), self.step, single_process)
+        manifest = {**stage.manifest(), "batch_size": self.batch_size}
+        return replace(stage, parts=PartFolder(folder, manifest, len(inputs), self.step, single_process))
 
     def shared_folder(self, split: _Split, scorer: Scorer) -> Path:
         return self.folder / split.name / next(iter(scorer.outputs))
 
     def with_scores_read(self, scorer: Scorer, split: _Split) -> Dataset:
         """The data set with those new scores that a scorer reads: its cache does not depend on other scorers."""
-        values = {}
-        for other in self.scorers[: self.scorers.index(scorer)]:
-            for column in [column for column in scorer.columns if column in other.outputs]:
-                self.collect(other, split)
-                values[column] = split.values[column]
-        if not values:
+        earlier = self.scorers[: self.scorers.index(scorer)]
+        writer_of = {column: other for other in earlier for column in other.outputs}
+        read = [column for column in scorer.columns if column in writer_of]
+        for column in read:
+            self.collect(writer_of[column], split)
+        if not read:
             return split.dataset
+        values = {column: split.values[column] for column in read}
         return append_columns(split.dataset, values, split.provenance, overwrite=True, log=False)
 
     def fit_if_needed(self, scorer: Scorer) -> None:
@@ -412,7 +428,8 @@ class _Run:
         if not scorer.needs_fit:
             return
         corpus = self.with_scores_read(scorer, self.fit_on)
-        manifest = {**_manifest(scorer, scoring_inputs(corpus, scorer)[0]), "fit_on": self.fit_on.name}
+        stage = _Stage(*scoring_inputs(corpus, scorer), _provenance(scorer))
+        manifest = {**stage.manifest(), "fit_on": self.fit_on.name}
         folder = self.folder / ".fitted" / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
         if self.rank == 0 and not (folder / _FITTED).exists():
@@ -430,32 +447,6 @@ def _cache_folder(dataset: Dataset, cache_dir: str | Path | None) -> Path:
     if dataset.cache_files:
         return Path(dataset.cache_files[0]["filename"]).parent
     return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "scores")
-
-
-def _manifest(scorer: Scorer, inputs: Dataset) -> dict[str, Any]:
-    """What must be equal in all processes for their parts to belong together."""
-    return {
-        "data": data_digest(inputs),
-        "scores": {column: asdict(scorer.describe(column)) for column in scorer.outputs},
-    }
-
-
-def _features(scorer: Scorer) -> Features:
-    """The written columns: typed, so that a first batch of NaN is float32; the provenance enters the cache key."""
-    return Features({name: Value("float32", id=scorer.describe(name).to_json()) for name in scorer.outputs})
-
-
-def _map_scorer(inputs: Dataset, scorer: Scorer, which: str = "", **options: Any) -> Dataset:
-    """The scores of (a part of) `scoring_inputs`, and nothing else; `which` part goes to the progress bar."""
-    return inputs.map(
-        scorer,
-        batched=True,
-        with_rank=True,
-        remove_columns=inputs.column_names,
-        features=_features(scorer),
-        desc=f"Scoring {', '.join(scorer.outputs)}{which}",
-        **options,
-    )
 
 
 def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
@@ -514,7 +505,7 @@ def _score_iterable(
     for scorer in scorers:
         _validate_columns(list(dataset.features), [scorer], overwrite)
         kept = {name: feature for name, feature in dataset.features.items() if name not in scorer.outputs}
-        features = Features({**kept, **_features(scorer)})
+        features = Features({**kept, **_features(_provenance(scorer))})
         # images pass through as stored: `map` would decode all of them and encode them again, with a loss
         stored = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
         for name, feature in stored.items():

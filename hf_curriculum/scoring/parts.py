@@ -25,6 +25,31 @@ _POLL = 0.5  # seconds between two looks into the folder
 _SAMPLE = 256  # rows of a column that is neither text nor number
 
 
+def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them.
+
+    Raises:
+        ValueError: one is known without the other, or there is no such rank.
+
+    Example:
+        >>> launched(1, 4)
+        (1, 4)
+    """
+    given = {"RANK": rank, "WORLD_SIZE": world_size}
+    known = {name: os.environ.get(name) if value is None else value for name, value in given.items()}
+    known = {name: int(value) for name, value in known.items() if value is not None}
+    if len(known) == 1:
+        (name,) = known
+        raise ValueError(
+            f"`{name}` is {known[name]}, but {'WORLD_SIZE' if name == 'RANK' else 'RANK'} is not known, so this "
+            "process cannot know which rows are its own. Give both, as arguments or in the environment."
+        )
+    rank, world_size = known.get("RANK", 0), known.get("WORLD_SIZE", 1)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"The rank is {rank} of {world_size} processes. Ranks count from 0 to {world_size - 1}.")
+    return rank, world_size
+
+
 class PartFolder:
     """The parts of one score of one data set, and the manifest of the run they belong to.
 

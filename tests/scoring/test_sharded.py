@@ -26,8 +26,7 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.add_scores import launched
-from hf_curriculum.scoring.parts import PartFolder, data_digest
+from hf_curriculum.scoring.parts import PartFolder, data_digest, launched
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
