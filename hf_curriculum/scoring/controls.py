@@ -20,7 +20,6 @@ from hf_curriculum.provenance import (
     read_column,
     read_provenance,
     score_values,
-    validate_new_columns,
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scorers.base import installed_versions
@@ -81,11 +80,10 @@ def shuffle_scores(
         return DatasetDict({split: shuffle_scores(part, column, **options) for split, part in dataset.items()})
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`shuffle_scores` was given a {type(dataset).__name__}. It needs all rows at once: give a "
-            "map-style `Dataset` or a `DatasetDict`."
+            f"`shuffle_scores` was given a {type(dataset).__name__}. It needs all rows at once: give a map-style "
+            "`Dataset` or a `DatasetDict`."
         )
     name = name or f"{column}_{'random' if within is None else 'matched'}"
-    validate_new_columns(dataset.column_names, [name], overwrite)
     scores = score_values(dataset, column)
     before = read_provenance(dataset).get(column)
     if group_by == "auto":
