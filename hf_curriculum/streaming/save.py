@@ -14,13 +14,12 @@ from datasets import Dataset
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
-from hf_curriculum.config import digest
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
-from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, Shard, ShardFormat, StoredBucket
+from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, Shard, ShardFormat, StoredBucket, file_digest
 from hf_curriculum.streaming.shards import check_features, write_parquet, write_tar
 
 _SHARD_ROWS = 10_000
@@ -195,7 +194,7 @@ class _Writer:
                 name += ".tar"
                 write_tar(tables, self.folder / name, f"{number}-{shard:05d}")
             file = self.folder / name
-            shards.append(Shard(name, stop - start, file.stat().st_size, digest(file, size=16)))
+            shards.append(Shard(name, stop - start, file.stat().st_size, file_digest(file)))
         return StoredBucket(size, None, None, tuple(shards))
 
     def _tables(self, rows: np.ndarray, start: int, stop: int, key: int) -> Iterator[pa.Table]:
