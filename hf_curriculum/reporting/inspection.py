@@ -176,21 +176,14 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's correlation over the places where both are finite, ties at their mean rank; NaN if undefined."""
+    """Spearman's correlation over the rows (n,) where both are finite; NaN where it is undefined."""
     both = np.isfinite(one) & np.isfinite(other)
-    if both.sum() < 2:
+    first, second = one[both], other[both]
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
-    ranks = [_mean_ranks(values[both]) for values in (one, other)]
-    spread = [values.std() for values in ranks]
-    if min(spread) == 0:
-        return float("nan")
-    centred = [values - values.mean() for values in ranks]
-    return float((centred[0] * centred[1]).mean() / (spread[0] * spread[1]))
+    from scipy import stats
 
-
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def _quantiles(scores: np.ndarray) -> tuple[float, ...]:

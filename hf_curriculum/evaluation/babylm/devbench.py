@@ -289,17 +289,12 @@ def representational_similarity(one: np.ndarray, other: np.ndarray) -> float:
             "n things in the same order, at least 3."
         )
     below = np.tril_indices(len(one), k=-1)
-    ranks = [_ranks(matrix[below]) for matrix in (one, other)]  # (n · (n - 1) / 2,) each
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(matrix[below]) for matrix in (one, other)]  # (n · (n - 1) / 2,) each
     centred = [values - values.mean() for values in ranks]
     scale = np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
     return float(centred[0] @ centred[1] / scale) if scale > 0 else float("nan")
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[place]
 
 
 def _checked(similarities: np.ndarray) -> np.ndarray:
