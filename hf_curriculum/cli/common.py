@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
-from hf_curriculum.reporting.markdown import one_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -38,7 +38,7 @@ def inspect_command(
 
 def _text(found: Inspection) -> str:
     from hf_curriculum.cli.common import lines_of
-    from hf_curriculum.reporting.markdown import one_line
+    from hf_curriculum.markdown import one_line
 
     images = "" if found.num_images is None else f", {found.num_images:,} images"
     names = [score.column for score in found.scores]

@@ -19,11 +19,11 @@ from datasets import Dataset, DatasetDict
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
-from hf_curriculum.reporting.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import configurations

@@ -11,11 +11,11 @@ from string import Template
 from typing import Any
 
 from hf_curriculum.hub.papers import PAPERS
+from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
-from hf_curriculum.reporting.markdown import front_matter, plain, renewed, split_front_matter, table
 
 TAGS = ("curriculum-learning", "hf_curriculum")
 _GROWTH, _CURVES = "pool_growth.png", "validation_loss.png"

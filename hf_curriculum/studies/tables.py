@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_curriculum.markdown import table
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
-from hf_curriculum.reporting.markdown import one_line
 from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
 from hf_curriculum.studies.study import StudyRun, plain
 
@@ -135,10 +135,7 @@ class StudyTable:
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
-        lines = [self.header(), ["---"] * len(self.header()), *self.body()]
-        shown = [[one_line(cell).replace("|", "\\|") for cell in cells] for cells in lines]
-        table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
-        return f"{table}\n\n{self.note}\n"
+        return f"{table(self.header(), self.body(), for_terminals=True)}\n{self.note}\n"
 
     def to_csv(self) -> str:
         """One line per metric and arm, numbers in full, an empty cell where there is none."""

@@ -19,6 +19,7 @@ from PIL import Image
 from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
+from hf_curriculum.markdown import END, START, one_line
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
@@ -27,7 +28,6 @@ from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import inspect_scores
-from hf_curriculum.reporting.markdown import END, START, one_line
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.training.publishing import add_decisions

@@ -19,6 +19,7 @@ from hf_curriculum.evaluation.babylm.scorer import TextImageScorer
 from hf_curriculum.evaluation.babylm.text_tasks import EWOK, SUPPLEMENT, run_blimp, run_ewok, run_supplement
 from hf_curriculum.evaluation.babylm.vqa import run_vqa
 from hf_curriculum.evaluation.babylm.winoground import run_winoground
+from hf_curriculum.markdown import table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -279,21 +280,22 @@ def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {},
         not_run: benchmark → why it is not among them.
         notes: about all of it.
     """
-    lines = ["| benchmark | measure | score | chance | subtasks | items |", "|---|---|---|---|---|---|"]
+    rows: list[tuple[str, ...]] = []
     for name, result in results.items():
         about = BENCHMARKS[name]
-        for measure in about.main:
-            chance = "" if about.chance is None else f"{100 * about.chance:.1f}"
-            counts = {name: count for name, count in result.counts.items() if name not in about.extra}
-            row = (about.title, measure, percent(result.averages.get(measure)), chance)
-            lines.append(_row(*row, f"{len(counts)} of {about.size}", f"{sum(counts.values()):,}"))
-    for kind, value in macro_averages(results).items():
-        lines.append(_row(f"mean of {kind} benchmarks", "", percent(value), "", "", ""))
-    lines += [f"\n{note}" for note in notes]
-    for name, result in results.items():
-        lines += _details(name, result)
-    lines += [f"\n{BENCHMARKS[name].title}: not run ({reason})" for name, reason in not_run.items()]
-    return "\n".join(lines) + "\n"
+        chance = "" if about.chance is None else f"{100 * about.chance:.1f}"
+        counts = [count for subtask, count in result.counts.items() if subtask not in about.extra]
+        size = f"{len(counts)} of {about.size}", f"{sum(counts):,}"
+        rows += [(about.title, one, percent(result.averages.get(one)), chance, *size) for one in about.main]
+    rows += [
+        (f"mean of {kind} benchmarks", "", percent(value), "", "", "")
+        for kind, value in macro_averages(results).items()
+    ]
+    parts = [table(("benchmark", "measure", "score", "chance", "subtasks", "items"), rows, for_terminals=True)]
+    parts += [f"\n{note}\n" for note in notes]
+    parts += [_details(name, result) for name, result in results.items()]
+    parts += [f"\n{BENCHMARKS[name].title}: not run ({reason})\n" for name, reason in not_run.items()]
+    return "".join(parts)
 
 
 def percent(value: float | None) -> str:
@@ -346,27 +348,23 @@ def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
         stream.write(json.dumps(predictions).encode())
 
 
-def _details(name: str, result: TaskResult) -> list[str]:
+def _details(name: str, result: TaskResult) -> str:
+    """A table of one benchmark's subtasks, and its notes."""
     found = dict.fromkeys(measure for values in result.subtasks.values() for measure in values)
     measures = [measure for measure in found if not measure.startswith(_BY_AGE)]
-    lines = [f"\n### {BENCHMARKS[name].title}\n", _row("subtask", *measures, "items")]
-    lines.append(_row(*["---"] * (len(measures) + 2)))
-    notes = []
+    rows, notes = [], []
     for subtask, values in result.subtasks.items():
         shown = (percent(values.get(measure)) for measure in measures)
         mark = " (not in the mean)" if subtask in BENCHMARKS[name].extra else ""
-        lines.append(_row(subtask + mark, *shown, f"{result.counts[subtask]:,}"))
+        rows.append((subtask + mark, *shown, f"{result.counts[subtask]:,}"))
         ages = {key.removeprefix(_BY_AGE): value for key, value in values.items() if key.startswith(_BY_AGE)}
         if ages:
             listed = ", ".join(f"{age}: {percent(value)}" for age, value in ages.items())
             notes.append(f"{subtask}, human similarity by age: {listed}")
     if len(result.subtasks) > 1:
-        lines.append(_row("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
-    return lines + [f"\n{note}" for note in (*notes, *result.notes)]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.append(("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
+    shown = table(("subtask", *measures, "items"), rows, for_terminals=True)
+    return f"\n### {BENCHMARKS[name].title}\n\n{shown}" + "".join(f"\n{one}\n" for one in (*notes, *result.notes))
 
 
 def _without_nan(value: Any) -> Any:

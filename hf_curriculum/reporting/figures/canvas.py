@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator
 from PIL import Image, ImageChops, ImageStat
 
-from hf_curriculum.reporting.markdown import one_line
+from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -12,7 +12,7 @@ import yaml
 START, END = "<!-- hf_curriculum: start -->", "<!-- hf_curriculum: end -->"
 """What stands between them is written again by every push."""
 _SPECIAL = re.compile(
-    r"[\\`*_\[\]#|~$@^]"  # markup, wherever they stand
+    r"[\\`*_\[\]#|~$@^!]"  # markup, wherever they stand
     r"|\A[-+=]|(?<=\A\d)[.)](?!\S)|(?<=\A\d\d)[.)](?!\S)"  # lists and headings, at the beginning of a line
     r"|(?<!\d)\.(?=\w)|\.(?=[^\W\d])|:(?=\S)"  # links and pictograms
 )
@@ -45,16 +45,25 @@ def plain(text: object, limit: int | None = None) -> str:
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], limit: int = 300) -> str:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int | None = 300, *, for_terminals: bool = False
+) -> str:
     """A Markdown table; every cell is escaped, None and empty text become a dash.
 
     Args:
         columns: the heading.
         rows: cells.
         limit: characters of a cell that are shown.
+        for_terminals: escapes only what ends a cell, so that the text reads well where no Markdown is rendered; empty
+            text stays empty.
     """
-    lines = [[plain(name, 80) for name in columns], ["---"] * len(columns)]
-    lines += [["–" if cell is None else plain(cell, limit) or "–" for cell in row] for row in rows]
+
+    def shown(cell: object, limit: int | None = limit) -> str:
+        if cell is None:
+            return "–"
+        return one_line(cell).replace("|", "\\|") if for_terminals else plain(cell, limit) or "–"
+
+    lines = [[shown(name, 80) for name in columns], ["---"] * len(columns), *(map(shown, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
