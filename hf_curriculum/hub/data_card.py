@@ -9,20 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.html import shrunk, to_jpeg
 from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
@@ -224,7 +223,7 @@ class DataCard:
         pictures = []
         for row, picture in zip(rows, images_of(self.dataset, rows), strict=True):
             if picture is not None:
-                small = _thumbnail(picture)
+                small = to_jpeg(shrunk(picture, _THUMBNAIL))
                 # Named by its content: an image that is shown twice is stored once.
                 path = self._add(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
                 pictures.append(f"![row {row}]({path})")
@@ -245,11 +244,3 @@ def write_files(content: Mapping[str, bytes], folder: Path) -> None:
 
 def _mark(score: float | None) -> str | None:
     return None if score is None else f"{score:.4g}"
-
-
-def _thumbnail(image: Image.Image) -> bytes:
-    small = image.copy()
-    small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
-    out = BytesIO()
-    small.save(out, format="JPEG", quality=82, optimize=True)
-    return out.getvalue()

@@ -88,17 +88,17 @@ def undrawn(monkeypatch):
     """Figures are not drawn, which takes seconds: what is in a picture gets nowhere."""
     out = io.BytesIO()
     Image.new("RGB", (2, 1)).save(out, format="PNG")
-    for module in ("report", "data_card"):
-        monkeypatch.setattr(f"hf_curriculum.hub.{module}.to_png", lambda figure: out.getvalue())
+    for module in ("reporting.report", "hub.data_card"):
+        monkeypatch.setattr(f"hf_curriculum.{module}.to_png", lambda figure: out.getvalue())
     for place in (
-        "run_report.pool_growth",
-        "run_report.score_distribution",
-        "run_report.validation_curves",
-        "inspection.score_distribution",
-        "inspection.score_correlations",
-        "data_card.score_distribution",
+        "reporting.run_sections.pool_growth",
+        "reporting.run_sections.score_distribution",
+        "reporting.run_sections.validation_curves",
+        "reporting.inspection.score_distribution",
+        "reporting.inspection.score_correlations",
+        "hub.data_card.score_distribution",
     ):
-        monkeypatch.setattr(f"hf_curriculum.hub.{place}", lambda *given, **options: None)
+        monkeypatch.setattr(f"hf_curriculum.{place}", lambda *given, **options: None)
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_a_page_with_pictures_that_cannot_be_read(undrawn):
     data = Dataset.from_dict(content, features=Features({"image": Image(), "caption": Value("string")}))
     data = add_scores(data, CaptionLength())
     page = inspect_scores(data).to_report(data, "t").to_html()
-    assert page.count("picture cannot be read") == 4  # two at either end
+    assert page.count("image cannot be read") == 4  # two at either end
     assert page.count("<img") == 2
 
 
