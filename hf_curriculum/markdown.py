@@ -21,12 +21,7 @@ _FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DO
 
 
 def one_line(text: object, limit: int | None = None) -> str:
-    """Text without line breaks, control characters or marks that turn the direction of writing.
-
-    Args:
-        text: anything.
-        limit: characters at most, then an ellipsis.
-    """
+    """Text without line breaks, control characters or marks that turn the direction of writing; perhaps shortened."""
     plain = "".join(
         char if char in _JOINERS or unicodedata.category(char)[0] not in "CZ" else " " for char in str(text)
     ).strip()
@@ -74,14 +69,7 @@ def front_matter(content: Mapping[str, Any]) -> str:
 
 
 def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """The header and the body of a card.
-
-    Args:
-        text: the card.
-
-    Raises:
-        ValueError: the header is no YAML mapping.
-    """
+    """The YAML header and the body of a card; a ValueError where the header is no mapping."""
     found = _FRONT.match(text)
     if found is None:
         return {}, text
@@ -95,11 +83,9 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 
 def renewed(body: str, section: str) -> str:
-    """The body of a card with our section written anew; what people wrote around it stays.
+    """The body of a card with our section written again between `START` and `END`; what people wrote around it stays.
 
-    Args:
-        body: as it is now, without its header.
-        section: Markdown, put between `START` and `END`; a mark within it, in a block of code, is made harmless.
+    A mark within the section, in a block of code, is made harmless.
     """
     section = section.replace(START, START[1:]).replace(END, END[1:])
     before, start, rest = body.partition(START)

@@ -22,7 +22,7 @@ def inspect_command(
     ] = None,
     split: Annotated[str, typer.Option(help="The split to look at, where there are several.")] = "train",
     examples: Annotated[int, typer.Option(help="Examples to show of each end.", min=0)] = 5,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with pictures into this folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with images into this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at scores: their ranges, how they agree, the easiest and hardest examples."""

@@ -25,7 +25,7 @@ def push_command(
     ] = "rank",
     private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
     license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
-    thumbnails: Annotated[bool, typer.Option(help="Show small pictures on the card.")] = False,
+    thumbnails: Annotated[bool, typer.Option(help="Show small images on the card.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""

@@ -24,11 +24,8 @@ _TOKEN = re.compile(r"n't|'(?:s|m|d|re|ve|ll)\b|[^\W_]+(?:[-.,:/][^\W_]+)*")
 def tokenize(caption: str) -> str:
     """Lower case, punctuation dropped, "dog's" as "dog 's": what the scores are computed on.
 
-    Close to the Penn Treebank tokenizer of the COCO evaluation, which needs Java; on captions with unusual
-    punctuation the two differ, so compare numbers made by the same one.
-
-    Args:
-        caption: a sentence.
+    Close to the Penn Treebank tokenizer of the COCO evaluation, which needs Java; on captions with unusual punctuation
+    the two differ, so compare numbers made by the same one.
 
     Example:
         >>> tokenize("A man's dog isn't a black-and-white one.")

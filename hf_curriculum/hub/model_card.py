@@ -54,12 +54,7 @@ def render_model_card(facts: Facts, previous: str | None = None, *, figures: str
 
 
 def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]:
-    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated.
-
-    Args:
-        facts: of the run, see `Facts`.
-        figures: their folder, relative to the card.
-    """
+    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated."""
     found = {}
     if facts["plan"] and facts["plan"]["stages"]:
         found[f"{figures}/{_GROWTH}"] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
@@ -73,23 +68,23 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
 
 
 def _front(facts: Facts, old: Mapping[str, Any]) -> str:
-    model, told = facts["model"], {}
+    model, header = facts["model"], {}
     if facts.get("license"):
-        told["license"] = facts["license"]
+        header["license"] = facts["license"]
     if facts.get("language"):
-        told["language"] = facts["language"]
+        header["language"] = facts["language"]
     if _is_repository(model.get("base_model")):  # the Hub refuses a header that names a folder or anything else
-        told["base_model"] = model["base_model"]
+        header["base_model"] = model["base_model"]
     if _is_repository(facts["data"].get("name")):
-        told["datasets"] = [facts["data"]["name"]]
+        header["datasets"] = [facts["data"]["name"]]
     if model["auto"] == "AutoModelForImageTextToText":
-        told["pipeline_tag"] = "image-to-text"
-    told["library_name"] = "peft" if model["is_adapter"] else "transformers"
+        header["pipeline_tag"] = "image-to-text"
+    header["library_name"] = "peft" if model["is_adapter"] else "transformers"
     before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]
     tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]
-    told["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
-    return front_matter({**{name: value for name, value in old.items() if name not in told}, **told})
+    header["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
+    return front_matter({**{name: value for name, value in old.items() if name not in header}, **header})
 
 
 def _is_repository(name: str | None) -> bool:
@@ -132,8 +127,10 @@ def _summary(facts: Facts) -> str:
     score = facts.get("score")
     ranked = f", ordered by {plain(score['column'], 80)} ({score['easy']} = easy)" if score else ""
     rule = facts["curriculum"]
-    learnt = model.get("trainable", model["parameters"])
-    count = f"{model['parameters']:,} parameters" + ("" if learnt == model["parameters"] else f" ({learnt:,} trained)")
+    trained = model.get("trainable", model["parameters"])
+    count = f"{model['parameters']:,} parameters" + (
+        "" if trained == model["parameters"] else f" ({trained:,} trained)"
+    )
     shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
     return (
         f"A {plain(model['class'], 80)} with {count}{base}, trained on {data['rows']:,} "

@@ -9,13 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper.
-
-    Args:
-        short: how the text names it.
-        title: its title.
-        bibtex: its entry.
-    """
+    """A paper: its name in running text, title and BibTeX entry."""
 
     short: str
     title: str
@@ -115,10 +109,7 @@ _RULES = {
 
 
 def paper_of(curriculum: Mapping[str, Any]) -> str | None:
-    """The name of the paper that a rule comes from, None where it is nobody's alone.
-
-    Args:
-        curriculum: `Curriculum.to_dict()`.
+    """The name of the paper that a rule (`Curriculum.to_dict()`) comes from, None where it is not that of one paper.
 
     Example:
         >>> paper_of({"type": "phases", "cut": "value"})

@@ -268,16 +268,7 @@ _CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
 
 
 def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) -> list[Path]:
-    """Writes one split as `SPLIT-00000-of-00002.parquet`, a bounded number of rows at a time.
-
-    The same data gives the same bytes, so that a file which is on the Hub already is not sent again.
-
-    Args:
-        dataset: the split.
-        folder: where to.
-        split: its name.
-        shard_bytes: size of a file, about, before compression.
-    """
+    """Writes one split as `SPLIT-00000-of-00002.parquet`; the same data gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
     sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)), None)

@@ -31,8 +31,8 @@ def allowed(text: object) -> str:
     return text if isinstance(text, Markup) else _FORBIDDEN.sub("\ufffd", str(text))
 
 
-def _cut(text: object, limit: int) -> str:
-    """Jinja's filter `cut`: the first `limit` characters, then an ellipsis."""
+def _truncated(text: object, limit: int) -> str:
+    """Jinja's filter `truncated`: the first `limit` characters, then an ellipsis."""
     plain = str(text)
     return plain if len(plain) <= limit else plain[:limit] + "…"
 
@@ -46,16 +46,11 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 """The templates of pages. Everything put into one is escaped."""
-TEMPLATES.filters["cut"] = _cut
+TEMPLATES.filters["truncated"] = _truncated
 
 
 def file_stem(name: str, number: int) -> str:
-    """A file's name without its ending: `name` where that can be one, or else what can of it, behind its number.
-
-    Example:
-        >>> file_stem("scores_noun_count", 0), file_stem("scores_../<b>", 1)
-        ('scores_noun_count', '1_scores_b')
-    """
+    """A file's name without its ending: `name` where it can be one, else its letters and digits after its number."""
     if _PLAIN_NAME.fullmatch(name):
         return name
     return f"{number}_{re.sub('[^A-Za-z0-9]+', '_', name)[:60].strip('_')}"
@@ -181,11 +176,6 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as whole per cent, one decimal below 10.
-
-    Example:
-        >>> percent(0.291), percent(0.031), percent(0.0)
-        ('29 %', '3.1 %', '0 %')
-    """
+    """A share as whole per cent, one decimal below 10."""
     hundredths = 100 * share
     return f"{hundredths:.1f} %" if 0 < hundredths < 9.95 else f"{hundredths:.0f} %"

@@ -128,7 +128,7 @@ class Report:
     def add_figure(
         self, title: str | None, figure: Figure | Callable[..., Figure], caption: str = "", *, name: str
     ) -> Report:
-        """A figure, in the colours and the width of whoever reads it; also `figures/NAME.png`.
+        """A figure, in the reader's colours and width; also `figures/NAME.png`.
 
         Args:
             title: heading, or `None`.
@@ -148,7 +148,7 @@ class Report:
         return self._add_image(title, caption, name, png, [inline_png(png), *others])
 
     def add_image(self, title: str | None, image: Any, caption: str = "", *, name: str, longest: int = 1400) -> Report:
-        """A picture at full width, a contact sheet for instance; also `figures/NAME.png`.
+        """An image at full width, a contact sheet for instance; also `figures/NAME.png`.
 
         Args:
             title: heading, or `None`.
@@ -160,10 +160,10 @@ class Report:
         Raises:
             ValueError: a `name` that is taken or is no plain file name.
         """
-        whole, out = to_rgb(image), BytesIO()
-        whole.save(out, format="PNG")
+        full, out = to_rgb(image), BytesIO()
+        full.save(out, format="PNG")
         return self._add_image(
-            title, caption, name, out.getvalue(), [inline_jpeg(whole, longest)], kind="frame natural"
+            title, caption, name, out.getvalue(), [inline_jpeg(full, longest)], kind="frame natural"
         )
 
     def add_gallery(self, gallery: Gallery) -> Report:
@@ -244,9 +244,9 @@ class Gallery:
 
     Args:
         title: heading of the section.
-        items: (picture, caption, note); a picture is anything `hf_curriculum.data.images.to_rgb` reads, or None where
+        items: (image, caption, note); an image is anything `hf_curriculum.data.images.to_rgb` reads, or None where
             it cannot be shown; a caption is shown up to 300 characters, the note (a score, a reference) may be empty.
-        text: what to look at, above the pictures.
+        text: what to look at, above the images.
 
     Raises:
         ValueError: no items.
@@ -262,7 +262,7 @@ class Gallery:
     def __post_init__(self) -> None:
         if not self.items:
             raise ValueError(
-                f"The gallery {self.title!r} has no pictures. Leave it out, or pass (picture, caption, note)."
+                f"The gallery {self.title!r} has no images. Leave it out, or pass (image, caption, note)."
             )
 
     def to_html(self) -> Markup:

@@ -41,13 +41,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """How far one arm lies from its control, seed by seed.
-
-    Args:
-        difference: mean of (arm − control) and its interval.
-        p_t: of the paired t test, two-sided; NaN for fewer than two pairs.
-        p_sign_flip: of the sign-flip permutation test, two-sided; NaN without pairs.
-    """
+    """The mean of (arm − control) with its interval, and two-sided p values: NaN where there are too few pairs."""
 
     difference: Interval
     p_t: float
@@ -168,13 +162,7 @@ def sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
 
     All 2^n flips for up to 16 differences; beyond that 65,536 random ones, the observed one among them.
 
-    Args:
-        differences: one per pair.
-        seed: of the random flips.
-
-    Example:
-        >>> sign_flip_p([1.0, 2.0, 3.0])
-        0.25
+    Source: Fisher 1935, *The Design of Experiments*, §21.
     """
     array = np.asarray(differences, dtype=np.float64)
     n = len(array)

@@ -27,19 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """One metric of one arm.
-
-    Args:
-        arm: its name.
-        metric: the number's name.
-        values: seed -> the number, of the runs that finished.
-        mean: over seeds.
-        finished: runs that finished.
-        diverged: runs that diverged: they are in no mean.
-        crashed: runs that crashed: neither.
-        control: the arm it is compared with, if any.
-        test: the comparison, over seeds that finished in both.
-    """
+    """One metric of one arm, over the runs that finished; `test` is over seeds that finished in both arms."""
 
     arm: str
     metric: str

@@ -215,7 +215,7 @@ def test_errors(tmp_path):
     report.add_image("t", picture(), name="one")
     with pytest.raises(ValueError, match="figure name 'one' is taken"):
         report.add_image("t", picture(), name="one")
-    with pytest.raises(ValueError, match="gallery 'g' has no pictures"):
+    with pytest.raises(ValueError, match="gallery 'g' has no images"):
         Gallery("g", [])
 
 

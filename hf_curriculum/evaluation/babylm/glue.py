@@ -30,15 +30,8 @@ def run_glue(run: Run) -> TaskResult:
     """(Super)GLUE filtered: `glue_filtered/<task>.train.jsonl` and `.valid.jsonl`, fine-tuned as `Run.glue` says.
 
     `score` is F1 for mrpc and qqp, Matthews' correlation for cola, accuracy for the others, of the epoch that was best
-    by F1 (by accuracy with three labels). mnli-mm is judged with the model that mnli trained. Finished tasks are kept;
-    a task that was killed starts anew.
-
-    Args:
-        run: the model and the data; `limit` cuts training files too.
-
-    Raises:
-        FileNotFoundError: the folder or a file is missing.
-        ValueError: of `read_jsonl` and `make_classifier`; a validation label that training has not.
+    by F1 (by accuracy with three labels). mnli-mm is scored with the model that mnli trained. Completed tasks are
+    kept; a task that was killed starts again.
 
     Source: BabyLM 2024 evaluation pipeline; Saha et al. 2024 (BabyLM), section 4.2 and Table 9.
     """
@@ -66,11 +59,11 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     file = folder / f"{name}.train.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"`glue` trains {', '.join(judged)} on {file}, which does not exist. Add it.")
-    whole = read_jsonl(file, GLUE[name].fields)
-    labels, training = sorted({row["label"] for row in whole}), run.cut(whole)  # a few rows may lack a label
+    rows = read_jsonl(file, GLUE[name].fields)
+    labels, training = sorted({row["label"] for row in rows}), run.first(rows)  # a few rows may lack a label
     # All that the model can judge, whichever was asked for: another question then needs no other training.
     validation = {
-        task: run.cut(read_jsonl(folder / f"{task}.valid.jsonl", GLUE[task].fields))
+        task: run.first(read_jsonl(folder / f"{task}.valid.jsonl", GLUE[task].fields))
         for task in GLUE
         if (GLUE[task].trained_on or task) == name and (folder / f"{task}.valid.jsonl").is_file()
     }
@@ -209,17 +202,7 @@ def _scratch(run: Run, name: str) -> Path:
 
 
 class TextClassifier(nn.Module):
-    """A linear layer on a text model's last hidden state: of the last token, or the mean of all tokens.
-
-    Args:
-        base: returns a `last_hidden_state` (texts, tokens, width) for `input_ids` and `attention_mask`.
-        width: of its hidden states.
-        num_labels: classes.
-        pooling: `"last"` token that is no padding, or `"mean"` of those.
-
-    Example:
-        >>> TextClassifier(model.base_model, 768, 2)  # doctest: +SKIP
-    """
+    """A linear layer on a text model's last hidden state: of the last unpadded token, or the mean of all."""
 
     def __init__(
         self, base: nn.Module, width: int, num_labels: int, pooling: Literal["last", "mean"] = "last"
@@ -250,20 +233,8 @@ def make_classifier(
 ) -> nn.Module:
     """A classifier that starts from a copy of the model's weights.
 
-    Models that `AutoModelForSequenceClassification` knows get that class, whose head decides what it reads; all
-    others, this library's among them, a `TextClassifier`.
-
-    Args:
-        model: a language model; it is not changed.
-        num_labels: classes.
-        pooling: of `TextClassifier`.
-        pad_token_id: the tokenizer's, for classes that look for the last token by it.
-
-    Raises:
-        ValueError: the class of `transformers` has weights the model lacks, other than a head's or a pooler's.
-
-    Example:
-        >>> make_classifier(model, 2, pooling="last", pad_token_id=0)  # doctest: +SKIP
+    Models in `AutoModelForSequenceClassification` get that class, whose head decides what it reads; all others, this
+    library's among them, a `TextClassifier`.
     """
     if type(model.config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         base = copy.deepcopy(model.base_model)
@@ -289,14 +260,7 @@ def _width(model: PreTrainedModel, embedded: int) -> int:
 
 
 class GlueTask(NamedTuple):
-    """How one task is worded and judged.
-
-    Args:
-        first: the first text, with the fields in braces.
-        second: the second text, or None.
-        measure: `"accuracy"`, `"f1"` (of label 1) or `"mcc"`.
-        trained_on: the task whose training file is used.
-    """
+    """How one task is worded (fields in braces), measured (`f1` is that of label 1), and which file it trains on."""
 
     first: str
     second: str | None
@@ -333,21 +297,7 @@ GLUE: dict[str, GlueTask] = {
 
 
 def classification_scores(predicted: Sequence[int], labels: Sequence[int]) -> dict[str, float]:
-    """Accuracy, and for two labels F1 of label 1 and Matthews' correlation.
-
-    Both are 0 where a denominator is: a constant answer has no correlation with anything.
-
-    Args:
-        predicted: labels from 0.
-        labels: the right ones.
-
-    Raises:
-        ValueError: not equally many, or none.
-
-    Example:
-        >>> classification_scores([1, 1, 0], [1, 0, 0])["mcc"]
-        0.5
-    """
+    """Accuracy, and for two labels F1 of label 1 and Matthews' correlation; 0 where a denominator is."""
     guess, truth = np.asarray(predicted), np.asarray(labels)
     if guess.shape != truth.shape or not len(truth):
         raise ValueError(

@@ -39,7 +39,7 @@ def make_miniature_benchmarks(
         folder: where to; made if need be, files in it are written over.
         seed: 0 or more; another seed is other items.
         size: items per subtask, an even number of 4 or more (training files of (Super)GLUE have four times as many).
-        image_size: side of the pictures in pixels.
+        image_size: side of the images in pixels.
 
     Returns:
         The folder: the `data_dir` of `evaluate_suite`.
@@ -70,9 +70,9 @@ def make_miniature_benchmarks(
         _write(folder / "glue_filtered" / f"{task}.valid.jsonl", validation)
     _write(
         folder / "winoground_filtered" / "winoground.jsonl",
-        winoground_rows(Pictures(folder / "winoground_filtered" / "images", image_size), seed, size),
+        winoground_rows(Drawings(folder / "winoground_filtered" / "images", image_size), seed, size),
     )
-    questions = vqa_rows(Pictures(folder / "vqa_filtered" / "images", image_size), seed, size)
+    questions = vqa_rows(Drawings(folder / "vqa_filtered" / "images", image_size), seed, size)
     (folder / "vqa_filtered" / "vqa_distractors_info.json").write_text(json.dumps(questions), encoding="utf-8")
     write_devbench(folder / "devbench", seed, size, image_size)
     (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # last: it says that all the others are there
@@ -251,10 +251,7 @@ _IMAGES = ["image1", "image2", "image3", "image4"]
 
 
 def write_devbench(folder: Path, seed: int, size: int, image_size: int) -> None:
-    """`assets` and `evals` of the four tasks that are read.
-
-    gram-trog's human data has two trials more than its manifest, lex-viz_vocab's lacks one, as the real ones do.
-    """
+    """`assets` and `evals` of four tasks, whose human data and manifests differ as the real ones do."""
     _vocabulary(folder, seed, size, image_size)
     _grammar(folder, seed, size, image_size)
     _looking(folder, seed, size, image_size)
@@ -262,12 +259,12 @@ def write_devbench(folder: Path, seed: int, size: int, image_size: int) -> None:
 
 
 def _vocabulary(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "lex-viz_vocab" / "images", image_size)
+    drawings = Drawings(folder / "assets" / "lex-viz_vocab" / "images", image_size)
     trials, people = [], []
     for at, noun in enumerate(NOUNS[:size]):
         draws = draws_for(seed, "lex-viz_vocab", at)
         shown = [noun, *draws.sample([other for other in NOUNS if other != noun], 3)]
-        trials.append([noun, *(_one(pictures, name, TYPICAL_COLOURS[name][0]) for name in shown)])
+        trials.append([noun, *(_one(drawings, name, TYPICAL_COLOURS[name][0]) for name in shown)])
         for age, right in _AGES.items() if at else ():
             people.append([noun, age, str(at + 1), *_shares(draws, right)])
     _manifest(folder, "lex-viz_vocab", ["text1", *_IMAGES], trials)
@@ -275,19 +272,19 @@ def _vocabulary(folder: Path, seed: int, size: int, image_size: int) -> None:
 
 
 def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "gram-trog" / "images", image_size)
-    trials, people, told = [], [], set()
+    drawings = Drawings(folder / "assets" / "gram-trog" / "images", image_size)
+    trials, people, texts = [], [], set()
     at = 0
     while len(trials) < size + 2:
         draws = draws_for(seed, "gram-trog", at)
         (noun, other), (colour, second) = draws.sample(NOUNS, 2), draws.sample(COLOURS, 2)
         text = f"{article(colour)} {colour} {noun}"
         at += 1
-        if text in told:  # trials are told apart by their text
+        if text in texts:  # trials are matched by their text
             continue
-        told.add(text)
+        texts.add(text)
         shown = [(noun, colour), (noun, second), (other, colour), (other, second)]
-        trials.append([text, *(_one(pictures, *thing) for thing in shown)])
+        trials.append([text, *(_one(drawings, *thing) for thing in shown)])
         people.append([str(len(trials)), text, *_shares(draws, 0.8)])
     _human(folder, "gram-trog", ["trial", "text1", *_IMAGES], people)
     del trials[size // 2 : size // 2 + 2]  # from here on the trials' numbers mean others
@@ -295,12 +292,12 @@ def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
 
 
 def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "lex-lwl" / "images", image_size)
+    drawings = Drawings(folder / "assets" / "lex-lwl" / "images", image_size)
     trials, people = [], []
     for at in range(size):
         draws = draws_for(seed, "lex-lwl", at)
         noun, other = draws.sample(NOUNS, 2)
-        trials.append([noun, _one(pictures, noun, draws.pick(COLOURS)), _one(pictures, other, draws.pick(COLOURS))])
+        trials.append([noun, _one(drawings, noun, draws.pick(COLOURS)), _one(drawings, other, draws.pick(COLOURS))])
         people.append([_LOOKING_AGES[at % 3], f"{draws.uniform(0.5, 0.8):.6f}", str(at + 1)])
     _manifest(folder, "lex-lwl", ["text1", "image1", "image2"], trials)
     _human(folder, "lex-lwl", ["age_bin", "prop", "trial"], people)
@@ -308,9 +305,9 @@ def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
 
 def _things(folder: Path, seed: int, image_size: int) -> None:
     """Every noun in its typical colours; alike are equal nouns, and less so equal colours."""
-    pictures = Pictures(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
+    drawings = Drawings(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
     things = [(noun, colour) for noun in NOUNS for colour in TYPICAL_COLOURS[noun]]
-    rows = [[f"{colour}_{noun}", _one(pictures, noun, colour)] for noun, colour in things]
+    rows = [[f"{colour}_{noun}", _one(drawings, noun, colour)] for noun, colour in things]
     _manifest(folder, "sem-things", ["text1", "image1"], rows)
     draws = draws_for(seed, "sem-things", 0)
     alike = np.array([[0.6 * (a == c) + 0.3 * (b == d) for c, d in things] for a, b in things])
@@ -320,8 +317,8 @@ def _things(folder: Path, seed: int, image_size: int) -> None:
     np.save(evals / "spose_similarity.npy", np.where(np.eye(len(things)), 1.0, alike + (noise + noise.T) / 2))
 
 
-def _one(pictures: Pictures, noun: str, colour: str) -> str:
-    return f"{pictures.folder.name}/{pictures.draw(f'{colour}-{noun}.png', (noun, colour))}"
+def _one(drawings: Drawings, noun: str, colour: str) -> str:
+    return f"{drawings.folder.name}/{drawings.draw(f'{colour}-{noun}.png', (noun, colour))}"
 
 
 def _shares(draws: Draws, right: float) -> list[str]:
@@ -351,12 +348,7 @@ Rows = list[dict[str, Any]]
 
 
 def glue_rows(seed: int, size: int) -> dict[str, tuple[Rows, Rows]]:
-    """Task → training and validation rows; labels take turns, so that none is rare.
-
-    Args:
-        seed: of the items.
-        size: validation rows; training has four times as many.
-    """
+    """Task → training (four times as many) and validation rows; labels alternate, so that none is rare."""
     made = {}
     for name, (labels, make) in _TASKS.items():
         rows = [
@@ -443,13 +435,8 @@ _TASKS: dict[str, tuple[int, Callable[[Draws, int], dict[str, str]]]] = {
 _BACKDROP = Backdrop("grey", "plain", 0.3, "dots", ())
 
 
-class Pictures:
-    """A folder of drawings, each made once.
-
-    Args:
-        folder: where they are written.
-        image_size: side in pixels.
-    """
+class Drawings:
+    """A folder of drawings, each made once."""
 
     def __init__(self, folder: Path, image_size: int) -> None:
         self.folder, self.image_size = folder, image_size
@@ -472,30 +459,30 @@ class Pictures:
         return name
 
 
-def winoground_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
-    """Two things whose colours are exchanged from one picture to the other: a row per picture, its caption first."""
+def winoground_rows(drawings: Drawings, seed: int, size: int) -> list[dict[str, Any]]:
+    """Two things whose colours are exchanged from one image to the other: a row per image, its caption first."""
     rows = []
     for at in range(size // 2):
         thing = subject(draws_for(seed, "winoground", at))
         exchanged = Subject(thing.noun, thing.other_colour, thing.other, thing.colour)
         captions = [f"{one.one} to the left of {one.second}" for one in (thing, exchanged)]
         for side, one in enumerate((thing, exchanged)):
-            pictures.draw(f"ex_{at}_img_{side}.png", (one.noun, one.colour), (one.other, one.other_colour))
-            own, foreign = captions[side], captions[1 - side]
+            drawings.draw(f"ex_{at}_img_{side}.png", (one.noun, one.colour), (one.other, one.other_colour))
+            own, other = captions[side], captions[1 - side]
             tags = {"tag": "Adjective-Color", "secondary_tag": "", "collapsed_tag": "Object"}
             key = {"id": at, "image_idx": at, "image_key": f"image_{side}"}
-            rows.append({**key, "caption_0": own, "caption_1": foreign, **tags})
+            rows.append({**key, "caption_0": own, "caption_1": other, **tags})
     return rows
 
 
-def vqa_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
+def vqa_rows(drawings: Drawings, seed: int, size: int) -> list[dict[str, Any]]:
     """What colour one of two things has; the seven other colours are the distractors."""
     rows = []
     for at in range(size):
         thing = subject(draws_for(seed, "vqa", at))
         # PNG under the name that the release gives its JPEGs: what counts is the file's beginning.
         name = f"COCO_val2014_{at + 1:012d}.jpg"
-        pictures.draw(name, (thing.noun, thing.colour), (thing.other, thing.other_colour))
+        drawings.draw(name, (thing.noun, thing.colour), (thing.other, thing.other_colour))
         others = [colour for colour in COLOURS if colour != thing.colour]
         question = {"question": f"what color is the {thing.noun}?", "target_ans": thing.colour, "distractors": others}
         rows.append({"idx_in_hf_dataset": at, "image_id": at + 1, "question_id": 1000 * (at + 1), **question})

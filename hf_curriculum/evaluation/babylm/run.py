@@ -1,4 +1,4 @@
-"""What one evaluation knows, and how its scores survive a kill."""
+"""One evaluation of a model, whose scores survive a kill."""
 
 from __future__ import annotations
 
@@ -72,18 +72,11 @@ class GlueSettings:
 
 @dataclass(frozen=True)
 class Run:
-    """One model on the benchmarks of one folder.
+    """One model on the benchmarks of one folder; with `scores_dir` a killed run continues from its kept scores.
 
-    Args:
-        scorer: asks the model.
-        data_dir: folder with the benchmarks' official files.
-        scores_dir: where scores are kept, so that a killed run goes on where it was; None keeps none.
-        sources: task → a repository of the Hub (or a folder that `datasets` loads) to take it or its pictures from.
-        subtasks: those to run; None is all there are.
-        limit: so many items of each subtask at most; for a try, not for a result.
-        progress: shows bars.
-        save_every: seconds between two writes of unfinished scores.
-        glue: how (Super)GLUE is fine-tuned.
+    `sources` names a repository of the Hub (or a folder that `datasets` loads) for a task's items or images;
+    `subtasks` are those to run (None: all there are), `limit` the most items of each, `save_every` seconds between two
+    writes of unfinished scores.
     """
 
     scorer: TextImageScorer
@@ -97,11 +90,7 @@ class Run:
     glue: GlueSettings = field(default_factory=GlueSettings)
 
     def wanted(self, found: Sequence[str], *, task: str) -> list[str]:
-        """Those of the subtasks found that were asked for.
-
-        Raises:
-            ValueError: one that was asked for is not there.
-        """
+        """The requested ones of the subtasks that were found."""
         unknown = [name for name in self.subtasks or () if name not in found]
         if unknown:
             raise ValueError(
@@ -110,7 +99,7 @@ class Run:
             )
         return [name for name in found if self.subtasks is None or name in self.subtasks]
 
-    def cut(self, values: Sequence[Any]) -> list[Any]:
+    def first(self, values: Sequence[Any]) -> list[Any]:
         """The first `limit` of them."""
         return list(values[: self.limit])
 
@@ -128,7 +117,7 @@ class Run:
     def similarities(
         self, task: str, subtask: str, texts: Sequence[str], images: Sequence[Sequence[Any]]
     ) -> list[list[float]]:
-        """Similarities of a text with each of its pictures, kept and resumed: a list per text."""
+        """Similarities of a text with each of its images, kept and resumed: a list per text."""
         rows = [self.scorer.similarity_rows([text] * len(own), own) for text, own in zip(texts, images, strict=True)]
 
         def score(places: list[int]) -> list[list[float]]:
@@ -191,17 +180,17 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # what a full disk or a power cut leaves; scores can be made again
-        logger.warning("%s is damaged: it is made anew.", file)
+    except ValueError:  # what a full disk leaves; scores can be made again
+        logger.warning("%s is damaged: it is made again.", file)
         return None
     if content["fingerprint"] == fingerprint:
         return content["values"]
-    logger.warning("%s is of another model, other data or other settings: it is made anew.", file)
+    logger.warning("%s is of another model, other data or other settings: it is made again.", file)
     return None
 
 
 def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
-    """Writes a file whole, or leaves the old one: a kill cannot leave half of it."""
+    """Writes a file completely, or leaves the old one."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -256,14 +245,7 @@ class TaskResult:
 def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The mean of every measure over the subtasks that have it, however many items each has.
 
-    Args:
-        subtasks: subtask → measure → value.
-
     Source: Saha et al. 2024 (BabyLM), Tables 4 and 9 to 14: each average is the plain mean of its rows.
-
-    Example:
-        >>> unweighted_means({"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}})
-        {'accuracy': 0.75}
     """
     measures = dict.fromkeys(measure for values in subtasks.values() for measure in values)
     means = {}
@@ -274,16 +256,5 @@ def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, f
 
 
 def choice_predictions(subtask: str, texts: list[str]) -> dict[str, Any]:
-    """A subtask's entry in the challenge's file: every item's chosen text, in the order of the items.
-
-    Args:
-        subtask: its name.
-        texts: the choices that were predicted.
-
-    Source: BabyLM 2024 evaluation pipeline; its texts begin with the blank that stands before a choice.
-
-    Example:
-        >>> choice_predictions("hypernym", ["a dog"])
-        {'predictions': [{'id': 'hypernym_0', 'pred': ' a dog'}]}
-    """
+    """A subtask's entry in the challenge's file: every item's chosen text, with the blank before it."""
     return {"predictions": [{"id": f"{subtask}_{at}", "pred": f" {text}"} for at, text in enumerate(texts)]}

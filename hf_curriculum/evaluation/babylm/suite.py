@@ -1,4 +1,4 @@
-"""A whole suite on one model: the door that users and the command line take."""
+"""A whole suite on one model: the entry point for users and the command line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def evaluate_suite(
     """Runs the benchmarks of a suite, and writes tables and the challenge's predictions.
 
     Scores are kept below `output_dir/scores` while they are made: a run that was killed goes on where it was, and a
-    second run of the same model on the same data is a matter of seconds. Scores of another model are made anew.
+    second run of the same model on the same data is a matter of seconds. Scores of another model are made again.
 
     Args:
         model: GIT, Flamingo, or a model of `transformers`, on the device it is to run on.
@@ -85,7 +85,7 @@ def evaluate_suite(
         output_dir: for `results.json`, `results.md`, `predictions.json.gz` and `scores/`; None writes nothing.
         tasks: keys of `BENCHMARKS`, or `"<benchmark>/<subtask>"`. By default all that the model can read and the
             folder has; what is left out is in `not_run`.
-        sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or pictures (`winoground`, `vqa`).
+        sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or images (`winoground`, `vqa`).
             Nothing is downloaded that is not named here.
         batch_size: most texts that run through the model at once.
         glue: how (Super)GLUE is fine-tuned.
@@ -95,7 +95,7 @@ def evaluate_suite(
         progress: shows bars.
 
     Raises:
-        ValueError: an unknown suite, task or source; pictures without an image processor; `output_dir` holds the
+        ValueError: an unknown suite, task or source; images without an image processor; `output_dir` holds the
             results of another model; of a benchmark.
         FileNotFoundError: a task that was asked for has no data, or there is no data at all.
 
@@ -145,13 +145,13 @@ def evaluate_suite(
 
 
 def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
-    """Results of other weights under another name stay; those of a model that was trained again are made anew."""
+    """Results of another model stay; those of a model of the same name that was trained again are replaced."""
     file = folder / RESULTS_FILE
     try:
         before = json.loads(file.read_text(encoding="utf-8"))["about"]
         is_other = all(before[name] != about[name] for name in ("model", "fingerprint"))
     except (OSError, ValueError, KeyError, TypeError):
-        return  # there are none, or none that anybody could read
+        return  # there are none, or none that can be read
     if is_other:
         raise ValueError(
             f"{file} holds the results of {before['model']!r}, and its scores are kept beside it; those of "
@@ -190,7 +190,7 @@ def _check_sources(sources: Mapping[str, str]) -> None:
     unread = [name for name in sources if name not in SOURCED]
     if unread:
         raise ValueError(
-            f"{unread} in `sources` would not be read. Items of blimp and ewok, and pictures of winoground and vqa, "
+            f"{unread} in `sources` would not be read. Items of blimp and ewok, and images of winoground and vqa, "
             f"can come from a data set ({', '.join(SOURCED)}); for the others put their files into the data folder."
         )
 
@@ -202,7 +202,7 @@ def _left_out(
     reasons = {}
     for name in names:
         if BENCHMARKS[name].images and image_processor is None:
-            reasons[name] = "it has pictures, and no image processor was given"
+            reasons[name] = "it has images, and no image processor was given"
         elif not (folder / BENCHMARKS[name].folder).is_dir() and not (name in sources and not BENCHMARKS[name].images):
             reasons[name] = f"{folder / BENCHMARKS[name].folder} does not exist"
     if len(reasons) == len(names):
@@ -219,7 +219,7 @@ def _check_images(names: Mapping[str, Any], image_processor: Any | None, not_run
     seeing = [name for name in names if BENCHMARKS[name].images and name not in not_run]
     if seeing and image_processor is None:
         raise ValueError(
-            f"{seeing} were asked for, which have pictures, but there is no image processor. Pass the model's as "
+            f"{seeing} were asked for, which have images, but there is no image processor. Pass the model's as "
             "`image_processor=`; without sight these scores mean nothing."
         )
 
@@ -246,7 +246,9 @@ def _notes(run: Run) -> list[str]:
     if (run.data_dir / "MINIATURE.txt").is_file():
         notes.append("Miniature benchmarks made from drawn scenes: not comparable with the official ones.")
     if run.scorer.encoder.num_truncated:
-        notes.append(f"{run.scorer.encoder.num_truncated:,} contexts were longer than the model reads and were cut.")
+        notes.append(
+            f"{run.scorer.encoder.num_truncated:,} contexts were longer than the model reads and were truncated."
+        )
     return notes
 
 
@@ -256,11 +258,6 @@ _BY_AGE = "human_similarity_"
 
 def macro_averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
     """The mean of the benchmarks' averages, for text and for vision, where all of a kind were run.
-
-    DevBench goes in with its accuracy.
-
-    Args:
-        results: by benchmark.
 
     Source: README of the BabyLM 2024 evaluation pipeline.
     """
@@ -273,13 +270,7 @@ def macro_averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
 
 
 def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {}, notes: Sequence[str] = ()) -> str:
-    """A summary, a table per benchmark with several subtasks, and all notes; shares in percent.
-
-    Args:
-        results: by benchmark.
-        not_run: benchmark → why it is not among them.
-        notes: about all of it.
-    """
+    """A summary, a table per benchmark with several subtasks, and all notes; shares in percent."""
     rows: list[tuple[str, ...]] = []
     for name, result in results.items():
         about = BENCHMARKS[name]
@@ -299,27 +290,14 @@ def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {},
 
 
 def percent(value: float | None) -> str:
-    """A share in percent with two digits behind the point, as the paper prints it; a dash for none.
-
-    Example:
-        >>> percent(403 / 746)
-        '54.02'
-    """
+    """A share in percent with two decimals, as the paper prints it; a dash for none."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def write_results(
     folder: Path, results: Mapping[str, TaskResult], not_run: Mapping[str, str], about: Mapping[str, Any], text: str
 ) -> None:
-    """`results.json`, `results.md` and the challenge's `predictions.json.gz`.
-
-    Args:
-        folder: where to; made if need be.
-        results: by benchmark.
-        not_run: benchmark → why.
-        about: the model, the data and the settings.
-        text: the Markdown.
-    """
+    """`results.json`, `results.md` and the challenge's `predictions.json.gz`."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "about": dict(about),
@@ -334,11 +312,7 @@ def write_results(
 
 
 def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
-    """What the challenge wants to be sent: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON.
-
-    Args:
-        file: its name usually ends in `_predictions.json.gz`.
-        results: by benchmark. DevBench's looking-while-listening, which is none of the challenge's, goes in too.
+    """The challenge's submission: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON.
 
     Source: BabyLM 2024 evaluation pipeline, "Submission Format".
     """
@@ -387,7 +361,7 @@ class Benchmark:
         main: the measures a summary shows.
         size: how many subtasks the whole has.
         chance: what guessing reaches, or None where no single number says it.
-        images: whether it has pictures.
+        images: whether it has images.
         extra: subtasks beyond the challenge's, which no average counts.
     """
 
@@ -426,6 +400,6 @@ BENCHMARKS: dict[str, Benchmark] = {
 SUITES: dict[str, tuple[str, ...]] = {"babylm": tuple(BENCHMARKS)}
 """Suites by name: the benchmarks of each, in the order they run."""
 SOURCED = ("blimp", "ewok", "winoground", "vqa")
-"""Benchmarks whose items or pictures may come from a data set that somebody names."""
+"""Benchmarks whose items or images may come from a data set named in `sources`."""
 TEXT = ("blimp", "blimp_supplement", "ewok", "glue")
 VISION = ("winoground", "vqa", "devbench")

@@ -1,4 +1,4 @@
-"""What all figures share: an empty styled canvas, ticks, labels that keep apart."""
+"""What all figures share: an empty styled canvas, ticks, labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -35,16 +35,9 @@ def new_figure(
     headroom: float = 0.0,
     height: float | None = None,
 ) -> tuple[Figure, Axes]:
-    """An empty figure in the theme's colours, with its title, units and a light horizontal grid.
+    """An empty figure in the theme's colours, with its title, a smaller subtitle, units and a light horizontal grid.
 
-    Args:
-        theme: colours and width.
-        title: what is shown, at the top left.
-        subtitle: counts and notes below it, smaller.
-        x_label: quantity and unit.
-        y_label: quantity and unit; written above the axis, horizontally, where it is read first.
-        headroom: points kept free between the plot and the line above it.
-        height: in inches; by default what suits the width.
+    `y_label` is written above the axis, horizontally; `headroom` points are kept free between plot and title.
     """
     room = 48 if theme.is_narrow else 96
     title, subtitle, x_label, y_label = (one_line(text, room) for text in (title, subtitle, x_label, y_label))
@@ -80,12 +73,7 @@ def text_size(theme: Theme, points: float) -> float:
 
 
 def shorten(text: str, width: int) -> str:
-    """A name that leaves room for the figure: its first `width` characters, on one line.
-
-    Example:
-        >>> shorten("curriculum by clip_similarity", 14)
-        'curriculum by…'
-    """
+    """A name's first `width` characters, on one line."""
     return one_line(text, width)
 
 
@@ -132,12 +120,7 @@ class _Numbers(Formatter):
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Positions moved as little as it takes for neighbours to be at least `gap` apart, the order kept.
-
-    Example:
-        >>> spread([1.0, 1.0, 5.0], gap=1.0)
-        [0.5, 1.5, 5.0]
-    """
+    """Positions moved as little as it takes for neighbours to be at least `gap` apart, the order kept."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[list[float]] = []  # [start of the block, members]
     for index in order:
@@ -157,7 +140,7 @@ def to_png(figure: Figure) -> bytes:
     """The figure as PNG; with a palette of 256 colours, half the size, where the eye cannot tell the difference."""
     raw, out = BytesIO(), BytesIO()
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # a `$` in somebody's name is a `$`, in a legend too
+        text.set_parse_math(False)  # a `$` in a name is a `$`, in a legend too
     figure.savefig(raw, format="png", dpi=figure.dpi, facecolor="auto", pil_kwargs={"compress_level": 1})
     pixels = Image.open(raw).convert("RGB")
     reduced = pixels.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
@@ -172,7 +155,7 @@ class Theme:
 
     Args:
         name: `"light"` or `"dark"`.
-        page: colour behind everything.
+        page: colour of the background.
         surface: colour of cards and figures.
         text: colour of titles and values; at least 7 : 1 against `surface`.
         muted: colour of labels and notes; at least 4.5 : 1.

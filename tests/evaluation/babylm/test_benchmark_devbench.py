@@ -253,7 +253,7 @@ def test_manifests_that_cannot_be_read(run_of, tmp_path):
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         read_trials(folder, task="lex-lwl")
     table(folder / "manifest.csv", [["text1", "image1", "image2"], ["ball", "a.png", "b.png"]])
-    with pytest.raises(FileNotFoundError, match=r"2 of 2 pictures are not in .*'a\.png'"):
+    with pytest.raises(FileNotFoundError, match=r"2 of 2 images are not in .*'a\.png'"):
         run_devbench(run_of(data_dir=tmp_path))
     table(folder / "manifest.csv", [["text1", "image1"], ["", "a.png"]])
     with pytest.raises(ValueError, match=r"trial 1 has no \['text1'\]"):

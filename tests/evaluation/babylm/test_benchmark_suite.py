@@ -64,7 +64,7 @@ def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):
 def test_what_was_found_before_a_failure_is_written(evaluate, miniature, tmp_path):
     data = shutil.copytree(miniature, tmp_path / "data")
     shutil.rmtree(data / "vqa_filtered" / "images")
-    with pytest.raises(FileNotFoundError, match="pictures are not in"):
+    with pytest.raises(FileNotFoundError, match="images are not in"):
         evaluate(data_dir=data, tasks=["winoground", "vqa"], output_dir=tmp_path / "out")
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(content["tasks"]) == ["winoground"]
