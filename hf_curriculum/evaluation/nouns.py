@@ -15,34 +15,12 @@ from hf_curriculum.scorers.text.nouns import NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 _WORDS = re.compile(r"[^\W_]+")
-_IRREGULAR = {
-    "buses": "bus",
-    "calves": "calf",
-    "canoes": "canoe",
-    "children": "child",
-    "cookies": "cookie",
-    "feet": "foot",
-    "geese": "goose",
-    "halves": "half",
-    "hooves": "hoof",
-    "knives": "knife",
-    "leaves": "leaf",
-    "lives": "life",
-    "loaves": "loaf",
-    "men": "man",
-    "mice": "mouse",
-    "movies": "movie",
-    "people": "person",
-    "scarves": "scarf",
-    "shelves": "shelf",
-    "shoes": "shoe",
-    "teeth": "tooth",
-    "thieves": "thief",
-    "toes": "toe",
-    "wives": "wife",
-    "wolves": "wolf",
-    "women": "woman",
-}
+_PLURALS = """
+buses/bus calves/calf canoes/canoe children/child cookies/cookie feet/foot geese/goose halves/half hooves/hoof
+knives/knife leaves/leaf lives/life loaves/loaf men/man mice/mouse movies/movie people/person scarves/scarf
+shelves/shelf shoes/shoe teeth/tooth thieves/thief toes/toe wives/wife wolves/wolf women/woman
+"""
+_IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
 
 
 @dataclass(frozen=True)

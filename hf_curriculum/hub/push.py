@@ -233,8 +233,9 @@ def _check_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
             raise ValueError(f"{given[0]}= says how buckets are cut, and none are asked for. Give num_buckets= too.")
         return
     column = buckets["score_column"]
+    scores = read_scores(dataset, column)
     easy = resolve_easy(dataset, column, buckets["easy"])
-    ranking = rank_scores(read_scores(dataset, column), easy, unscored=buckets["unscored"], name=column)
+    ranking = rank_scores(scores, easy, unscored=buckets["unscored"], name=column)
     cut_buckets(ranking, buckets["num_buckets"], buckets["cut"], thresholds=buckets["thresholds"])
 
 

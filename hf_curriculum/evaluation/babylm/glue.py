@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
@@ -22,6 +22,7 @@ from hf_curriculum.evaluation.babylm.files import need_folder, read_jsonl
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
 from hf_curriculum.evaluation.babylm.scorer import prefix_token_id
 from hf_curriculum.evaluation.generate import _random_states_kept
+from hf_curriculum.scorers.text.language_model import padded
 
 _SCORE = "score"
 
@@ -75,21 +76,13 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     return {task: found[task] for task in judged}
 
 
-class _Encoded(TorchDataset):
+def _encoded(run: Run, task: GlueTask, rows: list[dict[str, Any]], labels: list[Any]) -> list[dict[str, Any]]:
     """Tokenised texts with their labels."""
-
-    def __init__(self, run: Run, task: GlueTask, rows: list[dict[str, Any]], labels: list[Any]) -> None:
-        firsts, seconds = zip(*map(task.texts, rows), strict=True)
-        pairs = (list(firsts),) if task.second is None else (list(firsts), list(seconds))
-        encoded = run.scorer.tokenizer(*pairs, truncation=True, max_length=run.glue.max_length, verbose=False)
-        self.ids = encoded["input_ids"]
-        self.labels = [labels.index(row["label"]) for row in rows]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> tuple[list[int], int]:
-        return self.ids[index], self.labels[index]
+    firsts, seconds = zip(*map(task.texts, rows), strict=True)
+    pairs = (list(firsts),) if task.second is None else (list(firsts), list(seconds))
+    encoded = run.scorer.tokenizer(*pairs, truncation=True, max_length=run.glue.max_length, verbose=False)
+    numbers = [labels.index(row["label"]) for row in rows]
+    return [{"ids": ids, "label": label} for ids, label in zip(encoded["input_ids"], numbers, strict=True)]
 
 
 def _fine_tune(
@@ -115,14 +108,14 @@ def _fine_tune(
     with _random_states_kept(run.scorer.device):
         torch.manual_seed(run.glue.seed)
         model = make_classifier(run.scorer.model, len(labels), pooling=run.glue.pooling, pad_token_id=pad)
-        data = {task: _Encoded(run, GLUE[task], rows, labels) for task, rows in validation.items()}
+        data = {task: _encoded(run, GLUE[task], rows, labels) for task, rows in validation.items()}
         try:
             trainer = Trainer(
                 model=model,
                 args=_arguments(run, scratch, binary=len(labels) == 2),
-                train_dataset=_Encoded(run, GLUE[name], training, labels),
+                train_dataset=_encoded(run, GLUE[name], training, labels),
                 eval_dataset=next(iter(data.values())),
-                data_collator=_collator(pad),
+                data_collator=partial(_collate, pad=pad),
                 compute_metrics=lambda out: classification_scores(_argmax(out.predictions), out.label_ids),
                 callbacks=[EarlyStoppingCallback(run.glue.patience, run.glue.threshold)],
             )
@@ -133,9 +126,9 @@ def _fine_tune(
             shutil.rmtree(scratch)
 
 
-def _judge(trainer: Any, task: str, data: _Encoded, labels: list[Any]) -> dict[str, Any]:
+def _judge(trainer: Any, task: str, data: list[dict[str, Any]], labels: list[Any]) -> dict[str, Any]:
     predicted = _argmax(trainer.predict(data).predictions)
-    scores = classification_scores(predicted, data.labels)
+    scores = classification_scores(predicted, [row["label"] for row in data])
     if GLUE[task].measure not in scores:
         raise ValueError(
             f"`{task}` is judged by {GLUE[task].measure}, which two labels have, but its files have {labels}. Check "
@@ -173,18 +166,11 @@ def _arguments(run: Run, folder: Path, *, binary: bool) -> Any:
     )
 
 
-def _collator(pad: int) -> Any:
-    """A function from texts to a batch, padded on the right and masked."""
-
-    def collate(rows: list[tuple[list[int], int]]) -> dict[str, torch.Tensor]:
-        longest = max(len(ids) for ids, _ in rows)
-        return {
-            "input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows]),
-            "attention_mask": torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows]),
-            "labels": torch.tensor([label for _, label in rows]),
-        }
-
-    return collate
+def _collate(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch, padded on the right and masked."""
+    ids, mask = padded([row["ids"] for row in rows])
+    ids = ids.masked_fill(mask == 0, pad)
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([row["label"] for row in rows])}
 
 
 def _argmax(logits: Any) -> np.ndarray:
@@ -238,8 +224,9 @@ def make_classifier(
     """
     if type(model.config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         base = copy.deepcopy(model.base_model)
-        width = base.get_input_embeddings().weight.shape[1]
-        return TextClassifier(base, _width(model, width), num_labels, pooling).to(model.device, model.dtype)
+        # The last hidden states may be wider or narrower than the embeddings.
+        width = getattr(model.config.get_text_config(), "hidden_size", base.get_input_embeddings().weight.shape[1])
+        return TextClassifier(base, width, num_labels, pooling).to(model.device, model.dtype)
     config = copy.deepcopy(model.config)
     config.num_labels, config.pad_token_id = num_labels, pad_token_id
     classifier = AutoModelForSequenceClassification.from_config(config)
@@ -252,11 +239,6 @@ def make_classifier(
             "out with `tasks=`."
         )
     return classifier.to(model.device, model.dtype)
-
-
-def _width(model: PreTrainedModel, embedded: int) -> int:
-    """Width of the last hidden states, which may differ from that of embeddings."""
-    return getattr(model.config.get_text_config(), "hidden_size", embedded)
 
 
 class GlueTask(NamedTuple):

@@ -13,17 +13,9 @@ from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen
 SUPPLEMENT = ("hypernym", "qa_congruence_easy", "qa_congruence_tricky", "subject_aux_inversion", "turn_taking")
 """Subtasks of the BLiMP supplement."""
 EWOK = (
-    "agent-properties",
-    "material-dynamics",
-    "material-properties",
-    "physical-dynamics",
-    "physical-interactions",
-    "physical-relations",
-    "quantitative-properties",
-    "social-interactions",
-    "social-properties",
-    "social-relations",
-    "spatial-relations",
+    *("agent-properties", "material-dynamics", "material-properties", "physical-dynamics", "physical-interactions"),
+    *("physical-relations", "quantitative-properties", "social-interactions", "social-properties"),
+    *("social-relations", "spatial-relations"),
 )
 """Domains of EWoK."""
 _PAIR = ("sentence_good", "sentence_bad")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -75,6 +75,22 @@ def text_size(theme: Theme, points: float) -> float:
 def shorten(text: str, width: int) -> str:
     """A name's first `width` characters, on one line."""
     return one_line(text, width)
+
+
+def annotate(
+    axes: Axes,
+    theme: Theme,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    *,
+    size: float = 9,
+    coords: str | tuple[str, str] = "data",
+    **style: Any,
+) -> None:
+    """Text so many points from a position, never read as mathematics, and shown outside of the axes too."""
+    style = {"fontsize": text_size(theme, size), "textcoords": "offset points", "annotation_clip": False, **style}
+    axes.annotate(text, at, xycoords=coords, xytext=offset, parse_math=False, **style)
 
 
 def number_ticks(axis: Axis, theme: Theme, *, integer: bool = False, room: int = 8) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
 from hf_curriculum.reporting.html import number, percent
 
 if TYPE_CHECKING:
@@ -175,28 +175,19 @@ def _draw_cuts(
     axes: Axes, theme: Theme, cuts: Sequence[float], bucket_labels: Sequence[_Label], cut_labels: Sequence[_Label]
 ) -> None:
     """A dashed line per cut, its value at its foot, and the buckets' shares above the plot."""
-    small = {"color": theme.series[1], "fontsize": text_size(theme, 9), "textcoords": "offset points"}
-    at = {"xycoords": ("data", "axes fraction")}
+    style = {"color": theme.series[1], "coords": ("data", "axes fraction")}
     for cut in cuts:
         axes.axvline(cut, color=theme.series[1], linewidth=1.2, linestyle=(0, (5, 3)))
     for middle, text, row in bucket_labels:
-        axes.annotate(text, (middle, 1), xytext=(0, 5 + _ROW * row), ha="center", weight="bold", **at, **small)
+        annotate(axes, theme, text, (middle, 1), (0, 5 + _ROW * row), ha="center", weight="bold", **style)
     for cut, text, row in cut_labels:
         box = {"boxstyle": "round,pad=0.15", "facecolor": theme.surface, "edgecolor": "none", "alpha": 0.75}
-        axes.annotate(text, (cut, 0), xytext=(4, 6 + _ROW * row), bbox=box, **at, **small)
+        annotate(axes, theme, text, (cut, 0), (4, 6 + _ROW * row), bbox=box, **style)
 
 
 def _note_hidden(axes: Axes, theme: Theme, hidden: int) -> None:
-    axes.annotate(
-        f"{hidden:,} examples lie beyond the axis",
-        (1, 0),
-        xycoords="axes fraction",
-        xytext=(-4, 8),
-        textcoords="offset points",
-        ha="right",
-        color=theme.muted,
-        fontsize=text_size(theme, 8.5),
-    )
+    style = {"size": 8.5, "ha": "right", "color": theme.muted}
+    annotate(axes, theme, f"{hidden:,} examples lie beyond the axis", (1, 0), (-4, 8), coords="axes fraction", **style)
 
 
 def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme = LIGHT) -> Figure:

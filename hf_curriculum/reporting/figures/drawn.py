@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -79,32 +79,12 @@ def _draw_boxes(axes: Axes, theme: Theme, table: np.ndarray, names: Sequence[str
         axes.plot([index, index], [least, most], color=colour, linewidth=1.4, solid_capstyle="butt", zorder=2)
         for end in (least, most):
             axes.plot([index - 0.07, index + 0.07], [end, end], color=colour, linewidth=1.4, zorder=2)
-        axes.add_patch(
-            Rectangle(
-                (index - 0.2, lower),
-                0.4,
-                upper - lower,
-                facecolor=theme.surface,
-                edgecolor="none",
-                zorder=2.5,
-            )
-        )
-        axes.add_patch(
-            Rectangle(
-                (index - 0.2, lower), 0.4, upper - lower, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3
-            )
-        )
+        box = {"xy": (index - 0.2, lower), "width": 0.4, "height": upper - lower}
+        axes.add_patch(Rectangle(**box, facecolor=theme.surface, edgecolor="none", zorder=2.5))
+        axes.add_patch(Rectangle(**box, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3))
         axes.plot([index - 0.2, index + 0.2], [median, median], color=theme.series[1], linewidth=2.6, zorder=4)
-        axes.annotate(
-            number(median),
-            (index + 0.2, median),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            color=theme.series[1],
-            fontsize=text_size(theme, 9),
-            weight="bold",
-        )
+        style = {"va": "center", "color": theme.series[1], "weight": "bold"}
+        annotate(axes, theme, number(median), (index + 0.2, median), (5, 0), **style)
     axes.set_xlim(-0.6, len(table) - 0.4)
     axes.set_xticks(range(len(names)), names)
     for tick in axes.get_xticklabels():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
 from hf_curriculum.reporting.html import percent
 
 if TYPE_CHECKING:
@@ -115,13 +115,6 @@ def _label_pools(axes: Axes, theme: Theme, rounds: list[tuple[int, int, int]], l
     roomy = all((last - first) * inches > 0.066 * len(f"{size:,}") for first, last, size in rounds)
     for first, last, size in rounds:
         share = percent(size / largest)
-        axes.annotate(
-            f"{size:,}\n{share}" if roomy else share,
-            ((first + last) / 2, size),
-            xytext=(0, 5),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            color=theme.text,
-            fontsize=text_size(theme, 8),
-        )
+        text = f"{size:,}\n{share}" if roomy else share
+        style = {"size": 8, "ha": "center", "va": "bottom", "color": theme.text}
+        annotate(axes, theme, text, ((first + last) / 2, size), (0, 5), **style)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -110,16 +110,5 @@ def _draw_row(axes: Axes, theme: Theme, place: int, row: IntervalRow, edge: floa
         axes.plot([row.centre], [place], "D", color=colour, markersize=6, zorder=4)
     text = number(row.centre) if math.isfinite(row.centre) else "never" if row.values else "–"
     text += f"  ({shorten(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
-    axes.annotate(
-        text,
-        (1, place),
-        xycoords=("axes fraction", "data"),
-        xytext=(10, 0),
-        textcoords="offset points",
-        va="center",
-        ha="left",
-        color=theme.text,
-        fontsize=text_size(theme, 9),
-        parse_math=False,
-        annotation_clip=False,
-    )
+    style = {"va": "center", "ha": "left", "color": theme.text}
+    annotate(axes, theme, text, (1, place), (10, 0), coords=("axes fraction", "data"), **style)
