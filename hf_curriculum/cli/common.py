@@ -155,8 +155,8 @@ def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if position < left else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     )
@@ -207,3 +207,13 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+ScoredFolder = Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")]
+ScoreColumn = Annotated[
+    str | None, typer.Option(help="The score to sort by; by default the first one.", autocompletion=complete_column)
+]
+Split = Annotated[str, typer.Option(help="Which split, where there are several.")]
+Epochs = Annotated[
+    float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero)
+]

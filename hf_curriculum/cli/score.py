@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, suggest
+from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, score_table, suggest
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -152,7 +152,6 @@ def _validate_output(output: Path) -> None:
 def _save_and_print(
     scored: Dataset | DatasetDict, names: list[str], output: Path | None, side_file: Path | None, as_json: bool
 ) -> None:
-    from hf_curriculum.cli.common import score_table
     from hf_curriculum.scored_data import describe_scores, save_scored
     from hf_curriculum.scoring.join import save_scores
 

@@ -112,31 +112,14 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
 
 def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
     """What each run reached and what it cost."""
-    rows = [
-        (
-            run["name"],
-            run["seed"],
-            run["examples"],
-            run["steps"],
-            round(run["seconds"], 1),
-            f"{run['eval_loss']:.3f}",
-            f"{run['recall']['recall']:.3f}",
-            f"{run['recall']['shuffled']:.3f}",
-            f"{run['recall']['difference']:+.3f} [{run['recall']['lower']:+.3f}, {run['recall']['upper']:+.3f}]",
-        )
-        for run in runs
-    ]
-    columns = [
-        "run",
-        "seed",
-        "examples",
-        "steps",
-        "seconds",
-        "val. loss",
-        "recall",
-        "shuffled",
-        "difference [95 %]",
-    ]
+    rows = []
+    for run in runs:
+        found = run["recall"]
+        recalls = f"{found['recall']:.3f}", f"{found['shuffled']:.3f}"
+        difference = f"{found['difference']:+.3f} [{found['lower']:+.3f}, {found['upper']:+.3f}]"
+        cost = run["examples"], run["steps"], round(run["seconds"], 1)
+        rows.append((run["name"], run["seed"], *cost, f"{run['eval_loss']:.3f}", *recalls, difference))
+    columns = ["run", "seed", "examples", "steps", "seconds", "val. loss", "recall", "shuffled", "difference [95 %]"]
     note = (
         "Recall: share of an image's object nouns that its generated caption names; shuffled: the same "
         "captions on other images. Seconds: training alone."
@@ -161,8 +144,8 @@ def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]
     if not len(ranked):
         return []
     reached = np.cumsum([stage["new"] for stage in plan["stages"]])
-    places = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
-    return [float(ranked[min(max(place, 1), len(ranked)) - 1]) for place in sorted(places)]
+    positions = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
+    return [float(ranked[min(max(position, 1), len(ranked)) - 1]) for position in sorted(positions)]
 
 
 def _has_loss(entry: Mapping[str, Any]) -> bool:

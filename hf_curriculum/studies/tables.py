@@ -41,7 +41,7 @@ class ArmSummary:
 
     @property
     def note(self) -> str:
-        """How many runs are missing from the mean, and why."""
+        """How many runs the mean lacks, and why."""
         counts = {"diverged": self.diverged, "crashed": self.crashed}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
@@ -104,18 +104,8 @@ class StudyTable:
 
     def header(self) -> list[str]:
         """The columns of `body`."""
-        return [
-            "arm",
-            "metric",
-            "runs",
-            "mean",
-            "control",
-            "difference",
-            "p (t)",
-            "p (sign flip)",
-            "diverged",
-            "crashed",
-        ]
+        tests = ["control", "difference", "p (t)", "p (sign flip)"]
+        return ["arm", "metric", "runs", "mean", *tests, "diverged", "crashed"]
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
@@ -136,17 +126,8 @@ class StudyTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON has it, the runs' numbers included."""
-        runs = [
-            {
-                "arm": run.arm,
-                "seed": run.seed,
-                "key": run.key,
-                "status": run.status,
-                "step": run.step,
-                "numbers": run.numbers,
-            }
-            for run in self.runs
-        ]
+        shown = ("arm", "seed", "key", "status", "step", "numbers")
+        runs = [{name: getattr(run, name) for name in shown} for run in self.runs]
         summary = [
             {**row.cells(), "values": {str(seed): value for seed, value in row.values.items()}} for row in self.rows
         ]
@@ -272,19 +253,11 @@ def _ends(interval: Interval) -> tuple[float, float, float]:
 
 
 def _texts(row: ArmSummary) -> list[str]:
-    test = row.test
-    return [
-        row.arm,
-        row.metric,
-        str(row.mean.n),
-        interval_text(row.mean),
-        row.control or "–",
-        interval_text(test.difference, signed=True) if test else "–",
-        _p_text(test.p_t) if test else "–",
-        _p_text(test.p_sign_flip) if test else "–",
-        str(row.diverged),
-        str(row.crashed),
-    ]
+    tests = ["–"] * 3
+    if row.test:
+        tests = [interval_text(row.test.difference, signed=True), _p_text(row.test.p_t), _p_text(row.test.p_sign_flip)]
+    shown = [row.arm, row.metric, str(row.mean.n), interval_text(row.mean), row.control or "–"]
+    return [*shown, *tests, str(row.diverged), str(row.crashed)]
 
 
 def interval_text(interval: Interval, *, signed: bool = False) -> str:

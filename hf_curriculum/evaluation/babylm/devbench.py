@@ -76,11 +76,11 @@ def score_trials(similarities: np.ndarray, texts: list[str], human: Path) -> tup
     if not human.is_file():
         return values | {"human_similarity": float("nan")}, [f"no human data ({human.name} is missing)"]
     ages, seen = {}, set()
-    for age, (places, shares) in read_human(human, texts, similarities.shape[1]).items():
-        scored = places < len(similarities)
+    for age, (trials, shares) in read_human(human, texts, similarities.shape[1]).items():
+        scored = trials < len(similarities)
         if scored.any():
-            ages[age] = human_similarity(similarities[places[scored]], shares[scored])
-            seen.update(places[scored].tolist())
+            ages[age] = human_similarity(similarities[trials[scored]], shares[scored])
+            seen.update(trials[scored].tolist())
     values["human_similarity"] = float(np.mean([found.value for found in ages.values()])) if ages else float("nan")
     if list(ages) != [ALL_AGES]:
         values |= {f"human_similarity_{age}": found.value for age, found in ages.items()}
@@ -250,9 +250,9 @@ def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[
     """
     rows = read_csv(file)
     found: dict[str, list[tuple[int, list[float]]]] = {}
-    place = _places(rows, list(texts), file)
+    position = _positions(rows, list(texts), file)
     for number, row in enumerate(rows, start=1):
-        at = place(row)
+        at = position(row)
         if at is not None:
             found.setdefault(row.get("age_bin") or ALL_AGES, []).append((at, _shares(row, width, file, number)))
     return {
@@ -261,8 +261,8 @@ def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[
     }
 
 
-def _places(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callable[[dict[str, Any]], int | None]:
-    """A function from a row to its place in the manifest; None where the manifest has no such trial."""
+def _positions(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callable[[dict[str, Any]], int | None]:
+    """A function from a row to its position in the manifest; None where the manifest has no such trial."""
     if "text1" in rows[0]:
         twice = sorted(text for text, count in Counter(texts).items() if count > 1)
         if twice:
@@ -270,8 +270,8 @@ def _places(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callabl
                 f"The manifest has several trials with the text {twice[0]!r}, and {file} matches trials by text. "
                 "Which one people saw is not known. Use the task's own manifest."
             )
-        places = {text: at for at, text in enumerate(texts)}
-        return lambda row: places.get(row["text1"])
+        positions = {text: at for at, text in enumerate(texts)}
+        return lambda row: positions.get(row["text1"])
     if "trial" not in rows[0]:
         raise ValueError(
             f"{file} has the columns {list(rows[0])}, and neither `text1` nor `trial`: whose trials these are is not "

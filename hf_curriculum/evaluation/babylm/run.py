@@ -14,10 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from hf_curriculum.evaluation.babylm.scorer import (
     Item,
+    Row,
     TextImageScorer,
     by_length,
     image_key,
@@ -105,35 +107,39 @@ class Run:
 
     def choice_scores(self, task: str, subtask: str, items: Sequence[Item]) -> list[list[float]]:
         """`TextImageScorer.choice_scores`, kept and resumed."""
-        rows = self.scorer.encoder(items)
-
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.in_batches([rows[place] for place in places], sum_of_log_probs)
-
-        order = by_length(rows)
-        batches = _fill([(place, len(rows[place])) for place in order], self.scorer.batch_size)
-        return self._kept(task, subtask, [item.key() for item in items], batches, score)
+        return self._of_rows(
+            task, subtask, [item.key() for item in items], self.scorer.encoder(items), sum_of_log_probs
+        )
 
     def similarities(
         self, task: str, subtask: str, texts: Sequence[str], images: Sequence[Sequence[Any]]
     ) -> list[list[float]]:
         """Similarities of a text with each of its images, kept and resumed: a list per text."""
         rows = [self.scorer.similarity_rows([text] * len(own), own) for text, own in zip(texts, images, strict=True)]
-
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.in_batches([rows[place] for place in places], mean_log_prob)
-
-        batches = _fill([(place, len(rows[place])) for place in by_length(rows)], self.scorer.batch_size)
         keys = [[text, *map(image_key, own)] for text, own in zip(texts, images, strict=True)]
-        return self._kept(task, subtask, keys, batches, score)
+        return self._of_rows(task, subtask, keys, rows, mean_log_prob)
+
+    def _of_rows(
+        self,
+        task: str,
+        subtask: str,
+        keys: list[Any],
+        rows: Sequence[Sequence[Row]],
+        reduce: Callable[[np.ndarray], float],
+    ) -> list[list[float]]:
+        def score(positions: list[int]) -> list[list[float]]:
+            return self.scorer.in_batches([rows[position] for position in positions], reduce)
+
+        sizes = [(position, len(rows[position])) for position in by_length(rows)]
+        return self._kept(task, subtask, keys, _fill(sizes, self.scorer.batch_size), score)
 
     def features(self, task: str, subtask: str, images: Sequence[Any]) -> list[list[float]]:
         """`TextImageScorer.image_features`, kept and resumed."""
 
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.image_features([images[place] for place in places]).tolist()
+        def score(positions: list[int]) -> list[list[float]]:
+            return self.scorer.image_features([images[position] for position in positions]).tolist()
 
-        batches = _fill([(place, 1) for place in range(len(images))], self.scorer.batch_size)
+        batches = _fill([(position, 1) for position in range(len(images))], self.scorer.batch_size)
         return self._kept(task, subtask, [image_key(image) for image in images], batches, score)
 
     def file(self, task: str, subtask: str) -> Path | None:
@@ -162,7 +168,7 @@ class Run:
         saved = time.monotonic()
         with tqdm(total=len(keys), initial=len(found), desc=f"{task} {subtask}", disable=not self.progress) as bar:
             for batch in batches:
-                missing = [place for place in batch if str(place) not in found]
+                missing = [position for position in batch if str(position) not in found]
                 if not missing:
                     continue
                 found |= dict(zip(map(str, missing), score(missing), strict=True))
@@ -171,7 +177,7 @@ class Run:
                     write_kept(file, fingerprint, found)
                     saved = time.monotonic()
         write_kept(file, fingerprint, found)
-        return [found[str(place)] for place in range(len(keys))]
+        return [found[str(position)] for position in range(len(keys))]
 
 
 def read_kept(file: Path | None, fingerprint: str) -> Any | None:
@@ -200,14 +206,14 @@ def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
 
 
 def _fill(sizes: list[tuple[int, int]], most: int) -> list[list[int]]:
-    """Batches of places, in order, whose sizes add up to `most` at most; one that is larger goes alone."""
+    """Batches of positions, in order, whose sizes add up to `most` at most; one that is larger goes alone."""
     batches: list[list[int]] = []
     room = 0
-    for place, size in sizes:
+    for position, size in sizes:
         if not batches or size > room:
             batches.append([])
             room = most
-        batches[-1].append(place)
+        batches[-1].append(position)
         room -= size
     return batches
 

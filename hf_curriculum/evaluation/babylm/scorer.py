@@ -77,7 +77,9 @@ class TextImageScorer:
             tokenizer,
             prefix=prefix_token_id(tokenizer) if prefix_token is None else _known(tokenizer, prefix_token),
             image_ids=image_ids,
-            max_length=_positions(model) if max_length is None else max_length,
+            max_length=max_length
+            or getattr(model.config.get_text_config(), "max_position_embeddings", None)
+            or 1 << 20,
         )
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
         self._check_text_alone()
@@ -116,8 +118,8 @@ class TextImageScorer:
         flat = [(item, at) for item in by_length(rows) for at in range(len(rows[item]))]
         found: list[list[float]] = [[float("nan")] * len(part) for part in rows]
         for start in range(0, len(flat), self.batch_size):
-            places = flat[start : start + self.batch_size]
-            for (item, at), values in zip(places, self.log_probs([rows[i][j] for i, j in places]), strict=True):
+            batch = flat[start : start + self.batch_size]
+            for (item, at), values in zip(batch, self.log_probs([rows[i][j] for i, j in batch]), strict=True):
                 found[item][at] = reduce(values)
         return found
 
@@ -127,13 +129,13 @@ class TextImageScorer:
         with torch.inference_mode(), _evaluating(self.model):
             image_inputs = self._image_inputs([row.image for row in rows])
             inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
-            # Models that put the image before the text return logits for its places too: (B, [image +] T, V).
+            # Models that put the image before the text return logits for its positions too: (B, [image +] T, V).
             logits = self.model(**inputs, **image_inputs).logits[:, -ids.shape[1] :]
             found = []
             for row, scores in zip(rows, logits, strict=True):
-                places = scores[row.start - 1 : len(row.ids) - 1].float().log_softmax(-1)  # (tokens, V)
-                targets = torch.tensor(row.ids[row.start :], device=places.device)
-                found.append(places.gather(1, targets[:, None])[:, 0].cpu().numpy())
+                predicted = scores[row.start - 1 : len(row.ids) - 1].float().log_softmax(-1)  # (tokens, V)
+                targets = torch.tensor(row.ids[row.start :], device=predicted.device)
+                found.append(predicted.gather(1, targets[:, None])[:, 0].cpu().numpy())
         return found
 
     def image_features(self, images: Sequence[Any]) -> np.ndarray:
@@ -164,7 +166,7 @@ class TextImageScorer:
         return digest.hexdigest()
 
     def _first_scored(self, ids: list[int]) -> int:
-        """One `<image>` is a word of the text, as in training; hundreds of them are the image's own place."""
+        """One `<image>` is a word of the text, as in training; hundreds of them are the image's own positions."""
         if len(self.image_ids) <= 1:
             return 1
         return max((at + 1 for at, token in enumerate(ids) if token in self.image_ids), default=1)
@@ -206,11 +208,11 @@ class TextImageScorer:
             )
         keys = [image if isinstance(image, str) else id(image) for image in images]
         distinct = dict(zip(keys, images, strict=True))
-        place = {key: at for at, key in enumerate(distinct)}
+        position = {key: at for at, key in enumerate(distinct)}
         weight = next(self.model.parameters())
         pixels = torch.stack([self._pixels(image) for image in distinct.values()])  # (P, 3, H, W)
         pixels = pixels.to(weight.device, weight.dtype)
-        index = torch.tensor([place[key] for key in keys], device=weight.device)  # (B,)
+        index = torch.tensor([position[key] for key in keys], device=weight.device)  # (B,)
         if isinstance(self.model, tuple(MODELS.values())):
             return {"image_features": self.model.base_model.encode_images(pixels)[index]}
         return {"pixel_values": pixels[index]}
@@ -251,10 +253,6 @@ def _known(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
             "the tokenizer's tokens."
         )
     return known[token]
-
-
-def _positions(model: PreTrainedModel) -> int:
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
 
 
 class Row(NamedTuple):
