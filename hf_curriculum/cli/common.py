@@ -1,4 +1,4 @@
-"""What commands share: data and curricula as people name them, results, notes, and errors in a line.
+"""What commands share: options, data and curricula by name, results, notes, and errors in a line.
 
 Results go to standard output, and with `--json` they are all that stands there; notes, progress and errors go to
 standard error. A command ends with 0, with 1 where the work failed, with 2 where it was called in a way that cannot

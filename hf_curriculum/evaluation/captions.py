@@ -37,7 +37,7 @@ def tokenize(caption: str) -> str:
 def caption_metrics(
     generated: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str] = METRICS
 ) -> dict[str, float]:
-    """Corpus scores of generated captions against the people's.
+    """Corpus scores of generated captions against reference captions.
 
     Args:
         generated: one caption per image.

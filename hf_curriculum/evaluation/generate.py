@@ -73,8 +73,8 @@ def generate_captions(
     options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
     captions: list[str] = []
     with (
-        _evaluating(model),
-        _random_states_kept(weight.device),
+        evaluation_mode(model),
+        keep_random_states(weight.device),
         torch.inference_mode(),
         tqdm(total=len(rows), desc="captions", unit="image", delay=2, disable=not progress) as bar,
     ):
@@ -163,7 +163,7 @@ def _check_positive(**counts: int) -> None:
 
 
 @contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -175,7 +175,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _random_states_kept(device: torch.device) -> Iterator[None]:
+def keep_random_states(device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the global state is what is kept)
     with torch.random.fork_rng(devices):

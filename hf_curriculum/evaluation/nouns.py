@@ -1,4 +1,4 @@
-"""How many of an image's objects a captioner names, against chance."""
+"""Noun recall: how many of an image's objects a caption names, against shuffled captions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
 
 @dataclass(frozen=True)
 class RecallResult:
-    """Noun recall of captions, that of the same captions on the wrong images, and their difference.
+    """Noun recall of captions, that of the same captions on shuffled images, and their difference.
 
     Args:
         recall: mean share, over images, of gold nouns that the image's caption names (0 to 1).

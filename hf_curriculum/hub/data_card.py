@@ -57,7 +57,7 @@ class DataCard:
         return self.splits[self.split]
 
     def render(self, previous: str | None = None) -> str:
-        """The text of `README.md`; of the `previous` card everything stays that no push wrote."""
+        """The text of `README.md`; what people wrote into the `previous` card stays."""
         old, body = split_front_matter(previous or "")
         if not body.strip():
             described = f"\n{self.description.strip()}\n" if self.description.strip() else ""

@@ -1,4 +1,4 @@
-"""What went wrong between here and the Hub, in words: what was asked, what the Hub said, what to do."""
+"""Errors of the Hub in words: what was asked, what the Hub answered, what to do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_token(token: str | bool | None) -> None:
 
 @contextmanager
 def explained(doing: str, kept: str, token: str | bool | None = None) -> Iterator[None]:
-    """Within it, an error of the Hub or of the connection becomes a `HubError`; any other stays what it is.
+    """A context in which errors of the Hub or of the connection become a `HubError`; others stay as they are.
 
     Args:
         doing: what is tried, as the beginning of a sentence: "Pushing the scored data to me/flickr30k".

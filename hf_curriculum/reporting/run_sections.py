@@ -73,7 +73,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
 
 
 def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
-    """Validation curves by examples and by seconds, and the scores that were really drawn, as far as there are any."""
+    """Validation curves by examples and by seconds, and the scores of the examples drawn, where there are any."""
     evaluated = {
         _label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry and "examples" in entry]
         for run in runs

@@ -1,4 +1,4 @@
-"""(Super)GLUE: the model fine-tuned on each of eleven tasks, and judged on its validation file."""
+"""(Super)GLUE: the model fine-tuned on each of eleven tasks, and evaluated on its validation file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from hf_curriculum.evaluation.babylm.files import need_folder, read_jsonl
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
 from hf_curriculum.evaluation.babylm.scorer import prefix_token_id
-from hf_curriculum.evaluation.generate import _random_states_kept
+from hf_curriculum.evaluation.generate import keep_random_states
 from hf_curriculum.scorers.text.language_model import padded
 
 _SCORE = "score"
@@ -105,7 +105,7 @@ def _fine_tune(
     # Heads of `transformers` find a text's last token by what it is padded with, so something must stand for padding.
     pad = prefix_token_id(tokenizer) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     scratch = _scratch(run, name)
-    with _random_states_kept(run.scorer.device):
+    with keep_random_states(run.scorer.device):
         torch.manual_seed(run.glue.seed)
         model = make_classifier(run.scorer.model, len(labels), pooling=run.glue.pooling, pad_token_id=pad)
         data = {task: _encoded(run, GLUE[task], rows, labels) for task, rows in validation.items()}
@@ -178,7 +178,7 @@ def _argmax(logits: Any) -> np.ndarray:
 
 
 def _scratch(run: Run, name: str) -> Path:
-    """An empty folder for checkpoints while a task trains: beside the scores, which is where room was made."""
+    """An empty folder for checkpoints while a task trains: beside the scores."""
     if run.scores_dir is None:
         return Path(mkdtemp(prefix=f"{name}."))
     folder = run.scores_dir / f".{name}"

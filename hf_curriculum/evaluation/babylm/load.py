@@ -1,4 +1,4 @@
-"""A model by its name on the suite: what the command line calls."""
+"""A suite on a model from the Hub or a folder: what the command line calls."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def evaluate_pretrained(
 
 
 def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, Any, Any | None]:
-    """Model, tokenizer and, if it sees, image processor.
+    """Model, tokenizer and, for models with images, image processor.
 
     Args:
         name: a folder, or a repository of the Hub.

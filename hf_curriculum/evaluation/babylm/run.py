@@ -102,7 +102,7 @@ class Run:
         return [name for name in found if self.subtasks is None or name in self.subtasks]
 
     def first(self, values: Sequence[Any]) -> list[Any]:
-        """The first `limit` of them."""
+        """The first `limit` items."""
         return list(values[: self.limit])
 
     def choice_scores(self, task: str, subtask: str, items: Sequence[Item]) -> list[list[float]]:
@@ -147,7 +147,7 @@ class Run:
         return None if self.scores_dir is None else self.scores_dir / task / f"{subtask}.json"
 
     def fingerprint(self, *what: Any) -> str:
-        """A digest of the model and of what it is asked."""
+        """A digest of the model and of the items it scores."""
         text = json.dumps([self._scorer_fingerprint, *what], default=str)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

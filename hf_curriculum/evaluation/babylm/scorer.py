@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.evaluation.generate import _evaluating
+from hf_curriculum.evaluation.generate import evaluation_mode
 from hf_curriculum.models.captioner import image_text as find_image_text
 from hf_curriculum.names import MODELS
 from hf_curriculum.scorers.text.language_model import padded
@@ -126,7 +126,7 @@ class TextImageScorer:
     def log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """Log-probabilities of each row's tokens from its `start` on, in nats: float32 (tokens,) per row."""
         ids, mask = padded([row.ids[:-1] for row in rows])  # (B, T) each; the last token is scored, not read
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluation_mode(self.model):
             image_inputs = self._image_inputs([row.image for row in rows])
             inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
             # Models that put the image before the text return logits for its positions too: (B, [image +] T, V).
@@ -146,7 +146,7 @@ class TextImageScorer:
         Source: DevBench's sem-things in the BabyLM 2024 evaluation pipeline.
         """
         ids = self.tokenizer(f"{self.image_text} " if self.image_text else " ")["input_ids"] or [self.encoder.prefix]
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluation_mode(self.model):
             batch = torch.tensor([ids] * len(images), device=self.device)
             image_inputs = self._image_inputs(list(images))
             mask = torch.ones_like(batch)
@@ -182,7 +182,7 @@ class TextImageScorer:
 
     def _check_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluation_mode(self.model):
             first, second = self.model(input_ids=pair).logits[:, 0].float()  # (vocabulary,) each
         if not torch.allclose(first, second, rtol=1e-2, atol=1e-2):
             raise ValueError(

@@ -50,7 +50,7 @@ class SuiteResult:
 
     @property
     def macro_averages(self) -> dict[str, float]:
-        """See `tables.macro_averages`."""
+        """Text and vision → the mean of their benchmarks' averages, see `macro_averages`."""
         return macro_averages(self.tasks)
 
 
@@ -198,7 +198,7 @@ def _check_sources(sources: Mapping[str, str]) -> None:
 def _left_out(
     names: Sequence[str], folder: Path, sources: Mapping[str, str], image_processor: Any | None
 ) -> dict[str, str]:
-    """Why benchmarks cannot be run, for those that cannot."""
+    """Benchmark → why it cannot be run."""
     reasons = {}
     for name in names:
         if BENCHMARKS[name].images and image_processor is None:
@@ -342,7 +342,7 @@ def _details(name: str, result: TaskResult) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with null for NaN, which JSON has not."""
+    """The same with null for NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list):

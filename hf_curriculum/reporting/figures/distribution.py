@@ -1,4 +1,4 @@
-"""The cumulative distribution of a score, with the cuts between buckets."""
+"""The cumulative distribution of a score, with the thresholds between buckets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def score_distribution(
     shares: Sequence[float] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Share of examples at least as easy as each score, with a dashed line at every cut.
+    """Share of examples at least as easy as each score, with a dashed line at every threshold.
 
     The easy end is always at the left, so that a score whose high values are easy runs from high to low. Whole
     numbers are drawn as steps. Where the outermost 0.1 % of the examples would take more than half of the axis, the
@@ -48,7 +48,7 @@ def score_distribution(
     Args:
         scores: one per example, in its natural unit; those that are not finite count as unscored.
         name: the score's column.
-        cuts: the last score of each bucket but the hardest, which is that of the hardest example in it.
+        cuts: the thresholds: the score of the hardest example of each bucket but the last.
         easy: which end is easy.
         unscored: examples without a score that are not among `scores`.
         shares: shares of the buckets, where they are not what the cuts give (buckets by rank divide ties).
@@ -131,7 +131,7 @@ def _limits(finite: np.ndarray, easy: str, whole: bool) -> tuple[tuple[float, fl
 
 
 def _bucket_shares(finite: np.ndarray, cuts: Sequence[float], easy: str) -> list[float]:
-    """Share of the examples in each bucket; a score equal to a cut is on its easy side."""
+    """Share of the examples in each bucket; a score equal to a threshold is on its easy side."""
     if easy == "low":
         edges = np.searchsorted(finite, cuts, side="right")
     else:
@@ -142,7 +142,7 @@ def _bucket_shares(finite: np.ndarray, cuts: Sequence[float], easy: str) -> list
 def _place_labels(
     theme: Theme, limits: tuple[float, float], cuts: Sequence[float], shares: Sequence[float]
 ) -> tuple[list[_Label], list[_Label]]:
-    """Labels of the buckets, centred in them, and of the cuts, right of their lines."""
+    """Labels of the buckets, centred in them, and of the thresholds, right of their lines."""
     if not len(cuts):
         return [], []
     unit = 0.85 * theme.width / (limits[1] - limits[0])  # inches per unit of score: the plot has 85 % of the width
@@ -174,7 +174,7 @@ def _rows(spans: Sequence[tuple[float, float]], rows: int = 2) -> list[tuple[int
 def _draw_cuts(
     axes: Axes, theme: Theme, cuts: Sequence[float], bucket_labels: Sequence[_Label], cut_labels: Sequence[_Label]
 ) -> None:
-    """A dashed line per cut, its value at its foot, and the buckets' shares above the plot."""
+    """A dashed line per threshold, its value at its foot, and the buckets' shares above the plot."""
     style = {"color": theme.series[1], "coords": ("data", "axes fraction")}
     for cut in cuts:
         axes.axvline(cut, color=theme.series[1], linewidth=1.2, linestyle=(0, (5, 3)))

@@ -1,4 +1,4 @@
-"""The scores of the examples that training really drew."""
+"""The scores of the examples drawn while training."""
 
 from __future__ import annotations
 

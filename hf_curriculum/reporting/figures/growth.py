@@ -1,4 +1,4 @@
-"""How many examples training may draw from, as it goes on."""
+"""How many examples training may draw from, by examples seen."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
 
 
 def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
-    """A plan before it is paid for: its pools beside those of its i.i.d. control.
+    """A plan's pools beside those of its i.i.d. control, before training.
 
     A signal-paced plan is drawn twice, with the decisions that let examples in soonest and latest; where none can be
     scenarios, as far as it is settled.
