@@ -59,7 +59,10 @@ def generate_captions(
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
     """
-    _check_positive(batch_size=batch_size, max_new_tokens=max_new_tokens, num_beams=num_beams)
+    counts = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
     features = getattr(processor, "vision_features", None)
     column = image_column if features is None else IMAGE_ID
     require_columns(
@@ -154,12 +157,6 @@ def _image_ids(dataset: Dataset) -> list[str]:
             "these rows would count as one. Give each image an id."
         )
     return ids
-
-
-def _check_positive(**counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
 
 
 @contextmanager

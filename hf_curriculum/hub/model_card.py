@@ -100,7 +100,8 @@ def _is_repository(name: str | None) -> bool:
 
 def _section(facts: Facts, folder: str) -> str:
     template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
-    figures = bool(facts["plan"] and facts["plan"]["stages"])
+    figures, spent = bool(facts["plan"] and facts["plan"]["stages"]), facts["cost"]
+    cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
         use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"]),
@@ -113,7 +114,7 @@ def _section(facts: Facts, folder: str) -> str:
         curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
         decisions=_entries("Decisions between rounds", facts["decisions"]),
         results=_results(facts["results"]),
-        cost=_pairs({**_cost(facts["cost"]), **facts["hardware"], **facts["versions"]}),
+        cost=_pairs({**cost, **facts["hardware"], **facts["versions"]}),
         citation=_citation(facts),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -221,10 +222,6 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
     if any(one.get("reference") is not None for one in results):
         return table(("metric", "ours", "the paper's", "measured on"), rows)
     return table(("metric", "ours", "measured on"), [(row[0], row[1], row[3]) for row in rows])
-
-
-def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
-    return {"examples trained on": cost["examples"], "optimizer steps": cost["steps"], "seconds": cost["seconds"]}
 
 
 def _citation(facts: Facts) -> str:

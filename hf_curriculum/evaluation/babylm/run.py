@@ -107,9 +107,8 @@ class Run:
 
     def choice_scores(self, task: str, subtask: str, items: Sequence[Item]) -> list[list[float]]:
         """`TextImageScorer.choice_scores`, kept and resumed."""
-        return self._of_rows(
-            task, subtask, [item.key() for item in items], self.scorer.encoder(items), sum_of_log_probs
-        )
+        keys = [item.key() for item in items]
+        return self._of_rows(task, subtask, keys, self.scorer.encoder(items), sum_of_log_probs)
 
     def similarities(
         self, task: str, subtask: str, texts: Sequence[str], images: Sequence[Sequence[Any]]
@@ -240,12 +239,7 @@ class TaskResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; without the predictions, which have a file of their own."""
-        return {
-            "subtasks": self.subtasks,
-            "averages": self.averages,
-            "counts": self.counts,
-            "notes": list(self.notes),
-        }
+        return {**{name: getattr(self, name) for name in ("subtasks", "averages", "counts")}, "notes": [*self.notes]}
 
 
 def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

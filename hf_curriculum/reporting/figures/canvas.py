@@ -72,11 +72,6 @@ def text_size(theme: Theme, points: float) -> float:
     return points * (0.92 if theme.is_narrow else 1.0)
 
 
-def shorten(text: str, width: int) -> str:
-    """A name's first `width` characters, on one line."""
-    return one_line(text, width)
-
-
 def annotate(
     axes: Axes,
     theme: Theme,

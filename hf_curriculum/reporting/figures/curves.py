@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.canvas import (
     LIGHT,
     Theme,
@@ -15,7 +16,6 @@ from hf_curriculum.reporting.figures.canvas import (
     log_ticks,
     new_figure,
     number_ticks,
-    shorten,
     spread,
     text_size,
 )
@@ -167,7 +167,7 @@ def _label_ends(axes: Axes, theme: Theme, lines: Mapping[str, tuple[np.ndarray, 
         edge = axes.get_xlim()[1]
         if xs[-1] < 0.98 * edge:  # leads the eye from a shorter run to its label
             axes.plot([xs[-1], edge], [ys[-1]] * 2, color=colour, linewidth=1, linestyle=(0, (1, 2)), alpha=0.8)
-        short = shorten(name, 14 if theme.is_narrow else 28)
+        short = one_line(name, 14 if theme.is_narrow else 28)
         text = f"{short}\n{number(ys[-1])}" if theme.is_narrow else f"{short}  {number(ys[-1])}"
         style = {"va": "center", "ha": "left", "color": colour, "weight": "bold", "linespacing": 1.05}
         annotate(axes, theme, text, (1, ys[-1]), (8, moved - height), coords=("axes fraction", "data"), **style)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import number, percent
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def score_distribution(
     bucket_labels, cut_labels = _place_labels(theme, limits, cuts, shares)
     figure, axes = new_figure(
         theme,
-        f"Distribution of {shorten(name, 24 if theme.is_narrow else 56)}",
+        f"Distribution of {one_line(name, 24 if theme.is_narrow else 56)}",
         subtitle=f"{len(finite):,} examples" + (f", {unscored:,} without a score" if unscored else ""),
         x_label=f"{name}   (easy → hard)",
         y_label="Share of examples at least this easy",
@@ -211,7 +212,7 @@ def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme
     figure, axes = new_figure(theme, "How much scores agree", x_label="", y_label="Rank correlation", height=height)
     colours = LinearSegmentedColormap.from_list("agreement", [theme.series[1], theme.surface, theme.series[0]])
     axes.imshow(matrix, cmap=colours, vmin=-1.7, vmax=1.7, aspect="auto")
-    labels = [shorten(name, 12 if theme.is_narrow else 22) for name in names]
+    labels = [one_line(name, 12 if theme.is_narrow else 22) for name in names]
     small = text_size(theme, 8.5)
     axes.set_xticks(range(len(names)), labels, rotation=30, ha="right", fontsize=small, parse_math=False)
     axes.set_yticks(range(len(names)), labels, fontsize=small, parse_math=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def drawn_scores(
     by_phase = all(row.get("phase") is not None for row in kept)
     figure, axes = new_figure(
         theme,
-        f"{shorten(name, 18 if theme.is_narrow else 48)} of the examples drawn",
+        f"{one_line(name, 18 if theme.is_narrow else 48)} of the examples drawn",
         x_label="Phase" if by_phase else "Round",
         y_label=name + (f" ({easy} is easy)" if easy else ""),
     )

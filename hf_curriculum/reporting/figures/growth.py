@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import percent
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
             linestyle="-" if index == 0 else (0, (5, 2.5)),
             solid_joinstyle="miter",
             zorder=3 - index * 0.1,
-            label=f"{shorten(name, 28)}: {x[-1] - x[0]:,} draws",
+            label=f"{one_line(name, 28)}: {x[-1] - x[0]:,} draws",
         )
         axes.plot(x[-1], y[-1], "o", color=colour, markersize=5, zorder=4)
     _label_pools(axes, theme, next(iter(drawn.values())), largest)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, shorten
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def interval_rows(
     axes.set_ylim(len(rows) - 0.4, -0.6)
     number_ticks(axes.xaxis, theme, room=9)
     axes.set_yticks(
-        range(len(rows)), [shorten(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
+        range(len(rows)), [one_line(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
     )
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x", color=theme.line, linewidth=0.8)
@@ -109,6 +110,6 @@ def _draw_row(axes: Axes, theme: Theme, position: int, row: IntervalRow, edge: f
     if math.isfinite(row.centre):
         axes.plot([row.centre], [position], "D", color=colour, markersize=6, zorder=4)
     text = number(row.centre) if math.isfinite(row.centre) else "never" if row.values else "–"
-    text += f"  ({shorten(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
+    text += f"  ({one_line(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
     style = {"va": "center", "ha": "left", "color": theme.text}
     annotate(axes, theme, text, (1, position), (10, 0), coords=("axes fraction", "data"), **style)
