@@ -129,15 +129,10 @@ class DataCard:
 
     def _code(self) -> str:
         lines = ["from datasets import load_dataset", ""]
-        if self.index is None:
-            return "\n".join([*lines, f'data = load_dataset("{self.repo_id}", split="{self.split}")'])
-        return "\n".join(
-            [
-                *lines,
-                f'easiest = load_dataset("{self.repo_id}", "bucket_0", split="{self.split}", streaming=True)',
-                f'everything = load_dataset("{self.repo_id}", split="{self.split}")',
-            ]
-        )
+        if self.index is not None:
+            lines += [f'easiest = load_dataset("{self.repo_id}", "bucket_0", split="{self.split}", streaming=True)']
+        name = "data" if self.index is None else "everything"
+        return "\n".join([*lines, f'{name} = load_dataset("{self.repo_id}", split="{self.split}")'])
 
     def _note(self) -> str:
         column = self.index.score_column if self.index else next(iter(read_provenance(self.dataset)))

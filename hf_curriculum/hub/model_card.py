@@ -129,13 +129,11 @@ def _summary(facts: Facts) -> str:
     ranked = f", ordered by {plain(score['column'], 80)} ({score['easy']} = easy)" if score else ""
     rule = facts["curriculum"]
     trained = model.get("trainable", model["parameters"])
-    count = f"{model['parameters']:,} parameters" + (
-        "" if trained == model["parameters"] else f" ({trained:,} trained)"
-    )
+    some = f" ({trained:,} trained)" if trained != model["parameters"] else ""
     shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
     return (
-        f"A {plain(model['class'], 80)} with {count}{base}, trained on {data['rows']:,} "
-        f"examples{name} {shown}{ranked}."
+        f"A {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
+        f"{data['rows']:,} examples{name} {shown}{ranked}."
     )
 
 

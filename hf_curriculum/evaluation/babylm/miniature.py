@@ -263,8 +263,8 @@ def _vocabulary(folder: Path, seed: int, size: int, image_size: int) -> None:
         trials.append([noun, *(_one(drawings, name, TYPICAL_COLOURS[name][0]) for name in shown)])
         for age, right in _AGES.items() if at else ():
             people.append([noun, age, str(at + 1), *_shares(draws, right)])
-    _manifest(folder, "lex-viz_vocab", ["text1", *_IMAGES], trials)
-    _human(folder, "lex-viz_vocab", ["text1", "age_bin", "trial", *_IMAGES], people)
+    _csv(folder / "assets" / "lex-viz_vocab" / "manifest.csv", ["text1", *_IMAGES], trials)
+    _csv(folder / "evals" / "lex-viz_vocab" / "human.csv", ["text1", "age_bin", "trial", *_IMAGES], people)
 
 
 def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
@@ -282,9 +282,9 @@ def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
         shown = [(noun, colour), (noun, second), (other, colour), (other, second)]
         trials.append([text, *(_one(drawings, *thing) for thing in shown)])
         people.append([str(len(trials)), text, *_shares(draws, 0.8)])
-    _human(folder, "gram-trog", ["trial", "text1", *_IMAGES], people)
+    _csv(folder / "evals" / "gram-trog" / "human.csv", ["trial", "text1", *_IMAGES], people)
     del trials[size // 2 : size // 2 + 2]  # from here on the trials' numbers mean others
-    _manifest(folder, "gram-trog", ["text1", *_IMAGES], trials)
+    _csv(folder / "assets" / "gram-trog" / "manifest.csv", ["text1", *_IMAGES], trials)
 
 
 def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
@@ -295,8 +295,8 @@ def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
         noun, other = draws.sample(NOUNS, 2)
         trials.append([noun, _one(drawings, noun, draws.pick(COLOURS)), _one(drawings, other, draws.pick(COLOURS))])
         people.append([_LOOKING_AGES[at % 3], f"{draws.uniform(0.5, 0.8):.6f}", str(at + 1)])
-    _manifest(folder, "lex-lwl", ["text1", "image1", "image2"], trials)
-    _human(folder, "lex-lwl", ["age_bin", "prop", "trial"], people)
+    _csv(folder / "assets" / "lex-lwl" / "manifest.csv", ["text1", "image1", "image2"], trials)
+    _csv(folder / "evals" / "lex-lwl" / "human.csv", ["age_bin", "prop", "trial"], people)
 
 
 def _things(folder: Path, seed: int, image_size: int) -> None:
@@ -304,7 +304,7 @@ def _things(folder: Path, seed: int, image_size: int) -> None:
     drawings = Drawings(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
     things = [(noun, colour) for noun in NOUNS for colour in TYPICAL_COLOURS[noun]]
     rows = [[f"{colour}_{noun}", _one(drawings, noun, colour)] for noun, colour in things]
-    _manifest(folder, "sem-things", ["text1", "image1"], rows)
+    _csv(folder / "assets" / "sem-things" / "manifest.csv", ["text1", "image1"], rows)
     draws = draws_for(seed, "sem-things", 0)
     alike = np.array([[0.6 * (a == c) + 0.3 * (b == d) for c, d in things] for a, b in things])
     noise = np.array([[draws.uniform(0, 0.1) for _ in things] for _ in things])
@@ -322,14 +322,6 @@ def _shares(draws: Draws, right: float) -> list[str]:
     first = right + draws.uniform(-0.05, 0.05)
     rest = [draws.uniform(0.5, 1.5) for _ in range(3)]
     return [f"{share:.12f}" for share in (first, *((1 - first) * part / sum(rest) for part in rest))]
-
-
-def _manifest(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    _csv(folder / "assets" / task / "manifest.csv", columns, rows)
-
-
-def _human(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    _csv(folder / "evals" / task / "human.csv", columns, rows)
 
 
 def _csv(file: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
