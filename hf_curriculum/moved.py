@@ -85,7 +85,7 @@ MODULES_BEFORE = {
         "parquet push_scored": "hub.push",
         "markup numbers": "reporting.html",
         "ends inspection": "reporting.inspection",
-        "markdown": "reporting.markdown",
+        "markdown": "markdown",
         "gallery report tables": "reporting.report",
         "run_report": "reporting.run_sections",
     },

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict, load_from_disk
 
+from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
     as_splits,
@@ -173,24 +172,8 @@ def load_scored(path: str | Path) -> Dataset | DatasetDict:
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
 
 
-def _cell(value: object) -> str:
-    """Text that stays text in a Markdown table: no line break, pipe, HTML, link, emphasis or control character."""
-    text = (
-        "–"
-        if value is None or value == {}
-        else value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
-    text = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
-    text = "".join("\\" + char if char in "\\`*_[]|~$#!@:" else char for char in text)
-    text = re.sub(r"\b(www)\.", r"\1\.", text, flags=re.IGNORECASE)  # a link without brackets
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").strip() or "–"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
-    lines = [map(_cell, head), ("---" for _ in head), *(map(_cell, row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _as_text(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) and value else value or None
 
 
 def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
@@ -217,11 +200,11 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
             "with `add_scores` or `add_scores_from`, or record where a column came from with `attach_provenance`."
         )
     shown = ("scorer", "arguments", "easy", "per_image", "model", "revision", "backend", "versions", "source")
-    made_by = [(column, *(getattr(made, name) for name in shown)) for column, made in origins]
+    made_by = [(column, *(_as_text(getattr(made, name)) for name in shown)) for column, made in origins]
     return (
         "## Scores\n\n`easy` names the end of a score that is easy. "
         "NaN stands for a row that could not be scored.\n\n"
-        + _table(("column", *shown), made_by)
+        + table(("column", *shown), made_by, limit=None)
         + "\n"
-        + _table(("column", "split", "rows", "unscored", "min", "25 %", "median", "75 %", "max"), shares)
+        + table(("column", "split", "rows", "unscored", "min", "25 %", "median", "75 %", "max"), shares)
     )

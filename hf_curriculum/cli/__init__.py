@@ -16,7 +16,7 @@ from hf_curriculum.cli.train import train_command
 
 app = typer.Typer(
     help="Curriculum learning for image-text data.\n\n"
-    "From a folder of pictures with captions.csv in it (file_name,caption) to a trained model:\n\n"
+    "From a folder of images with captions.csv in it (file_name,caption) to a trained model:\n\n"
     "1. hf-curriculum score photos scored --scorer noun_count --per-image max\n\n"
     "2. hf-curriculum inspect scored --html page\n\n"
     "3. hf-curriculum plan scored phases\n\n"

@@ -1,4 +1,4 @@
-"""What commands share: data and curricula as people name them, results, notes, and errors in a line.
+"""What commands share: options, data and curricula by name, results, notes, and errors in a line.
 
 Results go to standard output, and with `--json` they are all that stands there; notes, progress and errors go to
 standard error. A command ends with 0, with 1 where the work failed, with 2 where it was called in a way that cannot
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
-from hf_curriculum.reporting.markdown import one_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -36,11 +36,7 @@ WITHOUT_SPLITS = "train"
 
 
 def load_complete(path: Path) -> Dataset | DatasetDict:
-    """A data set that `hf-curriculum score` saved.
-
-    Raises:
-        typer.BadParameter: there is no such folder.
-    """
+    """A data set that `hf-curriculum score` saved."""
     from hf_curriculum.scored_data import load_scored
 
     if not path.is_dir():
@@ -49,11 +45,7 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
 
 
 def load_split(path: Path, split: str) -> Dataset:
-    """One split of a data set that `hf-curriculum score` saved.
-
-    Raises:
-        typer.BadParameter: there is no such folder or split.
-    """
+    """One split of a data set that `hf-curriculum score` saved."""
     from datasets import DatasetDict
 
     loaded = load_complete(path)
@@ -67,11 +59,7 @@ def load_split(path: Path, split: str) -> Dataset:
 
 
 def named_curriculum(given: str, option: str) -> Curriculum:
-    """A curriculum from its name, file, JSON or YAML.
-
-    Raises:
-        typer.BadParameter: it is none of these.
-    """
+    """A curriculum from its name, file, JSON or YAML."""
     from hf_curriculum.planning.curriculum import curriculum_from
 
     try:
@@ -81,11 +69,7 @@ def named_curriculum(given: str, option: str) -> Curriculum:
 
 
 def score_for(rule: Curriculum, data: Dataset, named: str | None) -> str | None:
-    """The score column that a curriculum goes by: the one named, or else the first one of the data.
-
-    Raises:
-        typer.BadParameter: the column is not in the data, or the data has no score.
-    """
+    """The score column that a curriculum uses: the one named, or else the first one of the data."""
     from hf_curriculum.provenance import read_provenance
 
     known = list(read_provenance(data))
@@ -104,11 +88,7 @@ def score_for(rule: Curriculum, data: Dataset, named: str | None) -> str | None:
 
 
 def above_zero(value: float | None) -> float | None:
-    """An option's number as it is: finite and more than 0, or not given.
-
-    Raises:
-        typer.BadParameter: it is neither.
-    """
+    """Checks that an option's number is finite and more than 0, or not given."""
     if value is not None and not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value:g} was given; a number above 0 is needed.")
     return value
@@ -128,17 +108,17 @@ def note(text: str) -> None:
 
 
 def suggest(*words: str | Path) -> None:
-    """Says which command comes next, as it can be typed."""
+    """Prints the next command, as it can be typed."""
     note("next: " + " ".join(["hf-curriculum", *(shlex.quote(str(word)) for word in words)]))
 
 
 def in_split(split: str) -> tuple[str, ...]:
-    """The option that says so, for a command that comes next; none for what it takes by itself."""
+    """The option `--split` for the next command, where it is not the default."""
     return () if split == WITHOUT_SPLITS else ("--split", split)
 
 
 def plainly(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose errors are said in a line, with exit status 1, and without a traceback."""
+    """A command whose errors are printed in a line, with exit status 1, and without a traceback."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -147,7 +127,7 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
                 stream.reconfigure(errors="replace")  # a caption may hold what a terminal's encoding does not
         try:
             command(*args, **kwargs)
-        except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough: typer ends quietly
+        except BrokenPipeError:  # the reader of our output, such as `head`, has ended: typer ends quietly
             raise
         except (ValueError, OSError, ImportError) as error:
             fail(error)
@@ -156,7 +136,7 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Says an error in a line and ends with exit status 1."""
+    """Prints an error in a line and ends with exit status 1."""
     note(f"Error: {error}")
     raise typer.Exit(1) from error
 
@@ -170,41 +150,26 @@ def _storable(value: Any) -> Any:
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose columns stand under each other.
-
-    Args:
-        head: names of the columns.
-        rows: cells; control characters become spaces, so that a caption cannot write over the terminal.
-        left: so many columns stand to the left, the others to the right; a last column beyond is text.
-
-    Example:
-        >>> print(lines_of(["score", "min"], [["noun_count", "3"]]))
-        score       min
-        noun_count    3
-    """
+    """A table for terminals, without control characters: `left` columns stand to the left, the others to the right."""
     table = [[one_line(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if position < left else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     )
 
 
 def score_table(splits: Mapping[str, Any]) -> str:
-    """Every score of every split in a line.
-
-    Args:
-        splits: `describe_scores(dataset)["splits"]`.
-    """
+    """Every score of every split in a line, from `describe_scores(dataset)["splits"]`."""
     several = len(splits) > 1
     head = (["split"] if several else []) + ["score", "by", "easy"]
     numbers = ["scored", "unscored", "min", "25 %", "median", "75 %", "max"]
     rows = []
-    for split, told in splits.items():
-        for column, facts in told["scores"].items():
+    for split, described in splits.items():
+        for column, facts in described["scores"].items():
             made = facts["provenance"]
             per_image = f", {made['per_image']} per image" if made["per_image"] else ""
             marks = [facts[name] for name in ("min", "q25", "median", "q75", "max")]
@@ -232,13 +197,23 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     # Behind an unfinished option the arguments are not sorted out yet.
     for given in (ctx.params.get("dataset"), *ctx.args):
         try:
-            told = json.loads((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
-            names = dict.fromkeys(name for split in told["splits"].values() for name in split["scores"])
+            described = json.loads((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
+            names = dict.fromkeys(name for split in described["splits"].values() for name in split["scores"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # no such data set, or a file that the command itself will say is damaged
+            continue  # no such data set, or a damaged file, which the command itself reports
         return _beginning(names, incomplete)
     return []
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+ScoredFolder = Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")]
+ScoreColumn = Annotated[
+    str | None, typer.Option(help="The score to sort by; by default the first one.", autocompletion=complete_column)
+]
+Split = Annotated[str, typer.Option(help="Which split, where there are several.")]
+Epochs = Annotated[
+    float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero)
+]

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_column, in_split, load_split, note, plainly, say, suggest
+from hf_curriculum.cli.common import (
+    WITHOUT_SPLITS,
+    AsJson,
+    ScoredFolder,
+    Split,
+    complete_column,
+    in_split,
+    lines_of,
+    load_split,
+    note,
+    plainly,
+    say,
+    suggest,
+)
+from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
     from hf_curriculum.reporting.inspection import Inspection
@@ -15,14 +29,14 @@ if TYPE_CHECKING:
 
 @plainly
 def inspect_command(
-    dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
+    dataset: ScoredFolder,
     column: Annotated[
         list[str] | None,
         typer.Option(help="A score to look at; all of them, if not given.", autocompletion=complete_column),
     ] = None,
-    split: Annotated[str, typer.Option(help="The split to look at, where there are several.")] = "train",
+    split: Split = WITHOUT_SPLITS,
     examples: Annotated[int, typer.Option(help="Examples to show of each end.", min=0)] = 5,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with pictures into this folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with images into this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at scores: their ranges, how they agree, the easiest and hardest examples."""
@@ -37,9 +51,6 @@ def inspect_command(
 
 
 def _text(found: Inspection) -> str:
-    from hf_curriculum.cli.common import lines_of
-    from hf_curriculum.reporting.markdown import one_line
-
     images = "" if found.num_images is None else f", {found.num_images:,} images"
     names = [score.column for score in found.scores]
     head = ["score", "by", "easy", "scored", "unscored", "min", "25 %", "median", "75 %", "max"]

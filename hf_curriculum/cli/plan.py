@@ -9,9 +9,12 @@ import typer
 
 from hf_curriculum.cli.common import (
     BATCH_SIZE,
+    WITHOUT_SPLITS,
     AsJson,
-    above_zero,
-    complete_column,
+    Epochs,
+    ScoreColumn,
+    ScoredFolder,
+    Split,
     complete_curriculum,
     in_split,
     load_split,
@@ -26,21 +29,14 @@ from hf_curriculum.cli.common import (
 
 @plainly
 def plan_command(
-    dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
+    dataset: ScoredFolder,
     curriculum: Annotated[
-        str,
-        typer.Argument(help="Name, file, JSON or YAML of a curriculum.", autocompletion=complete_curriculum),
+        str, typer.Argument(help="Name, file, JSON or YAML of a curriculum.", autocompletion=complete_curriculum)
     ] = "phases",
-    score_column: Annotated[
-        str | None,
-        typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
-    ] = None,
+    score_column: ScoreColumn = None,
     batch_size: Annotated[int, typer.Option(help="Examples per optimizer step of all processes.", min=1)] = BATCH_SIZE,
-    split: Annotated[str, typer.Option(help="The split to plan for, where there are several.")] = "train",
-    epochs: Annotated[
-        float | None,
-        typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero),
-    ] = None,
+    split: Split = WITHOUT_SPLITS,
+    epochs: Epochs = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:

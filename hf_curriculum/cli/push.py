@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_column, fail, load_complete, plainly, say
+from hf_curriculum.cli.common import AsJson, ScoreColumn, ScoredFolder, fail, load_complete, plainly, say
 
 
 @plainly
 def push_command(
-    dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
+    dataset: ScoredFolder,
     repo_id: Annotated[str, typer.Argument(help="Where to, as me/name.")],
     num_buckets: Annotated[
         int | None, typer.Option(help="Also write so many buckets, easiest first, each a configuration to stream.")
     ] = None,
-    score_column: Annotated[
-        str | None, typer.Option(help="The score that the buckets are cut by.", autocompletion=complete_column)
-    ] = None,
+    score_column: ScoreColumn = None,
     cut: Annotated[
         Literal["rank", "value"], typer.Option(help="Buckets of equal size, or equal scores in one bucket.")
     ] = "rank",
     private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
     license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
-    thumbnails: Annotated[bool, typer.Option(help="Show small pictures on the card.")] = False,
+    thumbnails: Annotated[bool, typer.Option(help="Show small images on the card.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""

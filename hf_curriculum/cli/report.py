@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, load_split, plainly, say, suggest
+from hf_curriculum.cli.common import WITHOUT_SPLITS, AsJson, Split, load_split, plainly, say, suggest
 
 
 @plainly
@@ -20,7 +20,7 @@ def report_command(
     dataset: Annotated[
         Path | None, typer.Option(help="The scored data it was trained on: adds its scores and both their ends.")
     ] = None,
-    split: Annotated[str, typer.Option(help="The split it was trained on, where there are several.")] = "train",
+    split: Split = WITHOUT_SPLITS,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, suggest
+from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, score_table, suggest
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _Source = Annotated[
     str,
     typer.Argument(
-        help="A folder of pictures with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
+        help="A folder of images with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
         "caption), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
     ),
 ]
@@ -25,7 +25,7 @@ _Scorers = Annotated[
     list[str],
     typer.Option(
         help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
-        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes behind them.',
+        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes after them.',
         autocompletion=complete_scorer,
     ),
 ]
@@ -40,7 +40,7 @@ _SideFile = Annotated[
     Path | None, typer.Option(help="Write the scores alone into this Parquet file, for `load_scores`.")
 ]
 _Images = Annotated[
-    str | None, typer.Option(help="The folder of a caption file's pictures, or `none` to load text alone.")
+    str | None, typer.Option(help="The folder of a caption file's images, or `none` to load text alone.")
 ]
 _Column = Annotated[
     list[str] | None,
@@ -49,7 +49,7 @@ _Column = Annotated[
         "repeated, for `caption` too, where captions stand in several columns."
     ),
 ]
-_CheckImages = Annotated[bool, typer.Option(help="Decode each picture first, and leave out rows that cannot be read.")]
+_CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
@@ -75,13 +75,13 @@ def score_command(
     overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add score columns to captioned pictures and save them with their provenance.
+    """Add score columns to captioned images and save them with their provenance.
 
     An interrupted run goes on with what is missing when the same command is given again.
 
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...` or `torchrun`, with OUTPUT on a
     disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
-    result. `--no-check-images` spares each process decoding all pictures first: those that cannot be read get NaN.
+    result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.scored_data import validate_splits
@@ -106,8 +106,8 @@ def score_command(
         _validate_output(output)
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
-    pictures = {"images": False if images == "none" else images, "check_images": check_images}
-    data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **pictures)
+    reading = {"images": False if images == "none" else images, "check_images": check_images}
+    data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
     if output is not None:
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
@@ -133,7 +133,7 @@ def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
 
 
 def _validate_output(output: Path) -> None:
-    """Refuses a place where data could not be saved, or would lie among somebody's own files."""
+    """Checks that data can be saved there, and not among other files."""
     from hf_curriculum.data.load import SAVED_FILES
     from hf_curriculum.scored_data import FILE_NAME
 
@@ -141,7 +141,7 @@ def _validate_output(output: Path) -> None:
         raise ValueError(f"{output} is a file, and the scored data set is a folder. Name another.")
     names = sorted(entry.name for entry in output.iterdir()) if output.is_dir() else []
     if any(name in (*SAVED_FILES, FILE_NAME) or name.startswith("data-") for name in names):
-        return  # a saved data set, or one whose saving was cut short
+        return  # a saved data set, or one whose saving was interrupted
     others = [name for name in names if name != "README.md" and not name.startswith(".")]
     if others:
         raise ValueError(
@@ -153,16 +153,15 @@ def _validate_output(output: Path) -> None:
 def _save_and_print(
     scored: Dataset | DatasetDict, names: list[str], output: Path | None, side_file: Path | None, as_json: bool
 ) -> None:
-    from hf_curriculum.cli.common import score_table
     from hf_curriculum.scored_data import describe_scores, save_scored
     from hf_curriculum.scoring.join import save_scores
 
-    if side_file is not None:  # first: if rows cannot be told apart, that is known before pictures are written
+    if side_file is not None:  # first: rows that cannot be identified fail before images are written
         save_scores(scored, side_file, columns=names)
     if output is not None:
         save_scored(scored, output)
-    told = describe_scores(scored)
-    say(score_table(told["splits"]), told, as_json)
+    described = describe_scores(scored)
+    say(score_table(described["splits"]), described, as_json)
     note(f"saved to {' and '.join(str(place) for place in (output, side_file) if place)}")
     if output is not None:
         suggest("inspect", output, "--html", output.with_name(f"{output.name}-page"))

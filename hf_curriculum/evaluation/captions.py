@@ -24,11 +24,8 @@ _TOKEN = re.compile(r"n't|'(?:s|m|d|re|ve|ll)\b|[^\W_]+(?:[-.,:/][^\W_]+)*")
 def tokenize(caption: str) -> str:
     """Lower case, punctuation dropped, "dog's" as "dog 's": what the scores are computed on.
 
-    Close to the Penn Treebank tokenizer of the COCO evaluation, which needs Java; on captions with unusual
-    punctuation the two differ, so compare numbers made by the same one.
-
-    Args:
-        caption: a sentence.
+    Close to the Penn Treebank tokenizer of the COCO evaluation, which needs Java; on captions with unusual punctuation
+    the two differ, so compare numbers made by the same one.
 
     Example:
         >>> tokenize("A man's dog isn't a black-and-white one.")
@@ -40,7 +37,7 @@ def tokenize(caption: str) -> str:
 def caption_metrics(
     generated: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str] = METRICS
 ) -> dict[str, float]:
-    """Corpus scores of generated captions against the people's.
+    """Corpus scores of generated captions against reference captions.
 
     Args:
         generated: one caption per image.
@@ -87,7 +84,7 @@ def caption_metrics(
         )
     scores: dict[str, float] = {}
     for name in metrics:
-        scores |= _SCORERS[name](truths, hypotheses)
+        scores |= _corpus_scores(name, truths, hypotheses)
     return scores
 
 
@@ -139,27 +136,21 @@ def caption_compute_metrics(
     return compute
 
 
-def _bleu(truths: dict[int, list[str]], hypotheses: dict[int, list[str]]) -> dict[str, float]:
-    corpus, _ = _scorer("bleu.bleu", "Bleu")(4).compute_score(truths, hypotheses, verbose=0)
-    return {f"bleu_{n}": float(score) for n, score in enumerate(corpus, start=1)}
-
-
-def _cider(truths: dict[int, list[str]], hypotheses: dict[int, list[str]]) -> dict[str, float]:
-    return {"cider": float(_scorer("cider.cider", "Cider")().compute_score(truths, hypotheses)[0])}
-
-
-def _rouge(truths: dict[int, list[str]], hypotheses: dict[int, list[str]]) -> dict[str, float]:
-    return {"rouge_l": float(_scorer("rouge.rouge", "Rouge")().compute_score(truths, hypotheses)[0])}
-
-
-_SCORERS = {"bleu": _bleu, "cider": _cider, "rouge": _rouge}
-
-
-def _scorer(module: str, name: str) -> type:
-    from importlib import import_module
-
+def _corpus_scores(metric: str, truths: dict[int, list[str]], hypotheses: dict[int, list[str]]) -> dict[str, float]:
+    """What one metric of `pycocoevalcap` gives for all captions together."""
     try:
-        return getattr(import_module(f"pycocoevalcap.{module}"), name)
+        if metric == "bleu":
+            from pycocoevalcap.bleu.bleu import Bleu
+
+            found, _ = Bleu(4).compute_score(truths, hypotheses, verbose=0)
+            return {f"bleu_{n}": float(score) for n, score in enumerate(found, start=1)}
+        if metric == "cider":
+            from pycocoevalcap.cider.cider import Cider
+
+            return {"cider": float(Cider().compute_score(truths, hypotheses)[0])}
+        from pycocoevalcap.rouge.rouge import Rouge
+
+        return {"rouge_l": float(Rouge().compute_score(truths, hypotheses)[0])}
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pycocoevalcap":
             raise

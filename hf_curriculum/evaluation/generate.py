@@ -1,4 +1,4 @@
-"""Captions for the pictures of a data set."""
+"""Captions for the images of a data set."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def generate_captions(
 
     Args:
         model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`.
-        dataset: one row per picture (`one_row_per_image`); formats and transforms set on it are put aside.
+        dataset: one row per image (`one_row_per_image`); formats and transforms set on it are put aside.
         processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`, a `CaptionCollator`). A collator's
-            `vision_features` are read in place of the pictures, by `image_id`.
-        batch_size: pictures per call of `generate`.
+            `vision_features` are read in place of the images, by `image_id`.
+        batch_size: images per call of `generate`.
         max_new_tokens: tokens at most per caption.
         num_beams: beams; 1 is greedy.
-        image_column: the column of pictures, in any form `to_rgb` reads.
+        image_column: the column of images, in any form `to_rgb` reads.
         progress: shows a bar when it takes more than two seconds.
         options: more arguments of `generate`; `do_sample` is `False` unless given.
 
@@ -54,34 +54,37 @@ def generate_captions(
 
     Raises:
         ValueError: `image_column` is not in the data; a `batch_size`, `max_new_tokens` or `num_beams` below 1; a row
-            without a picture.
+            without an image.
 
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
     """
-    _check_positive(batch_size=batch_size, max_new_tokens=max_new_tokens, num_beams=num_beams)
+    counts = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
     features = getattr(processor, "vision_features", None)
     column = image_column if features is None else IMAGE_ID
     require_columns(
         dataset.column_names,
         [column],
-        reader="Captions are generated from pictures, or from features found by their ids.",
+        reader="Captions are generated from images, or from features found by their ids.",
         remedy="Pass `image_column=`.",
     )
-    pictures = dataset.with_format(None).select_columns(column)
+    rows = dataset.with_format(None).select_columns(column)
     weight = next(model.parameters())
     options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
     captions: list[str] = []
     with (
-        _evaluating(model),
-        _random_states_kept(weight.device),
+        evaluation_mode(model),
+        keep_random_states(weight.device),
         torch.inference_mode(),
-        tqdm(total=len(pictures), desc="captions", unit="image", delay=2, disable=not progress) as bar,
+        tqdm(total=len(rows), desc="captions", unit="image", delay=2, disable=not progress) as bar,
     ):
-        for start in range(0, len(pictures), batch_size):
-            batch = pictures[start : start + batch_size][column]
+        for start in range(0, len(rows), batch_size):
+            batch = rows[start : start + batch_size][column]
             if features is None:
-                images = [to_rgb(image, name=f"The picture of row {row}") for row, image in enumerate(batch, start)]
+                images = [to_rgb(image, name=f"The image of row {row}") for row, image in enumerate(batch, start)]
                 seen = {"pixel_values": processor.image_processor(images=images, return_tensors="pt")["pixel_values"]}
             else:
                 seen = {"image_features": torch.from_numpy(np.stack([features[image_id] for image_id in batch]))}
@@ -143,27 +146,21 @@ def _image_ids(dataset: Dataset) -> list[str]:
     require_columns(
         dataset.column_names,
         [IMAGE_ID],
-        reader="It says which captions belong to the same picture.",
-        remedy="Add it; with one caption per picture any unique string will do.",
+        reader="It says which captions belong to the same image.",
+        remedy="Add it; with one caption per image any unique string will do.",
     )
     ids = dataset.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
     missing = sum(image_id is None for image_id in ids)
     if missing:
         raise ValueError(
-            f"{missing:,} of {len(ids):,} rows have no `image_id`. It says which captions belong to the same picture: "
-            "these rows would count as one. Give each picture an id."
+            f"{missing:,} of {len(ids):,} rows have no `image_id`. It says which captions belong to the same image: "
+            "these rows would count as one. Give each image an id."
         )
     return ids
 
 
-def _check_positive(**counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
-
-
 @contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -175,7 +172,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _random_states_kept(device: torch.device) -> Iterator[None]:
+def keep_random_states(device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the global state is what is kept)
     with torch.random.fork_rng(devices):

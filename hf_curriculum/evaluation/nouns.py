@@ -1,4 +1,4 @@
-"""How many of a picture's objects a captioner names, against chance."""
+"""Noun recall: how many of an image's objects a caption names, against shuffled captions."""
 
 from __future__ import annotations
 
@@ -15,44 +15,22 @@ from hf_curriculum.scorers.text.nouns import NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 _WORDS = re.compile(r"[^\W_]+")
-_IRREGULAR = {
-    "buses": "bus",
-    "calves": "calf",
-    "canoes": "canoe",
-    "children": "child",
-    "cookies": "cookie",
-    "feet": "foot",
-    "geese": "goose",
-    "halves": "half",
-    "hooves": "hoof",
-    "knives": "knife",
-    "leaves": "leaf",
-    "lives": "life",
-    "loaves": "loaf",
-    "men": "man",
-    "mice": "mouse",
-    "movies": "movie",
-    "people": "person",
-    "scarves": "scarf",
-    "shelves": "shelf",
-    "shoes": "shoe",
-    "teeth": "tooth",
-    "thieves": "thief",
-    "toes": "toe",
-    "wives": "wife",
-    "wolves": "wolf",
-    "women": "woman",
-}
+_PLURALS = """
+buses/bus calves/calf canoes/canoe children/child cookies/cookie feet/foot geese/goose halves/half hooves/hoof
+knives/knife leaves/leaf lives/life loaves/loaf men/man mice/mouse movies/movie people/person scarves/scarf
+shelves/shelf shoes/shoe teeth/tooth thieves/thief toes/toe wives/wife wolves/wolf women/woman
+"""
+_IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
 
 
 @dataclass(frozen=True)
 class RecallResult:
-    """Noun recall of captions, that of the same captions on the wrong pictures, and their difference.
+    """Noun recall of captions, that of the same captions on shuffled images, and their difference.
 
     Args:
         recall: mean share, over images, of gold nouns that the image's caption names (0 to 1).
         shuffled: what the mean would be on average if captions were dealt to other images.
-        difference: `recall - shuffled`; above 0 the captions depend on their picture.
+        difference: `recall - shuffled`; above 0 the captions depend on their image.
         lower: lower end of the bootstrap interval of `difference`.
         upper: its upper end.
         n: images counted.
@@ -150,7 +128,7 @@ def recall_against_shuffled(
     """Noun recall beside its chance level, with a bootstrap interval of the difference.
 
     The chance level is the recall expected when each image gets the caption of another one, averaged over all
-    n (n - 1) pairs: computed, not sampled. A captioner that writes the same sentence under every picture has a
+    n (n - 1) pairs: computed, not sampled. A captioner that writes the same sentence under every image has a
     difference of 0. The bootstrap draws images with replacement, each with its caption, and computes both
     numbers again; two copies of one image are never paired with each other.
 
@@ -263,11 +241,11 @@ def _bootstrap(
 
 
 OBJECTS = "objects"
-"""A column that lists a picture's objects, each with its `noun`; the embedded scenes have it."""
+"""A column that lists an image's objects, each with its `noun`; the embedded scenes have it."""
 
 
 def gold_nouns(dataset: Dataset, tagger: str | Tagger = "pattern") -> dict[str, set[str]]:
-    """Each picture's nouns: those of its listed objects, or else those of all its captions.
+    """Each image's nouns: those of its listed objects, or else those of all its captions.
 
     Args:
         dataset: one row per pair.

@@ -1,4 +1,4 @@
-"""What goes to the Hub: scored data, cards, and what its errors mean."""
+"""The Hub: scored data sets, cards, and errors in words."""
 
 from __future__ import annotations
 

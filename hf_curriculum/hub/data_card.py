@@ -9,21 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.html import shrunk, to_jpeg
 from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
-from hf_curriculum.reporting.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import configurations
@@ -36,21 +35,10 @@ _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "
 
 @dataclass(frozen=True)
 class DataCard:
-    """What a card tells of.
+    """The card of a scored data set: figures and examples of one of its splits, in which the buckets were made.
 
-    Args:
-        repo_id: where the data set goes, "me/flickr30k-scored".
-        splits: the scored splits by name.
-        split: the one that figures and examples are taken from, and that buckets were cut in.
-        index: the buckets, if there are some.
-        num_examples: how many of the easiest and of the hardest examples are shown.
-        thumbnails: whether their images are shown too.
-        license: the Hub's short name of the data's licence.
-        description: the author's own words, Markdown, above everything else.
-
-    Example:
-        >>> card = DataCard("me/scored", {"train": scored}, "train")
-        >>> text = card.render()
+    `num_examples` of the easiest and of the hardest examples are shown, with `thumbnails` their images too;
+    `description` is the author's Markdown, above everything else.
     """
 
     repo_id: str
@@ -61,7 +49,7 @@ class DataCard:
     thumbnails: bool = False
     license: str | None = None
     description: str = ""
-    _pictures: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    _images: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -69,14 +57,7 @@ class DataCard:
         return self.splits[self.split]
 
     def render(self, previous: str | None = None) -> str:
-        """The text of `README.md`.
-
-        Args:
-            previous: the card that is there now: everything in it that no push wrote stays.
-
-        Raises:
-            ValueError: the header of the card that is there cannot be read.
-        """
+        """The text of `README.md`; what people wrote into the `previous` card stays."""
         old, body = split_front_matter(previous or "")
         if not body.strip():
             described = f"\n{self.description.strip()}\n" if self.description.strip() else ""
@@ -84,11 +65,11 @@ class DataCard:
         return self.front(old) + renewed(body, self._render_section())
 
     def files(self) -> dict[str, bytes]:
-        """The pictures of the card, by path; complete once it is rendered."""
-        return dict(self._pictures)
+        """The images of the card, by path; complete once it is rendered."""
+        return dict(self._images)
 
     def front(self, old: Mapping[str, Any] | None = None) -> str:
-        """The YAML header, with what `old` says of other matters than ours."""
+        """The YAML header, with the fields of `old` that are not ours."""
         # `dataset_info` describes the data that was there before
         old = {name: value for name, value in (old or {}).items() if name not in ("dataset_info", "size_categories")}
         ours = self.configurations()
@@ -103,15 +84,15 @@ class DataCard:
         tags = old.pop("tags", None) or []
         rows = sum(map(len, self.splits.values()))
         size = next((name for limit, name in _SIZES if rows < limit), "n>10M")
-        told: dict[str, Any] = {}
+        ours_alone: dict[str, Any] = {}
         if self.license is not None:
-            told["license"] = self.license
+            ours_alone["license"] = self.license
         if {IMAGE, CAPTION} <= set(self.dataset.column_names):
-            told["task_categories"] = ["image-to-text"]
+            ours_alone["task_categories"] = ["image-to-text"]
         return front_matter(
             {
-                **{name: value for name, value in old.items() if name not in told},
-                **told,
+                **{name: value for name, value in old.items() if name not in ours_alone},
+                **ours_alone,
                 "tags": list(dict.fromkeys([*([tags] if isinstance(tags, str) else tags), *TAGS])),
                 "size_categories": [size],
                 "configs": [*ours, *others],
@@ -148,15 +129,10 @@ class DataCard:
 
     def _code(self) -> str:
         lines = ["from datasets import load_dataset", ""]
-        if self.index is None:
-            return "\n".join([*lines, f'data = load_dataset("{self.repo_id}", split="{self.split}")'])
-        return "\n".join(
-            [
-                *lines,
-                f'easiest = load_dataset("{self.repo_id}", "bucket_0", split="{self.split}", streaming=True)',
-                f'everything = load_dataset("{self.repo_id}", split="{self.split}")',
-            ]
-        )
+        if self.index is not None:
+            lines += [f'easiest = load_dataset("{self.repo_id}", "bucket_0", split="{self.split}", streaming=True)']
+        name = "data" if self.index is None else "everything"
+        return "\n".join([*lines, f'{name} = load_dataset("{self.repo_id}", split="{self.split}")'])
 
     def _note(self) -> str:
         column = self.index.score_column if self.index else next(iter(read_provenance(self.dataset)))
@@ -215,24 +191,24 @@ class DataCard:
 
     def _example_table(self, rows: Sequence[int], scores: np.ndarray) -> str:
         named = [name for name in (CAPTION, IMAGE_ID) if name in self.dataset.column_names]
-        told = self.dataset.select_columns(named).select(rows) if named else [{}] * len(rows)
-        pairs = zip(rows, told, strict=True)
+        examples = self.dataset.select_columns(named).select(rows) if named else [{}] * len(rows)
+        pairs = zip(rows, examples, strict=True)
         cells = [[_mark(scores[row]), *(one[name] for name in named), row] for row, one in pairs]
         text = table(["score", *named, "row"], cells)
         if not self.thumbnails or IMAGE not in self.dataset.column_names:
             return text
-        pictures = []
-        for row, picture in zip(rows, images_of(self.dataset, rows), strict=True):
-            if picture is not None:
-                small = _thumbnail(picture)
+        images = []
+        for row, image in zip(rows, images_of(self.dataset, rows), strict=True):
+            if image is not None:
+                small = to_jpeg(shrunk(image, _THUMBNAIL))
                 # Named by its content: an image that is shown twice is stored once.
                 path = self._add(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
-                pictures.append(f"![row {row}]({path})")
-        return f"{text}\n{' '.join(pictures)}\n" if pictures else text
+                images.append(f"![row {row}]({path})")
+        return f"{text}\n{' '.join(images)}\n" if images else text
 
     def _add(self, name: str, content: bytes) -> str:
         path = f"figures/{name}"
-        self._pictures[path] = content
+        self._images[path] = content
         return path
 
 
@@ -245,11 +221,3 @@ def write_files(content: Mapping[str, bytes], folder: Path) -> None:
 
 def _mark(score: float | None) -> str | None:
     return None if score is None else f"{score:.4g}"
-
-
-def _thumbnail(image: Image.Image) -> bytes:
-    small = image.copy()
-    small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
-    out = BytesIO()
-    small.save(out, format="JPEG", quality=82, optimize=True)
-    return out.getvalue()

@@ -1,4 +1,4 @@
-"""What went wrong between here and the Hub, in words: what was asked, what the Hub said, what to do."""
+"""Errors of the Hub in words: what was asked, what the Hub answered, what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 300
 
 _MEANING = {
     401: (
-        "The Hub knows no such token, or the repository is private and the token does not open it. Log in with "
+        "The Hub does not accept the token, or the repository is private and the token does not open it. Log in with "
         "`hf auth login`, or pass `token=`."
     ),
     403: "The token may not do this. Give it the permission to write to this namespace, or name your own namespace.",
@@ -24,8 +24,8 @@ _MEANING = {
     413: "The Hub found it too large. Use smaller shards, or fewer files.",
     429: "The Hub limits how often it may be asked. Wait a few minutes.",
 }
-_HUB_FAILED = "The Hub itself has failed. Wait a few minutes; https://status.huggingface.co tells whether it is known."
-_NO_ANSWER = "The connection was cut, or could not be made. Check it, and HF_ENDPOINT and HF_HUB_OFFLINE."
+_HUB_FAILED = "The Hub itself has failed. Wait a few minutes; https://status.huggingface.co lists incidents."
+_NO_ANSWER = "The connection was lost, or could not be made. Check it, and HF_ENDPOINT and HF_HUB_OFFLINE."
 
 
 class HubError(RuntimeError):
@@ -42,23 +42,14 @@ class HubError(RuntimeError):
 
 
 def redact(text: str, token: str | bool | None = None) -> str:
-    """The text without tokens: this one, and whatever looks like one.
-
-    Example:
-        >>> redact("Bearer hf_abcdefghij0123456789")
-        'Bearer <token>'
-    """
+    """The text without tokens: this one, and whatever looks like one."""
     if isinstance(token, str) and token.strip():
         text = text.replace(token, "<token>").replace(token.strip(), "<token>")
     return _TOKEN.sub("<token>", text)
 
 
 def check_token(token: str | bool | None) -> None:
-    """Refuses a token that no header can carry, before a library would print it in an error.
-
-    Raises:
-        ValueError: it has spaces, line breaks or letters outside ASCII, or is empty.
-    """
+    """Raises a ValueError for a token that no header can carry, before a library would print it in an error."""
     if isinstance(token, str) and not re.fullmatch(r"[!-~]+", token):
         raise ValueError(
             "The token given is empty, or has a space, a line break or a letter outside ASCII in it: it was not "
@@ -68,11 +59,11 @@ def check_token(token: str | bool | None) -> None:
 
 @contextmanager
 def explained(doing: str, kept: str, token: str | bool | None = None) -> Iterator[None]:
-    """Within it, an error of the Hub or of the way there becomes a `HubError`; any other stays what it is.
+    """A context in which errors of the Hub or of the connection become a `HubError`; others stay as they are.
 
     Args:
         doing: what is tried, as the beginning of a sentence: "Pushing the scored data to me/flickr30k".
-        kept: what has not been lost, and how to go on.
+        kept: what has not been lost, and how to continue.
         token: what must not appear in a message.
 
     Raises:
@@ -86,22 +77,15 @@ def explained(doing: str, kept: str, token: str | bool | None = None) -> Iterato
     except HubError:
         raise
     except (HfHubHTTPError, httpx.HTTPError, OSError, RuntimeError) as error:
-        told = explain(error, doing, kept, token)
-        if told is None:
+        explained_error = explain(error, doing, kept, token)
+        if explained_error is None:
             raise
         clean = all(redact(str(part), token) == str(part) for part in _chain(error))
-        raise told from (error if clean else None)
+        raise explained_error from (error if clean else None)
 
 
 def explain(error: BaseException, doing: str, kept: str, token: str | bool | None = None) -> HubError | None:
-    """The error in words; None where it has nothing to do with the Hub.
-
-    Args:
-        error: what was raised.
-        doing: what was tried.
-        kept: what has not been lost, and how to go on.
-        token: what must not appear.
-    """
+    """The error as a `HubError`, see `explained`; None where it has nothing to do with the Hub."""
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
     from huggingface_hub.utils import httpx
 

@@ -11,11 +11,11 @@ from string import Template
 from typing import Any
 
 from hf_curriculum.hub.papers import PAPERS
+from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
-from hf_curriculum.reporting.markdown import front_matter, plain, renewed, split_front_matter, table
 
 TAGS = ("curriculum-learning", "hf_curriculum")
 _GROWTH, _CURVES = "pool_growth.png", "validation_loss.png"
@@ -54,12 +54,7 @@ def render_model_card(facts: Facts, previous: str | None = None, *, figures: str
 
 
 def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]:
-    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated.
-
-    Args:
-        facts: of the run, see `Facts`.
-        figures: their folder, relative to the card.
-    """
+    """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated."""
     found = {}
     if facts["plan"] and facts["plan"]["stages"]:
         found[f"{figures}/{_GROWTH}"] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
@@ -73,23 +68,23 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
 
 
 def _front(facts: Facts, old: Mapping[str, Any]) -> str:
-    model, told = facts["model"], {}
+    model, header = facts["model"], {}
     if facts.get("license"):
-        told["license"] = facts["license"]
+        header["license"] = facts["license"]
     if facts.get("language"):
-        told["language"] = facts["language"]
+        header["language"] = facts["language"]
     if _is_repository(model.get("base_model")):  # the Hub refuses a header that names a folder or anything else
-        told["base_model"] = model["base_model"]
+        header["base_model"] = model["base_model"]
     if _is_repository(facts["data"].get("name")):
-        told["datasets"] = [facts["data"]["name"]]
+        header["datasets"] = [facts["data"]["name"]]
     if model["auto"] == "AutoModelForImageTextToText":
-        told["pipeline_tag"] = "image-to-text"
-    told["library_name"] = "peft" if model["is_adapter"] else "transformers"
+        header["pipeline_tag"] = "image-to-text"
+    header["library_name"] = "peft" if model["is_adapter"] else "transformers"
     before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]
     tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]
-    told["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
-    return front_matter({**{name: value for name, value in old.items() if name not in told}, **told})
+    header["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
+    return front_matter({**{name: value for name, value in old.items() if name not in header}, **header})
 
 
 def _is_repository(name: str | None) -> bool:
@@ -105,7 +100,8 @@ def _is_repository(name: str | None) -> bool:
 
 def _section(facts: Facts, folder: str) -> str:
     template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
-    figures = bool(facts["plan"] and facts["plan"]["stages"])
+    figures, spent = bool(facts["plan"] and facts["plan"]["stages"]), facts["cost"]
+    cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
         use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"]),
@@ -118,7 +114,7 @@ def _section(facts: Facts, folder: str) -> str:
         curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
         decisions=_entries("Decisions between rounds", facts["decisions"]),
         results=_results(facts["results"]),
-        cost=_pairs({**_cost(facts["cost"]), **facts["hardware"], **facts["versions"]}),
+        cost=_pairs({**cost, **facts["hardware"], **facts["versions"]}),
         citation=_citation(facts),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -132,12 +128,12 @@ def _summary(facts: Facts) -> str:
     score = facts.get("score")
     ranked = f", ordered by {plain(score['column'], 80)} ({score['easy']} = easy)" if score else ""
     rule = facts["curriculum"]
-    learnt = model.get("trainable", model["parameters"])
-    count = f"{model['parameters']:,} parameters" + ("" if learnt == model["parameters"] else f" ({learnt:,} trained)")
+    trained = model.get("trainable", model["parameters"])
+    some = f" ({trained:,} trained)" if trained != model["parameters"] else ""
     shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
     return (
-        f"A {plain(model['class'], 80)} with {count}{base}, trained on {data['rows']:,} "
-        f"examples{name} {shown}{ranked}."
+        f"A {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
+        f"{data['rows']:,} examples{name} {shown}{ranked}."
     )
 
 
@@ -224,10 +220,6 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
     if any(one.get("reference") is not None for one in results):
         return table(("metric", "ours", "the paper's", "measured on"), rows)
     return table(("metric", "ours", "measured on"), [(row[0], row[1], row[3]) for row in rows])
-
-
-def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
-    return {"examples trained on": cost["examples"], "optimizer steps": cost["steps"], "seconds": cost["seconds"]}
 
 
 def _citation(facts: Facts) -> str:

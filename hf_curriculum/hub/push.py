@@ -65,7 +65,7 @@ def push_scored(
 ) -> CommitInfo:
     """Puts a scored data set on the Hub, in one commit: data, where the scores came from, card, and buckets.
 
-    Whoever has only `datasets` loads it with `load_dataset(repo_id)`, and one bucket with
+    `datasets` alone loads it with `load_dataset(repo_id)`, and one bucket with
     `load_dataset(repo_id, "bucket_0", streaming=True)`. The card shows each score's distribution, and the easiest and
     hardest captions. Plain `dataset.push_to_hub` keeps the scores and their provenance too, without card and buckets.
 
@@ -107,48 +107,25 @@ def push_scored(
         >>> push_scored(scored, "me/flickr30k-scored", num_buckets=4)        # doctest: +SKIP
         >>> easiest = load_dataset("me/flickr30k-scored", "bucket_0", split="train", streaming=True)  # doctest: +SKIP
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import validate_repo_id
 
     validate_repo_id(repo_id)
     check_token(token)
     splits, split = _splits(dataset, split)
     column = _score_column(splits[split], score_column, num_buckets)
-    options = {"easy": easy, "thresholds": thresholds, "unscored": unscored, "seed": seed}
-    _check_buckets(splits[split], column, num_buckets, cut, options)
+    buckets = {"num_buckets": num_buckets, "cut": cut, "score_column": column, "split": split, "easy": easy}
+    buckets |= {"thresholds": thresholds, "unscored": unscored, "seed": seed}
+    _check_buckets(splits[split], buckets)
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
         target = _open(api, repo_id, private, revision)
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
             folder = Path(made) / "repository"
-            index = None
-            if num_buckets is not None:
-                parts = {"num_buckets": num_buckets, "cut": cut, "score_column": column, "split": split, **options}
-                index = _write_buckets(splits[split], folder, shard_bytes, parts)
-            card = DataCard(
-                target.repo_id,
-                splits,
-                split,
-                index,
-                num_examples,
-                thumbnails,
-                license=license,
-                description=description,
-            )
+            index = None if num_buckets is None else _write_buckets(splits[split], folder, shard_bytes, buckets)
+            card = DataCard(target.repo_id, splits, split, index, num_examples, thumbnails, license, description)
             _write_rest(card, folder, shard_bytes, target.card)
-            written = {str(file.relative_to(folder).as_posix()): file for file in _files_of(folder)}
-            stale = [path for path in target.files if _OURS.fullmatch(path) and path not in written]
-            return api.create_commit(
-                target.repo_id,
-                repo_type="dataset",
-                revision=revision,
-                parent_commit=target.commit,
-                commit_message=commit_message or "Scored data set",
-                operations=[
-                    *(CommitOperationDelete(path) for path in stale),
-                    *(CommitOperationAdd(path, str(file)) for path, file in written.items()),
-                ],
-            )
+            return _commit(api, target, folder, revision, commit_message or "Scored data set")
 
 
 @dataclass(frozen=True)
@@ -185,6 +162,25 @@ def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) 
             there = api.hf_hub_download(info.id, _CARD, repo_type="dataset", revision=info.sha, local_dir=folder)
             card = Path(there).read_text(encoding="utf-8")
     return _Target(info.id, info.sha, names, card)
+
+
+def _commit(api: HfApi, target: _Target, folder: Path, revision: str | None, message: str) -> CommitInfo:
+    """One commit of a folder's files, which takes away what an earlier push wrote and this one does not."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    written = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    stale = [path for path in target.files if _OURS.fullmatch(path) and path not in written]
+    return api.create_commit(
+        target.repo_id,
+        repo_type="dataset",
+        revision=revision,
+        parent_commit=target.commit,
+        commit_message=message,
+        operations=[
+            *(CommitOperationDelete(path) for path in stale),
+            *(CommitOperationAdd(path, str(file)) for path, file in written.items()),
+        ],
+    )
 
 
 def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
@@ -228,20 +224,19 @@ def _score_column(dataset: Dataset, column: str | None, num_buckets: int | None)
     return carried[0] if column is None else column
 
 
-def _check_buckets(
-    dataset: Dataset, column: str | None, num_buckets: int | None, cut: Cut, options: Mapping[str, Any]
-) -> None:
-    """Says what is wrong with the buckets before a repository is made for them."""
-    if num_buckets is None:
+def _check_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
+    """Raises for buckets that cannot be made, before a repository is made for them."""
+    if buckets["num_buckets"] is None:
         plain = {"cut": "rank", "easy": None, "thresholds": None, "unscored": "last"}
-        given = [name for name, value in plain.items() if {"cut": cut, **options}[name] != value]
+        given = [name for name, value in plain.items() if buckets[name] != value]
         if given:
             raise ValueError(f"{given[0]}= says how buckets are cut, and none are asked for. Give num_buckets= too.")
         return
+    column = buckets["score_column"]
     scores = read_scores(dataset, column)
-    easy = resolve_easy(dataset, column, options["easy"])
-    ranking = rank_scores(scores, easy, unscored=options["unscored"], name=column)
-    cut_buckets(ranking, num_buckets, cut, thresholds=options["thresholds"])
+    easy = resolve_easy(dataset, column, buckets["easy"])
+    ranking = rank_scores(scores, easy, unscored=buckets["unscored"], name=column)
+    cut_buckets(ranking, buckets["num_buckets"], buckets["cut"], thresholds=buckets["thresholds"])
 
 
 def _write_buckets(dataset: Dataset, folder: Path, shard_bytes: int, options: Mapping[str, Any]) -> BucketIndex:
@@ -251,7 +246,7 @@ def _write_buckets(dataset: Dataset, folder: Path, shard_bytes: int, options: Ma
 
 
 def _write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | None) -> None:
-    """What stands beside the buckets: the other splits, or all of them; the scores' file; the card."""
+    """All files but the buckets: the other splits, or all of them; the scores' file; the card."""
     for name, part in card.splits.items():
         if card.index is None or name != card.split:
             write_split(part, folder / "data", name, shard_bytes)
@@ -260,24 +255,11 @@ def _write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | 
     write_files({**card.files(), _CARD: text.encode("utf-8")}, folder)
 
 
-def _files_of(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file())
-
-
 _CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
 
 
 def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) -> list[Path]:
-    """Writes one split as `SPLIT-00000-of-00002.parquet`, a bounded number of rows at a time.
-
-    The same data gives the same bytes, so that a file which is on the Hub already is not sent again.
-
-    Args:
-        dataset: the split.
-        folder: where to.
-        split: its name.
-        shard_bytes: size of a file, about, before compression.
-    """
+    """Writes one split as `SPLIT-00000-of-00002.parquet`; the same data gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
     sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)), None)

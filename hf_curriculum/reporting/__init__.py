@@ -1,4 +1,4 @@
-"""What a run leaves to look at: figures, the report, the inspection page."""
+"""Figures, the report of a run and the inspection page of a scored data set."""
 
 from __future__ import annotations
 

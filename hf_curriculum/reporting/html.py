@@ -1,14 +1,15 @@
-"""Text, numbers and pictures as HTML that stays inside its place, whatever they hold."""
+"""Text, numbers and images as HTML that stays inside its place, whatever they hold."""
 
 from __future__ import annotations
 
 import base64
-import html
 import math
 import re
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from PIL import Image
 
 from hf_curriculum.data.images import to_rgb
@@ -25,59 +26,69 @@ _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _NUMERIC = re.compile(r"[+\-−±]?\s?[\d.,]+\s?(%|[a-zA-Z/]{1,8})?")
 
 
-def escape(text: object, limit: int | None = None) -> str:
-    """Text for an element or a quoted attribute: no tag, no forbidden character, no more than `limit` characters.
+def allowed(text: object) -> str:
+    """Text without the characters that no HTML document may hold; markup stays markup."""
+    return text if isinstance(text, Markup) else _FORBIDDEN.sub("\ufffd", str(text))
 
-    Example:
-        >>> escape("<b> & co", limit=4)
-        '&lt;b&gt; …'
-    """
+
+def _truncated(text: object, limit: int) -> str:
+    """Jinja's filter `truncated`: the first `limit` characters, then an ellipsis."""
     plain = str(text)
-    if limit is not None and len(plain) > limit:
-        plain = plain[:limit] + "…"
-    return html.escape(_FORBIDDEN.sub("\ufffd", plain), quote=True)
+    return plain if len(plain) <= limit else plain[:limit] + "…"
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("hf_curriculum.reporting"),
+    autoescape=True,
+    finalize=allowed,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+"""The templates of pages. Everything put into one is escaped."""
+TEMPLATES.filters["truncated"] = _truncated
 
 
 def file_stem(name: str, number: int) -> str:
-    """A file's name without its ending: `name` where that can be one, or else what can of it, behind its number.
-
-    Example:
-        >>> file_stem("scores_noun_count", 0), file_stem("scores_../<b>", 1)
-        ('scores_noun_count', '1_scores_b')
-    """
+    """A file's name without its ending: `name` where it can be one, else its letters and digits after its number."""
     if _PLAIN_NAME.fullmatch(name):
         return name
     return f"{number}_{re.sub('[^A-Za-z0-9]+', '_', name)[:60].strip('_')}"
 
 
-def prose(text: str) -> str:
+def prose(text: str) -> Markup:
     """Paragraphs (separated by an empty line), `- ` lists, fenced blocks, `code` and **bold**; all else is text."""
-    parts = _FENCE.split(text)  # text, content of a block, text, ...
-    return "\n".join(
+    parts = _FENCE.split(allowed(text))  # text, content of a block, text, ...
+    return Markup("\n").join(
         preformatted(part)
         if index % 2
-        else "\n".join(_block(block) for block in re.split(r"\n\s*\n", part) if block.strip())
+        else Markup("\n").join(_block(block) for block in re.split(r"\n\s*\n", part) if block.strip())
         for index, part in enumerate(parts)
         if part.strip()
     )
 
 
-def preformatted(text: str) -> str:
+def preformatted(text: str) -> Markup:
     """Text in a fixed-width font, lines as they are."""
-    return f'<pre tabindex="0" dir="auto">{escape(text.strip(chr(10)))}</pre>'
+    return Markup('<pre tabindex="0" dir="auto">{}</pre>').format(allowed(text).strip("\n"))
 
 
-def _block(block: str) -> str:
+def _block(block: str) -> Markup:
+    """A list or a paragraph."""
     lines = [line.strip() for line in block.strip().splitlines()]
     if all(line.startswith(("- ", "* ")) for line in lines):
-        return "<ul>" + "".join(f'<li dir="auto">{_inline(line[2:])}</li>' for line in lines) + "</ul>"
-    return f'<p dir="auto">{_inline(" ".join(lines))}</p>'
+        items = [Markup('<li dir="auto">{}</li>').format(_inline(line[2:])) for line in lines]
+        return Markup("<ul>{}</ul>").format(Markup("").join(items))
+    return Markup('<p dir="auto">{}</p>').format(_inline(" ".join(lines)))
 
 
-def _inline(text: str) -> str:
-    pieces = _CODE.split(text)  # text, code, text, ...: no markup inside code
-    return "".join(
-        f"<code>{escape(piece)}</code>" if index % 2 else _STRONG.sub(r"<strong>\1</strong>", escape(piece))
+def _inline(text: str) -> Markup:
+    """`code` and **bold**; no markup inside code."""
+    pieces = _CODE.split(text)  # text, code, text, ...
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece)
+        if index % 2
+        else Markup(_STRONG.sub(r"<strong>\1</strong>", str(escape(piece))))
         for index, piece in enumerate(pieces)
     )
 
@@ -107,18 +118,43 @@ def reads_as_number(value: Any) -> bool:
     return is_number(value) or bool(_NUMERIC.fullmatch(str(value).strip())) or str(value) in ("", "–")
 
 
-def data_uri(content: bytes, media_type: str) -> str:
-    """Bytes as an address that needs no request."""
-    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+class InlineImage(NamedTuple):
+    """An image as a page holds it: an address that needs no request, its size, and the screens that it is for."""
+
+    uri: str
+    width: int
+    height: int
+    media: str = ""
 
 
-def image_uri(image: Any, longest: int, quality: int = 82) -> tuple[str, int, int]:
-    """A picture as a JPEG address, its width and its height; shrunk to `longest` pixels, never enlarged."""
+def inline_png(png: bytes, media: str = "") -> InlineImage:
+    """A PNG as it is."""
+    with Image.open(BytesIO(png)) as image:
+        return InlineImage(_data_uri(png, "image/png"), *image.size, media)
+
+
+def inline_jpeg(image: Any, longest: int) -> InlineImage:
+    """An image as a JPEG, shrunk to `longest` pixels, never enlarged."""
+    small = shrunk(image, longest)
+    return InlineImage(_data_uri(to_jpeg(small), "image/jpeg"), *small.size)
+
+
+def shrunk(image: Any, longest: int) -> Image.Image:
+    """A copy of an image, RGB, its longer side at most so many pixels."""
     small = to_rgb(image).copy()
     small.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    return small
+
+
+def to_jpeg(image: Image.Image) -> bytes:
+    """An image as JPEG, small enough for thumbnails."""
     out = BytesIO()
-    small.save(out, format="JPEG", quality=quality, optimize=True)
-    return data_uri(out.getvalue(), "image/jpeg"), small.width, small.height
+    image.save(out, format="JPEG", quality=82, optimize=True)
+    return out.getvalue()
+
+
+def _data_uri(content: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -140,11 +176,6 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as whole per cent, one decimal below 10.
-
-    Example:
-        >>> percent(0.291), percent(0.031), percent(0.0)
-        ('29 %', '3.1 %', '0 %')
-    """
+    """A share as whole per cent, one decimal below 10."""
     hundredths = 100 * share
     return f"{hundredths:.1f} %" if 0 < hundredths < 9.95 else f"{hundredths:.0f} %"

@@ -25,18 +25,9 @@ _QUANTILES = (0, 25, 50, 75, 100)
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """One score column in figures.
+    """One score column in figures; `quantiles` are those of `_QUANTILES`, empty without a score.
 
-    Args:
-        column: its name.
-        scorer: what wrote it.
-        easy: which end is easy.
-        scored: rows with a score.
-        unscored: rows without one.
-        distinct: different values; few make buckets by value unequal.
-        quantiles: smallest, lower quartile, median, upper quartile and largest score; empty if there are none.
-        easiest: the easiest examples, as `{"row": …, "score": …, "caption": …}`.
-        hardest: the hardest ones.
+    `easiest` and `hardest` are examples as `{"row": …, "score": …, "caption": …}`.
     """
 
     column: str
@@ -79,12 +70,7 @@ class Inspection:
         }
 
     def to_report(self, dataset: Dataset, title: str) -> Report:
-        """A page with the distributions, the correlations and galleries of both ends.
-
-        Args:
-            dataset: the data set that was inspected.
-            title: of the page.
-        """
+        """A page with the distributions, the correlations and galleries of both ends of the inspected data set."""
         report = Report(title, "A scored data set")
         report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
         columns = ["score", "by", "easy", "scored", "unscored", "distinct", "min", "25 %", "median", "75 %", "max"]
@@ -120,10 +106,10 @@ class Inspection:
         if IMAGE not in dataset.column_names:
             return
         for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
-            pictures = images_of(dataset, [end["row"] for end in ends])
+            images = images_of(dataset, [end["row"] for end in ends])
             items = [
-                (picture, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
-                for picture, end in zip(pictures, ends, strict=True)
+                (image, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
+                for image, end in zip(images, ends, strict=True)
             ]
             if items:
                 report.add_gallery(Gallery(f"{name} by {score.column}", items))
@@ -146,19 +132,19 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     """
     if examples < 0:
         raise ValueError(f"examples={examples} was given: how many of each end to name, 0 for none.")
-    known = read_provenance(dataset)
-    columns = list(known) if columns is None else list(columns)
+    provenance = read_provenance(dataset)
+    columns = list(provenance) if columns is None else list(columns)
     if not columns:
         raise ValueError(
             f"No column of {dataset.column_names} is recorded as a score, so there is nothing to look at. Add scores "
             "with `hf-curriculum score` or `add_scores`, or name the columns."
         )
     values = [score_values(dataset, column) for column in columns]
-    easy = [known[column].easy if column in known else "low" for column in columns]
+    easy = [provenance[column].easy if column in provenance else "low" for column in columns]
     summaries = tuple(
         ScoreSummary(
             column=column,
-            scorer=known[column].scorer if column in known else "unknown",
+            scorer=provenance[column].scorer if column in provenance else "unknown",
             easy=end,
             scored=int(np.isfinite(scores).sum()),
             unscored=int((~np.isfinite(scores)).sum()),
@@ -176,21 +162,14 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's correlation over the places where both are finite, ties at their mean rank; NaN if undefined."""
+    """Spearman's correlation over the rows (n,) where both are finite; NaN where it is undefined."""
     both = np.isfinite(one) & np.isfinite(other)
-    if both.sum() < 2:
+    first, second = one[both], other[both]
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
-    ranks = [_mean_ranks(values[both]) for values in (one, other)]
-    spread = [values.std() for values in ranks]
-    if min(spread) == 0:
-        return float("nan")
-    centred = [values - values.mean() for values in ranks]
-    return float((centred[0] * centred[1]).mean() / (spread[0] * spread[1]))
+    from scipy import stats
 
-
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def _quantiles(scores: np.ndarray) -> tuple[float, ...]:
@@ -228,7 +207,7 @@ def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.
 
 
 def images_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
-    """The pictures of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
+    """The images of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
     chosen = dataset.select(rows)
     is_file = isinstance(dataset.features[IMAGE], ImageFeature)
     for held in undecoded(chosen) if is_file else chosen.with_format(None)[IMAGE]:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from string import Template
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image
+from markupsafe import Markup
 
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, Theme, to_png
-from hf_curriculum.reporting.html import cell, data_uri, escape, image_uri, preformatted, prose, reads_as_number
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
+from hf_curriculum.reporting.html import (
+    TEMPLATES,
+    InlineImage,
+    cell,
+    inline_jpeg,
+    inline_png,
+    preformatted,
+    prose,
+    reads_as_number,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +30,15 @@ if TYPE_CHECKING:
 
 NARROW = 640
 """Pixels of a screen up to which the narrow figures are shown."""
+THUMBNAIL = 160
+"""Longest side of a thumbnail in pixels."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SCREENS = (
+    (DARK.narrow(), f"screen and (max-width: {NARROW}px) and (prefers-color-scheme: dark)"),
+    (LIGHT.narrow(), f"screen and (max-width: {NARROW}px)"),
+    (DARK, "screen and (prefers-color-scheme: dark)"),
+)
+_PARTS: Any = TEMPLATES.get_template("parts.html").module
 
 
 class Report:
@@ -49,8 +64,8 @@ class Report:
         self.title = title
         self.subtitle = subtitle
         self.footer = footer
-        self._facts: list[tuple[str, Any]] = []
-        self._sections: list[tuple[str, str, list[str]]] = []  # heading, anchor, parts
+        self._facts: list[tuple[str, str, str]] = []  # label, value, note
+        self._sections: list[_Section] = []
         self._files: dict[str, bytes] = {}  # name -> PNG
 
     def add_facts(self, facts: Mapping[str, object]) -> Report:
@@ -59,7 +74,9 @@ class Report:
         Args:
             facts: label -> value, or label -> (value, small note). Numbers get thousands separators.
         """
-        self._facts += facts.items()
+        for label, fact in facts.items():
+            value, note = fact if isinstance(fact, tuple) else (fact, "")
+            self._facts.append((label, cell(value), note))
         return self
 
     def add_text(self, title: str | None, text: str, *, monospace: bool = False) -> Report:
@@ -93,13 +110,25 @@ class Report:
         Raises:
             ValueError: a row or `align` does not fit the columns.
         """
-        below = f'<p class="note" dir="auto">{escape(note)}</p>' if note else ""
-        return self._add(title, table_html(title or "table", columns, rows, align) + below)
+        name = title or "table"
+        for index, row in enumerate(rows):
+            if len(row) != len(columns):
+                raise ValueError(
+                    f"Row {index} of the table {name!r} has {len(row)} cells for the {len(columns)} columns "
+                    f"{list(columns)}. Its values would stand under the wrong names. Give one cell per column."
+                )
+        if align is None:
+            numbers = [rows and all(reads_as_number(row[index]) for row in rows) for index in range(len(columns))]
+            align = "".join("r" if right else "l" for right in numbers)
+        if len(align) != len(columns) or set(align) - set("lrc"):
+            raise ValueError(f"`align` is {align!r} for {len(columns)} columns. Give one of l, r, c for each of them.")
+        cells = [[cell(value) for value in row] for row in rows]
+        return self._add(title, _PARTS.table(name, columns, cells, align, note))
 
     def add_figure(
         self, title: str | None, figure: Figure | Callable[..., Figure], caption: str = "", *, name: str
     ) -> Report:
-        """A figure, in the colours and the width of whoever reads it; also `figures/NAME.png`.
+        """A figure, in the reader's colours and width; also `figures/NAME.png`.
 
         Args:
             title: heading, or `None`.
@@ -113,20 +142,13 @@ class Report:
         """
         if not callable(figure):
             png = to_png(figure)
-            return self._add_image(title, caption, name, png, "", _img(png, title or name))
+            return self._add_image(title, caption, name, png, [inline_png(png)])
         png = to_png(figure(theme=LIGHT))
-        sources = "".join(
-            _source(to_png(figure(theme=theme)), media)
-            for theme, media in (
-                (DARK.narrow(), f"screen and (max-width: {NARROW}px) and (prefers-color-scheme: dark)"),
-                (LIGHT.narrow(), f"screen and (max-width: {NARROW}px)"),
-                (DARK, "screen and (prefers-color-scheme: dark)"),
-            )
-        )
-        return self._add_image(title, caption, name, png, sources, _img(png, title or name))
+        others = [inline_png(to_png(figure(theme=theme)), media) for theme, media in _SCREENS]
+        return self._add_image(title, caption, name, png, [inline_png(png), *others])
 
     def add_image(self, title: str | None, image: Any, caption: str = "", *, name: str, longest: int = 1400) -> Report:
-        """A picture at full width, a contact sheet for instance; also `figures/NAME.png`.
+        """An image at full width, a contact sheet for instance; also `figures/NAME.png`.
 
         Args:
             title: heading, or `None`.
@@ -138,12 +160,11 @@ class Report:
         Raises:
             ValueError: a `name` that is taken or is no plain file name.
         """
-        picture = to_rgb(image)
-        out = BytesIO()
-        picture.save(out, format="PNG")
-        address, width, height = image_uri(picture, longest)
-        tag = f'<img src="{address}" width="{width}" height="{height}" alt="{escape(title or name)}">'
-        return self._add_image(title, caption, name, out.getvalue(), "", tag, kind="frame natural")
+        full, out = to_rgb(image), BytesIO()
+        full.save(out, format="PNG")
+        return self._add_image(
+            title, caption, name, out.getvalue(), [inline_jpeg(full, longest)], kind="frame natural"
+        )
 
     def add_gallery(self, gallery: Gallery) -> Report:
         """A `Gallery` of thumbnails."""
@@ -151,25 +172,11 @@ class Report:
 
     def to_html(self) -> str:
         """The whole page."""
-        templates = files("hf_curriculum.reporting") / "templates"
-        contents = "\n".join(
-            f'<li><a href="#{anchor}" dir="auto">{escape(heading)}</a></li>' for heading, anchor, _ in self._sections
-        )
-        sections = "\n".join(
-            f'<section id="{anchor}">\n<h2 dir="auto">{escape(heading)}</h2>\n{chr(10).join(parts)}\n</section>'
-            for heading, anchor, parts in self._sections
-        )
-        return Template((templates / "report.html").read_text("utf-8")).substitute(
-            page_title=escape(self.title),
-            title=escape(self.title),
-            subtitle=f'<p class="subtitle" dir="auto">{escape(self.subtitle)}</p>' if self.subtitle else "",
-            facts=_facts(self._facts),
-            contents=contents,
-            sections=sections,
-            footer=escape(self.footer),
-            colours=f":root {{ {_properties(LIGHT)} }}\n"
-            f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {_properties(DARK)} }} }}",
-            style=(templates / "report.css").read_text("utf-8"),
+        # As many facts in a row as leave the last row fullest; the more in a row the better where that is equal.
+        count = len(self._facts)
+        columns = max(range(3, 7), key=lambda width: (count / (width * max(1, -(-count // width))), width))
+        return TEMPLATES.get_template("report.html").render(
+            report=self, facts=self._facts, columns=columns, sections=self._sections, light=LIGHT, dark=DARK
         )
 
     def write(self, folder: str | Path) -> Path:
@@ -196,21 +203,21 @@ class Report:
         page.write_text(self.to_html(), "utf-8")
         return page
 
-    def _add(self, title: str | None, content: str) -> Report:
+    def _add(self, title: str | None, content: Markup) -> Report:
         if title is not None or not self._sections:
             heading = "Overview" if title is None else title
-            self._sections.append((heading, self._anchor(heading), []))
-        self._sections[-1][2].append(content)
+            self._sections.append(_Section(heading, self._anchor(heading)))
+        self._sections[-1].parts.append(content)
         return self
 
     def _anchor(self, heading: str) -> str:
         plain = re.sub(r"[^a-z0-9]+", "-", heading.lower()[:60]).strip("-") or "section"
-        taken = {anchor for _, anchor, _ in self._sections} | {"content"}
+        taken = {section.anchor for section in self._sections} | {"content"}
         candidates = [plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 2))]
         return next(anchor for anchor in candidates if anchor not in taken)
 
     def _add_image(
-        self, title: str | None, caption: str, name: str, png: bytes, sources: str, image: str, kind: str = "frame"
+        self, title: str | None, caption: str, name: str, png: bytes, shown: list[InlineImage], kind: str = "frame"
     ) -> Report:
         if not _NAME.fullmatch(name) or name in self._files:
             why = "is taken by another figure" if name in self._files else "is no plain file name"
@@ -219,114 +226,16 @@ class Report:
                 "`.`, each name once."
             )
         self._files[name] = png
-        below = f'<figcaption dir="auto">{escape(caption)}</figcaption>' if caption else ""
-        return self._add(title, f'<figure><picture class="{kind}">{sources}{image}</picture>{below}</figure>')
+        return self._add(title, _PARTS.figure(shown, title or name, caption, kind))
 
 
-def _properties(theme: Theme) -> str:
-    colours: dict[Literal["page", "surface", "text", "muted", "line", "accent", "tint"], str] = {
-        "page": theme.page,
-        "surface": theme.surface,
-        "text": theme.text,
-        "muted": theme.muted,
-        "line": theme.line,
-        "accent": theme.series[0],
-        "tint": f"color-mix(in srgb, {theme.series[0]} 8%, {theme.surface})",
-    }
-    return " ".join(f"--{name}: {colour};" for name, colour in colours.items()) + f" color-scheme: {theme.name};"
+@dataclass
+class _Section:
+    """A heading, its anchor, and what stands below it."""
 
-
-def _facts(facts: Sequence[tuple[str, Any]]) -> str:
-    if not facts:
-        return ""
-    cards = []
-    for label, fact in facts:
-        value, note = fact if isinstance(fact, tuple) else (fact, "")
-        text = cell(value)
-        size = ' class="long"' if len(text) > 14 else ""
-        small = f'<dd class="note" dir="auto">{escape(note, 200)}</dd>' if note else ""
-        term = f'<dt dir="auto">{escape(label, 200)}</dt><dd dir="auto"{size}>{escape(text, 200)}</dd>'
-        cards.append(f'<div class="fact">{term}{small}</div>')
-    # As many cards in a row as leave the last row fullest; the more in a row the better where that is equal.
-    columns = max(range(3, 7), key=lambda width: (len(cards) / (width * -(-len(cards) // width)), width))
-    return f'<dl class="facts" style="--columns: {columns}">\n' + "\n".join(cards) + "\n</dl>"
-
-
-def _source(png: bytes, media: str) -> str:
-    width, height = _size(png)
-    return f'<source media="{media}" srcset="{data_uri(png, "image/png")}" width="{width}" height="{height}">'
-
-
-def _img(png: bytes, alt: str) -> str:
-    width, height = _size(png)
-    return f'<img src="{data_uri(png, "image/png")}" width="{width}" height="{height}" alt="{escape(alt)}">'
-
-
-def _size(png: bytes) -> tuple[int, int]:
-    with Image.open(BytesIO(png)) as picture:
-        return picture.size
-
-
-LONGEST_CELL = 600
-"""Characters of a cell that are written; the page shows six lines of it."""
-SHORT = 28
-"""Characters that stay on one line; longer text wraps."""
-_CLASSES = {"l": "", "r": ' class="r"', "c": ' class="c"'}
-
-
-def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], align: str | None = None) -> str:
-    """The table in a box of its own, in which it scrolls where the screen is too narrow.
-
-    Args:
-        title: what it shows, for readers that hear the page, and for errors.
-        columns: names of the columns.
-        rows: cells; numbers get thousands separators and four digits, `None` and NaN a dash.
-        align: a letter per column, `l`, `r` or `c`; by default columns of numbers go to the right.
-
-    Raises:
-        ValueError: a row or `align` does not fit the columns.
-
-    Example:
-        >>> "1,000" in table_html("Pools", ["phase", "pool"], [["all", 1000]])
-        True
-    """
-    for index, row in enumerate(rows):
-        if len(row) != len(columns):
-            raise ValueError(
-                f"Row {index} of the table {title!r} has {len(row)} cells for the {len(columns)} columns "
-                f"{list(columns)}. Its values would stand under the wrong names. Give one cell per column."
-            )
-    if align is None:
-        numbers = [rows and all(reads_as_number(row[index]) for row in rows) for index in range(len(columns))]
-        align = "".join("r" if right else "l" for right in numbers)
-    if len(align) != len(columns) or set(align) - set(_CLASSES):
-        raise ValueError(f"`align` is {align!r} for {len(columns)} columns. Give one of l, r, c for each of them.")
-    kinds = [_CLASSES[letter] for letter in align]
-    head = "".join(
-        f'<th scope="col" dir="auto"{kind}>{_text(name)}</th>' for kind, name in zip(kinds, columns, strict=True)
-    )
-    body = "\n".join(
-        f"<tr>{''.join(_cell(value, kind) for kind, value in zip(kinds, row, strict=True))}</tr>" for row in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">\n<table>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
-    )
-
-
-def _cell(value: object, kind: str) -> str:
-    return f'<td dir="auto"{kind}>{_text(cell(value))}</td>'
-
-
-def _text(text: str) -> str:
-    escaped = escape(text, LONGEST_CELL)
-    return escaped if len(text) <= SHORT else f'<div class="clip">{escaped}</div>'
-
-
-THUMBNAIL = 160
-"""Longest side of a thumbnail in pixels."""
-LONGEST_CAPTION = 300
-"""Characters of a caption that are shown."""
+    heading: str
+    anchor: str
+    parts: list[Markup] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -335,9 +244,9 @@ class Gallery:
 
     Args:
         title: heading of the section.
-        items: (picture, caption, note); a picture is anything `hf_curriculum.data.images.to_rgb` reads, or None where
+        items: (image, caption, note); an image is anything `hf_curriculum.data.images.to_rgb` reads, or None where
             it cannot be shown; a caption is shown up to 300 characters, the note (a score, a reference) may be empty.
-        text: what to look at, above the pictures.
+        text: what to look at, above the images.
 
     Raises:
         ValueError: no items.
@@ -353,24 +262,13 @@ class Gallery:
     def __post_init__(self) -> None:
         if not self.items:
             raise ValueError(
-                f"The gallery {self.title!r} has no pictures. Leave it out, or pass (picture, caption, note)."
+                f"The gallery {self.title!r} has no images. Leave it out, or pass (image, caption, note)."
             )
 
-    def to_html(self) -> str:
-        """The text and the grid, without the heading; every caption escaped, every picture inline."""
-        figures = "\n".join(_item(*item) for item in self.items)
-        return f'{prose(self.text)}<ul class="gallery">\n{figures}\n</ul>'
-
-
-def _item(image: Any, caption: str, note: str) -> str:
-    if image is None:
-        thumb = '<p class="gone">picture cannot be read</p>'
-    else:
-        address, width, height = image_uri(image, THUMBNAIL)
-        thumb = f'<img src="{address}" width="{width}" height="{height}" alt="{escape(caption, 120)}">'
-    small = f'<p class="note clip" dir="auto">{escape(note, LONGEST_CAPTION)}</p>'
-    below = f'<div class="below">{small}</div>' if note else ""
-    return (
-        f'<li><div class="thumb">{thumb}</div>'
-        f'<p class="caption clip" dir="auto">{escape(caption, LONGEST_CAPTION)}</p>{below}</li>'
-    )
+    def to_html(self) -> Markup:
+        """The text and the grid, without the heading; every caption escaped, every image inline."""
+        items = [
+            (None if image is None else inline_jpeg(image, THUMBNAIL), caption, note)
+            for image, caption, note in self.items
+        ]
+        return _PARTS.gallery(prose(self.text), items)

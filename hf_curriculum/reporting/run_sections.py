@@ -22,7 +22,7 @@ from hf_curriculum.reporting.report import Gallery, Report
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
 `steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
-and `references` per picture."""
+and `references` per image."""
 
 
 def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
@@ -39,14 +39,10 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
 
 
 def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any]) -> None:
-    """The distribution of a score with the plan's cuts, and the easiest and hardest examples.
+    """The distribution of a score with the thresholds of `Plan.to_dict()`, and its easiest and hardest examples.
 
-    Args:
-        report: where to.
-        dataset: what was trained on. With other rows, such as the held-out ones besides, the cuts stand at the same
-            shares of them, and the page says so.
-        column: the score.
-        plan: `Plan.to_dict()`.
+    With other rows than the plan's, such as the held-out ones besides, the thresholds stand at the same shares of
+    them.
     """
     scores = score_values(dataset, column)
     easy = plan["easy"]
@@ -59,23 +55,25 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
         f"the last has come.{others}",
         name=file_stem(f"scores_{column}", 0),
     )
-    known = read_provenance(dataset).get(column)
-    if known is not None:
-        report.add_text(None, f"`{column}` was written by `{known.scorer}`; its {easy} values are easy.")
+    made = read_provenance(dataset).get(column)
+    if made is not None:
+        report.add_text(None, f"`{column}` was written by `{made.scorer}`; its {easy} values are easy.")
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         rows = of_different_images(dataset, ranked, 12)
         captions = dataset.select(rows)[CAPTION] if CAPTION in dataset.column_names else [None] * len(rows)
-        told = [(str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)]
+        texts = [
+            (str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)
+        ]
         if IMAGE in dataset.column_names:
-            pictures = images_of(dataset, rows)
-            report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(pictures, told, strict=True)]))
+            images = images_of(dataset, rows)
+            report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(images, texts, strict=True)]))
         else:
-            report.add_table(title, ["caption", "score"], told)
+            report.add_table(title, ["caption", "score"], texts)
 
 
 def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
-    """Validation curves by examples and by seconds, and the scores that were really drawn, as far as there are any."""
+    """Validation curves by examples and by seconds, and the scores of the examples drawn, where there are any."""
     evaluated = {
         _label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry and "examples" in entry]
         for run in runs
@@ -114,54 +112,29 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
 
 def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
     """What each run reached and what it cost."""
-    rows = [
-        (
-            run["name"],
-            run["seed"],
-            run["examples"],
-            run["steps"],
-            round(run["seconds"], 1),
-            f"{run['eval_loss']:.3f}",
-            f"{run['recall']['recall']:.3f}",
-            f"{run['recall']['shuffled']:.3f}",
-            f"{run['recall']['difference']:+.3f} [{run['recall']['lower']:+.3f}, {run['recall']['upper']:+.3f}]",
-        )
-        for run in runs
-    ]
-    columns = [
-        "run",
-        "seed",
-        "examples",
-        "steps",
-        "seconds",
-        "val. loss",
-        "recall",
-        "shuffled",
-        "difference [95 %]",
-    ]
+    rows = []
+    for run in runs:
+        found = run["recall"]
+        recalls = f"{found['recall']:.3f}", f"{found['shuffled']:.3f}"
+        difference = f"{found['difference']:+.3f} [{found['lower']:+.3f}, {found['upper']:+.3f}]"
+        cost = run["examples"], run["steps"], round(run["seconds"], 1)
+        rows.append((run["name"], run["seed"], *cost, f"{run['eval_loss']:.3f}", *recalls, difference))
+    columns = ["run", "seed", "examples", "steps", "seconds", "val. loss", "recall", "shuffled", "difference [95 %]"]
     note = (
-        "Recall: share of a picture's object nouns that its generated caption names; shuffled: the same "
-        "captions on other pictures. Seconds: training alone."
+        "Recall: share of an image's object nouns that its generated caption names; shuffled: the same "
+        "captions on other images. Seconds: training alone."
     )
     report.add_table("Results", columns, rows, note=note, align="lrrrrrrrl")
 
 
 def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
-    """Pictures of the validation part with what the model wrote.
-
-    Args:
-        report: where to.
-        dataset: the pictures, one row for each of `run["captions"]`, in their order.
-        run: the run.
-    """
-    pictures = images_of(dataset, range(len(run["captions"])))
+    """Validation images with what the model wrote: a row of `dataset` for each of `run["captions"]`, in order."""
+    images = images_of(dataset, range(len(run["captions"])))
     items = [
-        (picture, f"“{entry['generated']}”", "reference: " + entry["references"][0])
-        for picture, entry in zip(pictures, run["captions"], strict=True)
+        (image, f"“{entry['generated']}”", "reference: " + entry["references"][0])
+        for image, entry in zip(images, run["captions"], strict=True)
     ]
-    report.add_gallery(
-        Gallery("Generated captions", items, f"Validation pictures, captioned by the run {run['name']}.")
-    )
+    report.add_gallery(Gallery("Generated captions", items, f"Validation images, captioned by the run {run['name']}."))
 
 
 def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]:
@@ -171,8 +144,8 @@ def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]
     if not len(ranked):
         return []
     reached = np.cumsum([stage["new"] for stage in plan["stages"]])
-    places = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
-    return [float(ranked[min(max(place, 1), len(ranked)) - 1]) for place in sorted(places)]
+    positions = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
+    return [float(ranked[min(max(position, 1), len(ranked)) - 1]) for position in sorted(positions)]
 
 
 def _has_loss(entry: Mapping[str, Any]) -> bool:

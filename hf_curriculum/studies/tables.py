@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_curriculum.markdown import table
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
-from hf_curriculum.reporting.markdown import one_line
 from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
 from hf_curriculum.studies.study import StudyRun, plain
 
@@ -27,19 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """One metric of one arm.
-
-    Args:
-        arm: its name.
-        metric: the number's name.
-        values: seed -> the number, of the runs that finished.
-        mean: over seeds.
-        finished: runs that finished.
-        diverged: runs that diverged: they are in no mean.
-        crashed: runs that crashed: neither.
-        control: the arm it is compared with, if any.
-        test: the comparison, over seeds that finished in both.
-    """
+    """One metric of one arm, over the runs that finished; `test` is over seeds that finished in both arms."""
 
     arm: str
     metric: str
@@ -53,7 +41,7 @@ class ArmSummary:
 
     @property
     def note(self) -> str:
-        """How many runs are missing from the mean, and why."""
+        """How many runs the mean lacks, and why."""
         counts = {"diverged": self.diverged, "crashed": self.crashed}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
@@ -116,18 +104,8 @@ class StudyTable:
 
     def header(self) -> list[str]:
         """The columns of `body`."""
-        return [
-            "arm",
-            "metric",
-            "runs",
-            "mean",
-            "control",
-            "difference",
-            "p (t)",
-            "p (sign flip)",
-            "diverged",
-            "crashed",
-        ]
+        tests = ["control", "difference", "p (t)", "p (sign flip)"]
+        return ["arm", "metric", "runs", "mean", *tests, "diverged", "crashed"]
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
@@ -135,10 +113,7 @@ class StudyTable:
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
-        lines = [self.header(), ["---"] * len(self.header()), *self.body()]
-        shown = [[one_line(cell).replace("|", "\\|") for cell in cells] for cells in lines]
-        table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
-        return f"{table}\n\n{self.note}\n"
+        return f"{table(self.header(), self.body(), for_terminals=True)}\n{self.note}\n"
 
     def to_csv(self) -> str:
         """One line per metric and arm, numbers in full, an empty cell where there is none."""
@@ -151,17 +126,8 @@ class StudyTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON has it, the runs' numbers included."""
-        runs = [
-            {
-                "arm": run.arm,
-                "seed": run.seed,
-                "key": run.key,
-                "status": run.status,
-                "step": run.step,
-                "numbers": run.numbers,
-            }
-            for run in self.runs
-        ]
+        shown = ("arm", "seed", "key", "status", "step", "numbers")
+        runs = [{name: getattr(run, name) for name in shown} for run in self.runs]
         summary = [
             {**row.cells(), "values": {str(seed): value for seed, value in row.values.items()}} for row in self.rows
         ]
@@ -287,19 +253,11 @@ def _ends(interval: Interval) -> tuple[float, float, float]:
 
 
 def _texts(row: ArmSummary) -> list[str]:
-    test = row.test
-    return [
-        row.arm,
-        row.metric,
-        str(row.mean.n),
-        interval_text(row.mean),
-        row.control or "–",
-        interval_text(test.difference, signed=True) if test else "–",
-        _p_text(test.p_t) if test else "–",
-        _p_text(test.p_sign_flip) if test else "–",
-        str(row.diverged),
-        str(row.crashed),
-    ]
+    tests = ["–"] * 3
+    if row.test:
+        tests = [interval_text(row.test.difference, signed=True), _p_text(row.test.p_t), _p_text(row.test.p_sign_flip)]
+    shown = [row.arm, row.metric, str(row.mean.n), interval_text(row.mean), row.control or "–"]
+    return [*shown, *tests, str(row.diverged), str(row.crashed)]
 
 
 def interval_text(interval: Interval, *, signed: bool = False) -> str:

@@ -20,8 +20,8 @@ from babylm import stages
 from babylm.data import prepare
 from babylm.settings import Settings
 from hf_curriculum import Report, Study, grid_arms, one_row_per_image, save_scored, summarise
+from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.markdown import one_line
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.scenes.contact_sheet import contact_sheet
 from hf_curriculum.studies.settings import parse_settings, read_preset

@@ -10,7 +10,7 @@ from PIL import Image
 from hf_curriculum import ScoreProvenance, attach_provenance, push_scored, read_provenance, save_bucketed
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.push import write_split
-from hf_curriculum.reporting.markdown import END, START
+from hf_curriculum.markdown import END, START
 
 HOSTILE = [
     "<script>alert('x')</script>",

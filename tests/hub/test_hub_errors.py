@@ -34,7 +34,7 @@ def test_what_the_hub_answers(status, says):
      httpx.RemoteProtocolError("")],
 )  # fmt: skip
 def test_no_answer(error):
-    with pytest.raises(HubError, match=r"no answer \(.+\)\. The connection was cut") as caught, explained("A", "B"):
+    with pytest.raises(HubError, match=r"no answer \(.+\)\. The connection was lost") as caught, explained("A", "B"):
         raise error
     assert caught.value.status is None
 

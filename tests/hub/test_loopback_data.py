@@ -163,9 +163,9 @@ FAILURES = [
     ("commit", {"status": 429}, r"answered 429 .*Wait a few minutes"),
     ("lfs-upload", {"status": 500}, r"answered 500 .*The Hub itself has failed"),
     ("lfs-batch", {"status": 503}, r"answered 503 .*The Hub itself has failed"),
-    ("commit", {"cut": "before"}, r"no answer \(.*The connection was cut"),
-    ("lfs-upload", {"cut": "before"}, r"no answer \(.*The connection was cut"),
-    ("commit", {"cut": "within"}, r"no answer \(.*The connection was cut"),
+    ("commit", {"cut": "before"}, r"no answer \(.*The connection was lost"),
+    ("lfs-upload", {"cut": "before"}, r"no answer \(.*The connection was lost"),
+    ("commit", {"cut": "within"}, r"no answer \(.*The connection was lost"),
 ]
 
 

@@ -267,7 +267,7 @@ def test_failures_while_training_are_heard_of_and_training_goes_on(hub, trainer)
     hub.heal()
     hub.fail("commit", cut="before")
     error = trainer.fails("one.model.layers[0].bias.data += 1; one.push_to_hub()")
-    assert "The connection was cut" in error["text"]
+    assert "The connection was lost" in error["text"]
 
 
 def test_a_private_model_needs_its_token(hub, trainer):

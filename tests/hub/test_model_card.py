@@ -23,7 +23,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.hub.model_card import model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
-from hf_curriculum.reporting.markdown import END, START
+from hf_curriculum.markdown import END, START
 from hf_curriculum.training.checkpoints import named_on_hub
 from hf_curriculum.training.publishing import gather_facts
 

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 import hf_curriculum
 from hf_curriculum.hub.model_card import TAGS, render_model_card
 from hf_curriculum.hub.papers import PAPERS
-from hf_curriculum.reporting.markdown import END, START, split_front_matter
+from hf_curriculum.markdown import END, START, split_front_matter
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
 FOLDER = ROOT / "model_cards"

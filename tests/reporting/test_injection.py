@@ -19,6 +19,7 @@ from PIL import Image
 from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
+from hf_curriculum.markdown import END, START, one_line
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
@@ -27,7 +28,6 @@ from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import inspect_scores
-from hf_curriculum.reporting.markdown import END, START, one_line
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.training.publishing import add_decisions
@@ -88,17 +88,17 @@ def undrawn(monkeypatch):
     """Figures are not drawn, which takes seconds: what is in a picture gets nowhere."""
     out = io.BytesIO()
     Image.new("RGB", (2, 1)).save(out, format="PNG")
-    for module in ("report", "data_card"):
-        monkeypatch.setattr(f"hf_curriculum.hub.{module}.to_png", lambda figure: out.getvalue())
+    for module in ("reporting.report", "hub.data_card"):
+        monkeypatch.setattr(f"hf_curriculum.{module}.to_png", lambda figure: out.getvalue())
     for place in (
-        "run_report.pool_growth",
-        "run_report.score_distribution",
-        "run_report.validation_curves",
-        "inspection.score_distribution",
-        "inspection.score_correlations",
-        "data_card.score_distribution",
+        "reporting.run_sections.pool_growth",
+        "reporting.run_sections.score_distribution",
+        "reporting.run_sections.validation_curves",
+        "reporting.inspection.score_distribution",
+        "reporting.inspection.score_correlations",
+        "hub.data_card.score_distribution",
     ):
-        monkeypatch.setattr(f"hf_curriculum.hub.{place}", lambda *given, **options: None)
+        monkeypatch.setattr(f"hf_curriculum.{place}", lambda *given, **options: None)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import re
 import pytest
 import yaml
 
-from hf_curriculum.reporting.markdown import (
+from hf_curriculum.markdown import (
     END,
     START,
     front_matter,

@@ -1,3 +1,4 @@
+import html
 import re
 from functools import partial
 
@@ -10,7 +11,7 @@ from PIL import Image
 from hf_curriculum import Report
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.figures.growth import pool_growth
-from hf_curriculum.reporting.html import cell, prose, reads_as_number
+from hf_curriculum.reporting.html import cell, inline_jpeg, prose, reads_as_number
 from hf_curriculum.reporting.report import Gallery
 
 HOSTILE = [
@@ -137,6 +138,55 @@ def test_hostile_text_is_text():
     assert "overflow-wrap: anywhere" in html
 
 
+def naive_table(title, columns, rows, align):
+    """The same table put together from strings."""
+    kinds = [f' class="{letter}"' if letter != "l" else "" for letter in align]
+
+    def text(value):
+        shown = escape(value[:600] + "…" * (len(value) > 600))
+        return shown if len(value) <= 28 else f'<div class="clip">{shown}</div>'
+
+    def line(tag, values):
+        cells = zip(kinds, values, strict=True)
+        return "".join(f"<{tag} dir=auto{kind}>{text(cell(value))}</{tag[:2]}>" for kind, value in cells)
+
+    head = line('th scope="col"', columns)
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def naive_gallery(items):
+    """The same gallery, whose images are all alike, put together from strings."""
+    address = inline_jpeg(picture(), 160).uri
+    shown = ""
+    for caption, note in items:
+        alt, whole = (escape(caption[:limit] + "…" * (len(caption) > limit)) for limit in (120, 300))
+        below = f'<div class="below"><p class="note clip" dir="auto">{escape(note)}</p></div>' if note else ""
+        image = f'<img src="{address}" width="64" height="48" alt="{alt}">'
+        shown += f'<li><div class="thumb">{image}</div><p class="caption clip" dir="auto">{whole}</p>{below}</li>'
+    return f'<ul class="gallery">{shown}</ul>'
+
+
+def escape(text):
+    return html.escape(re.sub("[\x00-\x08\x0b-\x1f\u202e\ud800]", "\ufffd", text), quote=True)
+
+
+def content(page):
+    return page.tags, page.attributes, "".join("".join(page.text).split())
+
+
+def test_templates_give_what_strings_put_together_give():
+    rows = [[text, 1, None] for text in HOSTILE]
+    parts = Report("r").add_table(HOSTILE[7], ["a" * 30, *HOSTILE[:2]], rows, align="lrc")._sections[0].parts
+    assert content(Page(parts[0])) == content(Page(naive_table(HOSTILE[7], ["a" * 30, *HOSTILE[:2]], rows, "lrc")))
+    items = [(text, text[:40] if index % 2 else "") for index, text in enumerate(HOSTILE)]
+    gallery = Gallery("g", [(picture(), *item) for item in items]).to_html()
+    assert content(Page(gallery)) == content(Page(naive_gallery(items)))
+
+
 def test_report_is_the_same_each_time(written):
     assert full_report().to_html() == written.read_text("utf-8")
 
@@ -215,7 +265,7 @@ def test_errors(tmp_path):
     report.add_image("t", picture(), name="one")
     with pytest.raises(ValueError, match="figure name 'one' is taken"):
         report.add_image("t", picture(), name="one")
-    with pytest.raises(ValueError, match="gallery 'g' has no pictures"):
+    with pytest.raises(ValueError, match="gallery 'g' has no images"):
         Gallery("g", [])
 
 

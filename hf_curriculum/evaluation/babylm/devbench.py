@@ -1,4 +1,4 @@
-"""DevBench: words, grammar and concepts in pictures, compared with people of several ages."""
+"""DevBench: words, grammar and concepts in images, compared with people of several ages."""
 
 from __future__ import annotations
 
@@ -22,24 +22,17 @@ _PROMPT = "The caption for this image is: {}."
 
 
 def run_devbench(run: Run) -> TaskResult:
-    """DevBench: `devbench/assets/<task>/manifest.csv` with its pictures, `devbench/evals/<task>/` with human data.
+    """DevBench: `devbench/assets/<task>/manifest.csv` with its images, `devbench/evals/<task>/` with human data.
 
-    - `lex-viz_vocab`, `gram-trog`, `lex-lwl`: of several pictures the one a text describes. Similarity is the mean log
-      p of "The caption for this image is: ..."; `accuracy` counts the right picture only if it is strictly ahead;
+    - `lex-viz_vocab`, `gram-trog`, `lex-lwl`: of several images the one a text describes. Similarity is the mean log
+      p of "The caption for this image is: ..."; `accuracy` counts the right image only if it is strictly ahead;
       `human_similarity` is exp(−KL) with one β for the task, or one per age bin and the mean of the bins
       (`human_similarity_<age>`).
-    - `sem-things`: `rsa` between cosines of picture features and people's similarities
+    - `sem-things`: `rsa` between cosines of image features and people's similarities
       (`spose_similarity.mat`, or `.npy`).
 
     `averages` has `accuracy` and `human_similarity` over the challenge's three tasks that were run, `rsa` standing in
     both for sem-things.
-
-    Args:
-        run: the model and the data. The tasks run are those that have a manifest.
-
-    Raises:
-        FileNotFoundError: the folder, a manifest or a picture is missing.
-        ValueError: of the readers and measures.
 
     Source: Tan et al. 2024 (DevBench); Saha et al. 2024 (BabyLM), section 4.1, Tables 2 and 3.
     """
@@ -61,17 +54,7 @@ def run_devbench(run: Run) -> TaskResult:
 
 
 def devbench_averages(subtasks: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Means over the challenge's tasks, the correlation of sem-things standing in for both measures.
-
-    Args:
-        subtasks: task → measure → value; those that are not the challenge's are passed over.
-
-    Source: Saha et al. 2024 (BabyLM), Tables 2 and 3.
-
-    Example:
-        >>> devbench_averages({"gram-trog": {"accuracy": 0.3, "human_similarity": 0.4}, "sem-things": {"rsa": 0.2}})
-        {'accuracy': 0.25, 'human_similarity': 0.30000000000000004}
-    """
+    """Means over the challenge's tasks, `rsa` of sem-things standing in for both measures."""
     means = {}
     for measure in ("accuracy", "human_similarity"):
         values = [values.get(measure, values.get("rsa")) for name, values in subtasks.items() if name in DEVBENCH]
@@ -81,38 +64,23 @@ def devbench_averages(subtasks: dict[str, dict[str, float]]) -> dict[str, float]
 
 
 def _trials(run: Run, name: str, trials: Trials, evals: Path) -> tuple[dict[str, float], list[Any], list[str]]:
-    texts = [_PROMPT.format(text) for text in run.cut(trials.texts)]
-    similarities = np.array(run.similarities("devbench", name, texts, run.cut(trials.images)))  # (trials, pictures)
+    texts = [_PROMPT.format(text) for text in run.first(trials.texts)]
+    similarities = np.array(run.similarities("devbench", name, texts, run.first(trials.images)))  # (trials, images)
     values, notes = score_trials(similarities, trials.texts, evals / "human.csv")
     return values, similarities[:, :, None].tolist(), [f"{name}: {note}" for note in notes]
 
 
 def score_trials(similarities: np.ndarray, texts: list[str], human: Path) -> tuple[dict[str, float], list[str]]:
-    """Accuracy and human similarity of given similarities, whoever made them.
-
-    Args:
-        similarities: (trials, pictures), the right one first; of the manifest's first trials, or all.
-        texts: of the whole manifest, in the same order.
-        human: its `human.csv`; where it is missing the similarity is NaN.
-
-    Returns:
-        Measures, and what a reader of them must know.
-
-    Raises:
-        ValueError: of `trial_accuracy` and `read_human`.
-
-    Example:
-        >>> score_trials(np.load("lwl_clip_base.npy")[..., 0], texts, Path("human.csv"))  # doctest: +SKIP
-    """
+    """Accuracy and human similarity of similarities (trials, images), the right image first, and notes on them."""
     values = {"accuracy": trial_accuracy(similarities)}
     if not human.is_file():
         return values | {"human_similarity": float("nan")}, [f"no human data ({human.name} is missing)"]
     ages, seen = {}, set()
-    for age, (places, shares) in read_human(human, texts, similarities.shape[1]).items():
-        scored = places < len(similarities)
+    for age, (trials, shares) in read_human(human, texts, similarities.shape[1]).items():
+        scored = trials < len(similarities)
         if scored.any():
-            ages[age] = human_similarity(similarities[places[scored]], shares[scored])
-            seen.update(places[scored].tolist())
+            ages[age] = human_similarity(similarities[trials[scored]], shares[scored])
+            seen.update(trials[scored].tolist())
     values["human_similarity"] = float(np.mean([found.value for found in ages.values()])) if ages else float("nan")
     if list(ages) != [ALL_AGES]:
         values |= {f"human_similarity_{age}": found.value for age, found in ages.items()}
@@ -121,7 +89,9 @@ def score_trials(similarities: np.ndarray, texts: list[str], human: Path) -> tup
 
 
 def _things(run: Run, name: str, trials: Trials, evals: Path) -> tuple[dict[str, float], list[Any], list[str]]:
-    features = np.array(run.features("devbench", name, [images[0] for images in run.cut(trials.images)]))  # (n, width)
+    features = np.array(
+        run.features("devbench", name, [images[0] for images in run.first(trials.images)])
+    )  # (n, width)
     cosines = cosine_similarities(features)
     human = read_similarities(evals)
     if human is None:
@@ -132,15 +102,7 @@ def _things(run: Run, name: str, trials: Trials, evals: Path) -> tuple[dict[str,
 
 
 def read_similarities(folder: Path) -> np.ndarray | None:
-    """People's similarities of things, (n, n): `spose_similarity.mat` (variable `spose_sim`) or `.npy`.
-
-    Returns:
-        None where neither file is there.
-
-    Raises:
-        ImportError: SciPy, which reads the former, is missing.
-        ValueError: the file has no such variable.
-    """
+    """People's similarities of things, (n, n): `spose_similarity.mat` (variable `spose_sim`) or `.npy`; or None."""
     from hf_curriculum.data.regions.arrays import read_matlab
 
     array, matlab = folder / "spose_similarity.npy", folder / "spose_similarity.mat"
@@ -165,51 +127,25 @@ class HumanSimilarity(NamedTuple):
 
 
 def trial_accuracy(similarities: np.ndarray) -> float:
-    """Share of trials whose first picture is strictly more similar than all others: a tie is wrong.
-
-    Args:
-        similarities: (trials, pictures), the right one first.
-
-    Raises:
-        ValueError: not two dimensions, fewer than two pictures, no trials, or NaN.
-
-    Source: DevBench, as the BabyLM 2024 evaluation pipeline computes it.
-
-    Example:
-        >>> trial_accuracy(np.array([[2.0, 1.0], [1.0, 1.0]]))
-        0.5
-    """
+    """Share of trials whose first image is strictly more similar than all others: a tie is wrong."""
     similarities = _checked(similarities)
     return float((similarities[:, 0] > similarities[:, 1:].max(1)).mean())
 
 
 def human_similarity(similarities: np.ndarray, human: np.ndarray) -> HumanSimilarity:
-    """How close softmax(β · similarities) comes to people's choices, with the one β that suits all trials best.
+    """exp(−mean KL(human ‖ softmax(β · similarities))) with the β in [0.025, 40] that is best for all trials.
 
-    exp(−mean KL(human ‖ model)), β in [0.025, 40]. But for the bound on probabilities KL is convex in β, so a grid
-    and golden sections around its best point find the smallest.
-
-    Args:
-        similarities: the model's, (trials, pictures).
-        human: shares of people's choices in the same trials, (trials, pictures).
-
-    Raises:
-        ValueError: of `trial_accuracy`; the shapes differ.
+    Both arrays are (trials, images). But for the bound on probabilities KL is convex in β, so a grid and golden
+    sections around its best point find the smallest.
 
     Source: DevBench (Tan et al. 2024), with the bounds of the BabyLM 2024 evaluation pipeline.
-
-    Example:
-        >>> logits = np.array([[2.0, 1.0], [0.0, 3.0]])
-        >>> people = np.exp(2 * logits) / np.exp(2 * logits).sum(1, keepdims=True)
-        >>> round(human_similarity(logits, people).value, 9)
-        1.0
     """
     similarities = _checked(similarities)
     human = np.asarray(human, dtype=np.float64)
     if human.shape != similarities.shape:
         raise ValueError(
             f"People's choices have the shape {human.shape}, the model's similarities {similarities.shape}. They are "
-            "compared trial by trial and picture by picture: join them first."
+            "compared trial by trial and image by image: join them first."
         )
     grid = np.geomspace(*BETAS, 200)
     divergences = [mean_divergence(beta, similarities, human) for beta in grid]
@@ -226,13 +162,7 @@ def human_similarity(similarities: np.ndarray, human: np.ndarray) -> HumanSimila
 
 
 def mean_divergence(beta: float, similarities: np.ndarray, human: np.ndarray) -> float:
-    """Mean over trials of KL(human ‖ softmax(β · similarities)), probabilities not below 1e-10.
-
-    Args:
-        beta: inverse temperature.
-        similarities: (trials, pictures).
-        human: (trials, pictures).
-    """
+    """Mean over trials of KL(human ‖ softmax(β · similarities)), probabilities not below 1e-10."""
     logits = beta * similarities
     weights = np.exp(logits - logits.max(1, keepdims=True))
     model = np.clip(weights / weights.sum(1, keepdims=True), _LEAST, 1)
@@ -241,47 +171,19 @@ def mean_divergence(beta: float, similarities: np.ndarray, human: np.ndarray) ->
 
 
 def cosine_similarities(features: np.ndarray) -> np.ndarray:
-    """Cosines between all rows.
-
-    Args:
-        features: (n, width).
-
-    Shapes:
-        returns float64 (n, n).
-
-    Raises:
-        ValueError: a row is zero or not finite.
-    """
+    """Cosines between all rows of `features` (n, width), float64 (n, n)."""
     features = np.asarray(features, dtype=np.float64)
     size = np.linalg.norm(features, axis=1, keepdims=True)
     if not (np.isfinite(size).all() and (size > 0).all()):
         raise ValueError(
-            "A picture's feature is zero or not finite, so it has no direction. Check the model's weights."
+            "An image's feature is zero or not finite, so it has no direction. Check the model's weights."
         )
     features = features / size
     return features @ features.T
 
 
 def representational_similarity(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's correlation between the lower triangles of two similarity matrices, diagonals left out.
-
-    Args:
-        one: (n, n).
-        other: (n, n), of the same things in the same order.
-
-    Returns:
-        From -1 to 1; NaN where a triangle is constant.
-
-    Raises:
-        ValueError: two shapes, not square, or fewer than three rows.
-
-    Source: DevBench's sem-things.
-
-    Example:
-        >>> square = np.arange(16.0).reshape(4, 4)
-        >>> representational_similarity(square, square**3)
-        1.0
-    """
+    """Spearman's correlation between the lower triangles of two similarity matrices, without their diagonals."""
     one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if one.shape != other.shape or one.ndim != 2 or one.shape[0] != one.shape[1] or len(one) < 3:
         raise ValueError(
@@ -289,25 +191,20 @@ def representational_similarity(one: np.ndarray, other: np.ndarray) -> float:
             "n things in the same order, at least 3."
         )
     below = np.tril_indices(len(one), k=-1)
-    ranks = [_ranks(matrix[below]) for matrix in (one, other)]  # (n · (n - 1) / 2,) each
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(matrix[below]) for matrix in (one, other)]  # (n · (n - 1) / 2,) each
     centred = [values - values.mean() for values in ranks]
     scale = np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
     return float(centred[0] @ centred[1] / scale) if scale > 0 else float("nan")
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[place]
 
 
 def _checked(similarities: np.ndarray) -> np.ndarray:
     similarities = np.asarray(similarities, dtype=np.float64)
     if similarities.ndim != 2 or similarities.shape[1] < 2 or not len(similarities):
         raise ValueError(
-            f"The similarities have the shape {similarities.shape}. One row per trial and one column per picture are "
-            "needed, at least 2 pictures; squeeze the dimension of texts away."
+            f"The similarities have the shape {similarities.shape}. One row per trial and one column per image are "
+            "needed, at least 2 images; squeeze the dimension of texts away."
         )
     if not np.isfinite(similarities).all():
         raise ValueError(
@@ -321,23 +218,14 @@ ALL_AGES = "all"
 
 
 class Trials(NamedTuple):
-    """Trials of one task: the text of each, and its pictures, the right one first."""
+    """Trials of one task: the text of each, and its images, the right one first."""
 
     texts: list[str]
     images: list[list[Path]]
 
 
 def read_trials(folder: Path, *, task: str) -> Trials:
-    """`manifest.csv` with `text1` and `image1`, `image2`, ..., and the pictures it names.
-
-    Args:
-        folder: of the task's assets.
-        task: for errors.
-
-    Raises:
-        FileNotFoundError: the folder, its manifest or a picture is missing.
-        ValueError: a trial lacks its text or a picture's name; the manifest is empty.
-    """
+    """`manifest.csv` with `text1` and `image1`, `image2`, ..., and the images it names."""
     file = need_folder(folder, task=task) / "manifest.csv"
     if not file.is_file():
         raise FileNotFoundError(f"`{task}` reads {file}, which does not exist. DevBench's `assets` folder has it.")
@@ -351,32 +239,20 @@ def read_trials(folder: Path, *, task: str) -> Trials:
 
 
 def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What people chose, put beside the model's trials by their text.
+    """What people chose: age bin (`"all"` without) → rows of the manifest (n,), and people's shares (n, width).
 
-    Trials are never put together by their place: gram-trog's human data has 78 trials, its manifest 76, and from the
-    59th on a place means different ones. Looking-while-listening has no texts in its human data, and several trials
-    of one text; there `trial` counts the manifest's rows from 1.
-
-    Args:
-        file: CSV with `text1` or `trial`, `image1`, `image2`, ... (shares of choices) or `prop` (share of looks at the
-            right one of two pictures), and perhaps `age_bin`.
-        texts: of the manifest, in its order.
-        width: pictures per trial.
-
-    Returns:
-        Age bin (`"all"` without) → rows of the manifest (n,), and people's shares (n, width), float64.
-
-    Raises:
-        ValueError: neither `text1` nor `trial`; a text that two trials have; a trial beyond the manifest; not `width`
-            shares; a share that is no number from 0 to 1.
+    Trials are matched by their text, never by their position: gram-trog's human data has 78 trials, its manifest 76,
+    and from the 59th on a position means different ones. Looking-while-listening has no texts in its human data, and
+    several trials of one text; there `trial` counts the manifest's rows from 1. Shares are `image1`, `image2`, ... of
+    choices, or `prop`, of looks at the right one of two images.
 
     Source: DevBench (Tan et al. 2024); its issues on gram-trog's trials.
     """
     rows = read_csv(file)
     found: dict[str, list[tuple[int, list[float]]]] = {}
-    place = _places(rows, list(texts), file)
+    position = _positions(rows, list(texts), file)
     for number, row in enumerate(rows, start=1):
-        at = place(row)
+        at = position(row)
         if at is not None:
             found.setdefault(row.get("age_bin") or ALL_AGES, []).append((at, _shares(row, width, file, number)))
     return {
@@ -385,17 +261,17 @@ def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[
     }
 
 
-def _places(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callable[[dict[str, Any]], int | None]:
-    """A function from a row to its place in the manifest; None where the manifest has no such trial."""
+def _positions(rows: list[dict[str, Any]], texts: list[str], file: Path) -> Callable[[dict[str, Any]], int | None]:
+    """A function from a row to its position in the manifest; None where the manifest has no such trial."""
     if "text1" in rows[0]:
         twice = sorted(text for text, count in Counter(texts).items() if count > 1)
         if twice:
             raise ValueError(
-                f"The manifest has several trials with the text {twice[0]!r}, and {file} tells trials apart by text. "
+                f"The manifest has several trials with the text {twice[0]!r}, and {file} matches trials by text. "
                 "Which one people saw is not known. Use the task's own manifest."
             )
-        places = {text: at for at, text in enumerate(texts)}
-        return lambda row: places.get(row["text1"])
+        positions = {text: at for at, text in enumerate(texts)}
+        return lambda row: positions.get(row["text1"])
     if "trial" not in rows[0]:
         raise ValueError(
             f"{file} has the columns {list(rows[0])}, and neither `text1` nor `trial`: whose trials these are is not "
@@ -423,17 +299,17 @@ def _shares(row: dict[str, Any], width: int, file: Path, number: int) -> list[fl
             shares = [float(row[name]) for name in row if name.startswith("image")]
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{file}, row {number} has a share that is no number ({error}). Get the file anew."
+            f"{file}, row {number} has a share that is no number ({error}). Get the file again."
         ) from error
     strange = [share for share in shares if not -1e-9 <= share <= 1 + 1e-9]
     if strange:
         raise ValueError(
             f"{file}, row {number} has {strange[0]} where a share of people's choices stands, from 0 to 1. Give "
-            "shares, not counts or per cent, and leave rows out that nobody answered."
+            "shares, not counts or per cent, and leave out rows without answers."
         )
     if len(shares) != width:
         raise ValueError(
-            f"{file}, row {number} has {len(shares)} shares for the {width} pictures of a trial. The two belong to "
+            f"{file}, row {number} has {len(shares)} shares for the {width} images of a trial. The two belong to "
             "different tasks."
         )
     return shares

@@ -16,11 +16,7 @@ _PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".PNG", ".JPG", ".JPEG")
 
 
 def need_folder(folder: Path, *, task: str) -> Path:
-    """The folder, if it is there.
-
-    Raises:
-        FileNotFoundError: it is not; the error says what else is.
-    """
+    """The folder; an error says what is beside it, where it is missing."""
     if not folder.is_dir():
         beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise FileNotFoundError(
@@ -31,15 +27,7 @@ def need_folder(folder: Path, *, task: str) -> Path:
 
 
 def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a JSON Lines file, each an object with these fields.
-
-    Args:
-        file: one object per line; blank lines are passed over.
-        fields: what each must have.
-
-    Raises:
-        ValueError: a line is no JSON object, or lacks a field; the file is empty.
-    """
+    """The lines of a JSON Lines file, each an object with these fields; blank lines are skipped."""
     rows = []
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -49,7 +37,7 @@ def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(
-                    f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file anew."
+                    f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file again."
                 ) from error
             need_fields(row, fields, f"{file}, line {number}")
             rows.append(row)
@@ -57,9 +45,7 @@ def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
-    """Raises:
-    ValueError: `row` is no object, or lacks one of the fields.
-    """
+    """Checks that `row` is an object with these fields."""
     missing = [name for name in fields if not isinstance(row, dict) or row.get(name) is None]
     if missing:
         found = sorted(row) if isinstance(row, dict) else type(row).__name__
@@ -70,37 +56,27 @@ def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
 
 
 def need_rows(rows: list[Any], file: Path) -> list[Any]:
-    """Raises:
-    ValueError: there are none.
-    """
+    """The rows, of which there must be one."""
     if not rows:
-        raise ValueError(f"{file} has no items, so there is nothing to score. Get the file anew, or remove it.")
+        raise ValueError(f"{file} has no items, so there is nothing to score. Get the file again, or remove it.")
     return rows
 
 
 def read_csv(file: Path) -> list[dict[str, Any]]:
-    """Rows of a CSV file with a heading, whatever mark its encoding begins with; None where a cell is empty.
-
-    Raises:
-        ValueError: it has no rows, or one with more cells than the heading.
-    """
+    """Rows of a CSV file with a heading, with or without a byte order mark; None where a cell is empty."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     for number, row in enumerate(rows, start=1):
         if any(row.pop(None, ())):
             raise ValueError(
                 f"{file}, row {number} has more cells than the heading has names ({list(row)}). Which is which is not "
-                "known: quote texts that hold commas, or get the file anew."
+                "known: quote texts that hold commas, or get the file again."
             )
     return need_rows([{name: cell or None for name, cell in row.items()} for row in rows], file)
 
 
 def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:
-    """The folder's files by their names without the ending: those in `order` first, then by alphabet.
-
-    Raises:
-        FileNotFoundError: the folder is missing, or has no such file.
-    """
+    """The folder's files by their names without the ending: those in `order` first, then by alphabet."""
     found = {
         path.name.removesuffix(ending): path for path in sorted(need_folder(folder, task=task).glob(f"*{ending}"))
     }
@@ -113,22 +89,13 @@ def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str)
 
 
 def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
-    """Paths of pictures, also where a copy has another format than the list says (`ball.png` for `ball.jpg`).
-
-    Args:
-        folder: names are relative to it.
-        names: of picture files.
-        task: for the error.
-
-    Raises:
-        FileNotFoundError: a picture is missing.
-    """
+    """Paths of images in a folder, also where a copy has another format than the list says."""
     paths = [next(_candidates(folder / name), None) for name in names]
     missing = [name for name, path in zip(names, paths, strict=True) if path is None]
     if missing:
         raise FileNotFoundError(
-            f"`{task}`: {len(missing):,} of {len(names):,} pictures are not in {folder}, the first is {missing[0]!r}. "
-            "A trial without its pictures cannot be scored. Add them, or leave this task out with `tasks=`."
+            f"`{task}`: {len(missing):,} of {len(names):,} images are not in {folder}, the first is {missing[0]!r}. "
+            "A trial without its images cannot be scored. Add them, or leave this task out with `tasks=`."
         )
     return [path for path in paths if path is not None]
 
@@ -140,19 +107,7 @@ def _candidates(path: Path) -> Iterator[Path]:
 
 
 def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
-    """One split of a data set.
-
-    Args:
-        source: a repository of the Hub, a folder saved by `save_to_disk`, or one with data files.
-        split: its name.
-        config: of a repository with several.
-
-    Raises:
-        ValueError: the split is not there.
-
-    Example:
-        >>> load_rows("facebook/winoground", "test")  # doctest: +SKIP
-    """
+    """One split of a repository of the Hub, of a folder saved by `save_to_disk`, or of one with data files."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
     saved = Path(source) / "dataset_dict.json"
@@ -166,16 +121,7 @@ def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
 
 
 class RowImage:
-    """A picture of a data set, decoded when it is called.
-
-    Args:
-        rows: the data set.
-        row: which row.
-        column: which column.
-
-    Raises:
-        ValueError: no such row or column.
-    """
+    """An image of a data set, decoded when it is called."""
 
     def __init__(self, rows: Dataset, row: int, column: str) -> None:
         if not 0 <= row < len(rows) or column not in rows.column_names:
@@ -190,6 +136,6 @@ class RowImage:
 
 
 def images_of(source: str, split: str) -> Callable[[int, str], RowImage]:
-    """A function from a row's number and a column to its picture."""
+    """A function from a row's number and a column to its image."""
     rows = load_rows(source, split)
     return lambda row, column: RowImage(rows, row, column)

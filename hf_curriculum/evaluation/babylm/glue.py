@@ -1,4 +1,4 @@
-"""(Super)GLUE: the model fine-tuned on each of eleven tasks, and judged on its validation file."""
+"""(Super)GLUE: the model fine-tuned on each of eleven tasks, and evaluated on its validation file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
@@ -21,7 +21,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from hf_curriculum.evaluation.babylm.files import need_folder, read_jsonl
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
 from hf_curriculum.evaluation.babylm.scorer import prefix_token_id
-from hf_curriculum.evaluation.generate import _random_states_kept
+from hf_curriculum.evaluation.generate import keep_random_states
+from hf_curriculum.scorers.text.language_model import padded
 
 _SCORE = "score"
 
@@ -30,15 +31,8 @@ def run_glue(run: Run) -> TaskResult:
     """(Super)GLUE filtered: `glue_filtered/<task>.train.jsonl` and `.valid.jsonl`, fine-tuned as `Run.glue` says.
 
     `score` is F1 for mrpc and qqp, Matthews' correlation for cola, accuracy for the others, of the epoch that was best
-    by F1 (by accuracy with three labels). mnli-mm is judged with the model that mnli trained. Finished tasks are kept;
-    a task that was killed starts anew.
-
-    Args:
-        run: the model and the data; `limit` cuts training files too.
-
-    Raises:
-        FileNotFoundError: the folder or a file is missing.
-        ValueError: of `read_jsonl` and `make_classifier`; a validation label that training has not.
+    by F1 (by accuracy with three labels). mnli-mm is scored with the model that mnli trained. Completed tasks are
+    kept; a task that was killed starts again.
 
     Source: BabyLM 2024 evaluation pipeline; Saha et al. 2024 (BabyLM), section 4.2 and Table 9.
     """
@@ -66,11 +60,11 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     file = folder / f"{name}.train.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"`glue` trains {', '.join(judged)} on {file}, which does not exist. Add it.")
-    whole = read_jsonl(file, GLUE[name].fields)
-    labels, training = sorted({row["label"] for row in whole}), run.cut(whole)  # a few rows may lack a label
+    rows = read_jsonl(file, GLUE[name].fields)
+    labels, training = sorted({row["label"] for row in rows}), run.first(rows)  # a few rows may lack a label
     # All that the model can judge, whichever was asked for: another question then needs no other training.
     validation = {
-        task: run.cut(read_jsonl(folder / f"{task}.valid.jsonl", GLUE[task].fields))
+        task: run.first(read_jsonl(folder / f"{task}.valid.jsonl", GLUE[task].fields))
         for task in GLUE
         if (GLUE[task].trained_on or task) == name and (folder / f"{task}.valid.jsonl").is_file()
     }
@@ -82,21 +76,13 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     return {task: found[task] for task in judged}
 
 
-class _Encoded(TorchDataset):
+def _encoded(run: Run, task: GlueTask, rows: list[dict[str, Any]], labels: list[Any]) -> list[dict[str, Any]]:
     """Tokenised texts with their labels."""
-
-    def __init__(self, run: Run, task: GlueTask, rows: list[dict[str, Any]], labels: list[Any]) -> None:
-        firsts, seconds = zip(*map(task.texts, rows), strict=True)
-        pairs = (list(firsts),) if task.second is None else (list(firsts), list(seconds))
-        encoded = run.scorer.tokenizer(*pairs, truncation=True, max_length=run.glue.max_length, verbose=False)
-        self.ids = encoded["input_ids"]
-        self.labels = [labels.index(row["label"]) for row in rows]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> tuple[list[int], int]:
-        return self.ids[index], self.labels[index]
+    firsts, seconds = zip(*map(task.texts, rows), strict=True)
+    pairs = (list(firsts),) if task.second is None else (list(firsts), list(seconds))
+    encoded = run.scorer.tokenizer(*pairs, truncation=True, max_length=run.glue.max_length, verbose=False)
+    numbers = [labels.index(row["label"]) for row in rows]
+    return [{"ids": ids, "label": label} for ids, label in zip(encoded["input_ids"], numbers, strict=True)]
 
 
 def _fine_tune(
@@ -119,17 +105,17 @@ def _fine_tune(
     # Heads of `transformers` find a text's last token by what it is padded with, so something must stand for padding.
     pad = prefix_token_id(tokenizer) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     scratch = _scratch(run, name)
-    with _random_states_kept(run.scorer.device):
+    with keep_random_states(run.scorer.device):
         torch.manual_seed(run.glue.seed)
         model = make_classifier(run.scorer.model, len(labels), pooling=run.glue.pooling, pad_token_id=pad)
-        data = {task: _Encoded(run, GLUE[task], rows, labels) for task, rows in validation.items()}
+        data = {task: _encoded(run, GLUE[task], rows, labels) for task, rows in validation.items()}
         try:
             trainer = Trainer(
                 model=model,
                 args=_arguments(run, scratch, binary=len(labels) == 2),
-                train_dataset=_Encoded(run, GLUE[name], training, labels),
+                train_dataset=_encoded(run, GLUE[name], training, labels),
                 eval_dataset=next(iter(data.values())),
-                data_collator=_collator(pad),
+                data_collator=partial(_collate, pad=pad),
                 compute_metrics=lambda out: classification_scores(_argmax(out.predictions), out.label_ids),
                 callbacks=[EarlyStoppingCallback(run.glue.patience, run.glue.threshold)],
             )
@@ -140,9 +126,9 @@ def _fine_tune(
             shutil.rmtree(scratch)
 
 
-def _judge(trainer: Any, task: str, data: _Encoded, labels: list[Any]) -> dict[str, Any]:
+def _judge(trainer: Any, task: str, data: list[dict[str, Any]], labels: list[Any]) -> dict[str, Any]:
     predicted = _argmax(trainer.predict(data).predictions)
-    scores = classification_scores(predicted, data.labels)
+    scores = classification_scores(predicted, [row["label"] for row in data])
     if GLUE[task].measure not in scores:
         raise ValueError(
             f"`{task}` is judged by {GLUE[task].measure}, which two labels have, but its files have {labels}. Check "
@@ -180,18 +166,11 @@ def _arguments(run: Run, folder: Path, *, binary: bool) -> Any:
     )
 
 
-def _collator(pad: int) -> Any:
-    """A function from texts to a batch, padded on the right and masked."""
-
-    def collate(rows: list[tuple[list[int], int]]) -> dict[str, torch.Tensor]:
-        longest = max(len(ids) for ids, _ in rows)
-        return {
-            "input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows]),
-            "attention_mask": torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows]),
-            "labels": torch.tensor([label for _, label in rows]),
-        }
-
-    return collate
+def _collate(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch, padded on the right and masked."""
+    ids, mask = padded([row["ids"] for row in rows])
+    ids = ids.masked_fill(mask == 0, pad)
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([row["label"] for row in rows])}
 
 
 def _argmax(logits: Any) -> np.ndarray:
@@ -199,7 +178,7 @@ def _argmax(logits: Any) -> np.ndarray:
 
 
 def _scratch(run: Run, name: str) -> Path:
-    """An empty folder for checkpoints while a task trains: beside the scores, which is where room was made."""
+    """An empty folder for checkpoints while a task trains: beside the scores."""
     if run.scores_dir is None:
         return Path(mkdtemp(prefix=f"{name}."))
     folder = run.scores_dir / f".{name}"
@@ -209,17 +188,7 @@ def _scratch(run: Run, name: str) -> Path:
 
 
 class TextClassifier(nn.Module):
-    """A linear layer on a text model's last hidden state: of the last token, or the mean of all tokens.
-
-    Args:
-        base: returns a `last_hidden_state` (texts, tokens, width) for `input_ids` and `attention_mask`.
-        width: of its hidden states.
-        num_labels: classes.
-        pooling: `"last"` token that is no padding, or `"mean"` of those.
-
-    Example:
-        >>> TextClassifier(model.base_model, 768, 2)  # doctest: +SKIP
-    """
+    """A linear layer on a text model's last hidden state: of the last unpadded token, or the mean of all."""
 
     def __init__(
         self, base: nn.Module, width: int, num_labels: int, pooling: Literal["last", "mean"] = "last"
@@ -250,25 +219,14 @@ def make_classifier(
 ) -> nn.Module:
     """A classifier that starts from a copy of the model's weights.
 
-    Models that `AutoModelForSequenceClassification` knows get that class, whose head decides what it reads; all
-    others, this library's among them, a `TextClassifier`.
-
-    Args:
-        model: a language model; it is not changed.
-        num_labels: classes.
-        pooling: of `TextClassifier`.
-        pad_token_id: the tokenizer's, for classes that look for the last token by it.
-
-    Raises:
-        ValueError: the class of `transformers` has weights the model lacks, other than a head's or a pooler's.
-
-    Example:
-        >>> make_classifier(model, 2, pooling="last", pad_token_id=0)  # doctest: +SKIP
+    Models in `AutoModelForSequenceClassification` get that class, whose head decides what it reads; all others, this
+    library's among them, a `TextClassifier`.
     """
     if type(model.config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         base = copy.deepcopy(model.base_model)
-        width = base.get_input_embeddings().weight.shape[1]
-        return TextClassifier(base, _width(model, width), num_labels, pooling).to(model.device, model.dtype)
+        # The last hidden states may be wider or narrower than the embeddings.
+        width = getattr(model.config.get_text_config(), "hidden_size", base.get_input_embeddings().weight.shape[1])
+        return TextClassifier(base, width, num_labels, pooling).to(model.device, model.dtype)
     config = copy.deepcopy(model.config)
     config.num_labels, config.pad_token_id = num_labels, pad_token_id
     classifier = AutoModelForSequenceClassification.from_config(config)
@@ -283,20 +241,8 @@ def make_classifier(
     return classifier.to(model.device, model.dtype)
 
 
-def _width(model: PreTrainedModel, embedded: int) -> int:
-    """Width of the last hidden states, which may differ from that of embeddings."""
-    return getattr(model.config.get_text_config(), "hidden_size", embedded)
-
-
 class GlueTask(NamedTuple):
-    """How one task is worded and judged.
-
-    Args:
-        first: the first text, with the fields in braces.
-        second: the second text, or None.
-        measure: `"accuracy"`, `"f1"` (of label 1) or `"mcc"`.
-        trained_on: the task whose training file is used.
-    """
+    """How one task is worded (fields in braces), measured (`f1` is that of label 1), and which file it trains on."""
 
     first: str
     second: str | None
@@ -333,21 +279,7 @@ GLUE: dict[str, GlueTask] = {
 
 
 def classification_scores(predicted: Sequence[int], labels: Sequence[int]) -> dict[str, float]:
-    """Accuracy, and for two labels F1 of label 1 and Matthews' correlation.
-
-    Both are 0 where a denominator is: a constant answer has no correlation with anything.
-
-    Args:
-        predicted: labels from 0.
-        labels: the right ones.
-
-    Raises:
-        ValueError: not equally many, or none.
-
-    Example:
-        >>> classification_scores([1, 1, 0], [1, 0, 0])["mcc"]
-        0.5
-    """
+    """Accuracy, and for two labels F1 of label 1 and Matthews' correlation; 0 where a denominator is."""
     guess, truth = np.asarray(predicted), np.asarray(labels)
     if guess.shape != truth.shape or not len(truth):
         raise ValueError(

@@ -1,14 +1,12 @@
-"""A model by its name on the suite: what the command line calls."""
+"""A suite on a model from the Hub or a folder: what the command line calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks
-from hf_curriculum.evaluation.babylm.run import GlueSettings
 from hf_curriculum.evaluation.babylm.suite import SuiteResult, evaluate_suite
 from hf_curriculum.scorers.pretrained import load_model, load_pretrained
 
@@ -19,14 +17,9 @@ def evaluate_pretrained(
     *,
     output_dir: str | PathLike[str],
     data_dir: str | PathLike[str] | None = None,
-    tasks: Sequence[str] | None = None,
-    sources: Mapping[str, str] | None = None,
-    batch_size: int = 64,
-    glue: GlueSettings | None = None,
-    limit: int | None = None,
     revision: str | None = None,
     device: str | None = None,
-    progress: bool = True,
+    **options: Any,
 ) -> SuiteResult:
     """`evaluate_suite` for a model's folder or a repository of the Hub.
 
@@ -36,9 +29,9 @@ def evaluate_pretrained(
         output_dir: of `evaluate_suite`.
         data_dir: of `evaluate_suite`. Without one, miniature benchmarks are made below `output_dir`, which the results
             say.
-        tasks, sources, batch_size, glue, limit, progress: of `evaluate_suite`.
         revision: of a repository.
         device: such as `"cuda"`; by default a GPU where there is one.
+        options: more arguments of `evaluate_suite`, such as `tasks`, `batch_size` or `glue`.
 
     Raises:
         FileNotFoundError, ValueError: of `load_for_evaluation` and `evaluate_suite`.
@@ -54,25 +47,14 @@ def evaluate_pretrained(
         if not (data_dir / "MINIATURE.txt").is_file():
             make_miniature_benchmarks(data_dir)
     model, tokenizer, image_processor = load_for_evaluation(name, revision)
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return evaluate_suite(
-        model.to(chosen),
-        tokenizer,
-        image_processor,
-        suite,
-        data_dir=data_dir,
-        output_dir=output_dir,
-        tasks=tasks,
-        sources=sources,
-        batch_size=batch_size,
-        glue=glue,
-        limit=limit,
-        progress=progress,
+        model, tokenizer, image_processor, suite, data_dir=data_dir, output_dir=output_dir, **options
     )
 
 
 def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, Any, Any | None]:
-    """Model, tokenizer and, if it sees, image processor.
+    """Model, tokenizer and, for models with images, image processor.
 
     Args:
         name: a folder, or a repository of the Hub.

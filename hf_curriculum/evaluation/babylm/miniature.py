@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hf_curriculum.evaluation.babylm.glue import GLUE
 from hf_curriculum.evaluation.babylm.text_tasks import both_ways
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.make import encode_png
@@ -39,7 +40,7 @@ def make_miniature_benchmarks(
         folder: where to; made if need be, files in it are written over.
         seed: 0 or more; another seed is other items.
         size: items per subtask, an even number of 4 or more (training files of (Super)GLUE have four times as many).
-        image_size: side of the pictures in pixels.
+        image_size: side of the images in pixels.
 
     Returns:
         The folder: the `data_dir` of `evaluate_suite`.
@@ -70,9 +71,9 @@ def make_miniature_benchmarks(
         _write(folder / "glue_filtered" / f"{task}.valid.jsonl", validation)
     _write(
         folder / "winoground_filtered" / "winoground.jsonl",
-        winoground_rows(Pictures(folder / "winoground_filtered" / "images", image_size), seed, size),
+        winoground_rows(Drawings(folder / "winoground_filtered" / "images", image_size), seed, size),
     )
-    questions = vqa_rows(Pictures(folder / "vqa_filtered" / "images", image_size), seed, size)
+    questions = vqa_rows(Drawings(folder / "vqa_filtered" / "images", image_size), seed, size)
     (folder / "vqa_filtered" / "vqa_distractors_info.json").write_text(json.dumps(questions), encoding="utf-8")
     write_devbench(folder / "devbench", seed, size, image_size)
     (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # last: it says that all the others are there
@@ -109,7 +110,7 @@ class Subject(NamedTuple):
 
 
 def draws_for(seed: int, name: str, index: int) -> Draws:
-    """Random numbers of one item: of its seed, its benchmark and its place alone."""
+    """Random numbers of one item: of its seed, its benchmark and its position alone."""
     return Draws(seed, index, 16 + zlib.crc32(name.encode()))  # the scenes' own streams are 0 to 3
 
 
@@ -139,10 +140,10 @@ def supplement_rows(seed: int, size: int) -> dict[str, list[dict[str, Any]]]:
 def ewok_rows(seed: int, size: int) -> dict[str, list[dict[str, Any]]]:
     """Three of EWoK's domains, every item twice, the second time exchanged."""
     made = {}
-    for name, make in _EWOK.items():
+    for name in _EWOK:
         rows = []
         for at in range(size // 2):
-            context_1, context_2, target_1, target_2 = make(draws_for(seed, name, at))
+            context_1, context_2, target_1, target_2 = _contrasts(subject(draws_for(seed, name, at)))[name]
             contexts = {"Context1": context_1, "Context2": context_2}
             rows += both_ways({"Domain": name, **contexts, "Target1": target_1, "Target2": target_2})
         made[name] = rows
@@ -185,14 +186,12 @@ def _hypernym(draws: Draws) -> tuple[str, str]:
 
 
 def _answer_what(draws: Draws) -> tuple[str, str]:
-    thing = subject(draws)
-    side = draws.pick(_SIDES)
+    thing, side = subject(draws), draws.pick(_SIDES)
     return f"what is there? {thing.one}.", f"what is there? on the {side} side."
 
 
 def _answer_where(draws: Draws) -> tuple[str, str]:
-    thing = subject(draws)
-    side = draws.pick(_SIDES)
+    thing, side = subject(draws), draws.pick(_SIDES)
     return f"where is the {thing.noun}? on the {side} side.", f"where is the {thing.noun}? {thing.second}."
 
 
@@ -201,34 +200,12 @@ def _inversion(draws: Draws) -> tuple[str, str]:
     return f"is there {thing.one} next to {thing.second}?", f"there {thing.one} is next to {thing.second}?"
 
 
-def _turns(draws: Draws) -> tuple[str, str]:
+def _turn_taking(draws: Draws) -> tuple[str, str]:
     thing = subject(draws)
     if draws.chance(0.5):
         return f"is there {thing.one}? yes, there is.", f"is there {thing.one}? yes, there are."
     many = f"two {thing.colour} {plural(thing.noun)}"
     return f"are there {many}? yes, there are.", f"are there {many}? yes, there is."
-
-
-def _sides(draws: Draws) -> tuple[str, str, str, str]:
-    thing = subject(draws)
-    left = f"the {thing.noun} is to the left of the {thing.other}."
-    right = f"the {thing.noun} is to the right of the {thing.other}."
-    back_left = f"the {thing.other} is to the left of the {thing.noun}."
-    back_right = f"the {thing.other} is to the right of the {thing.noun}."
-    return left, right, back_right, back_left
-
-
-def _colours(draws: Draws) -> tuple[str, str, str, str]:
-    thing = subject(draws)
-    first, second = f"the {thing.noun} is {thing.colour}.", f"the {thing.noun} is {thing.other_colour}."
-    targets = [f"there is {article(colour)} {colour} {thing.noun}." for colour in (thing.colour, thing.other_colour)]
-    return first, second, *targets
-
-
-def _counts(draws: Draws) -> tuple[str, str, str, str]:
-    thing = subject(draws)
-    one, many = f"there is {thing.one}.", f"there are two {thing.colour} {plural(thing.noun)}."
-    return one, many, f"the {thing.noun} is {thing.colour}.", f"the {plural(thing.noun)} are {thing.colour}."
 
 
 _BLIMP = {
@@ -241,9 +218,28 @@ _SUPPLEMENT = {
     "qa_congruence_easy": _answer_what,
     "qa_congruence_tricky": _answer_where,
     "subject_aux_inversion": _inversion,
-    "turn_taking": _turns,
+    "turn_taking": _turn_taking,
 }
-_EWOK = {"material-properties": _colours, "quantitative-properties": _counts, "spatial-relations": _sides}
+
+
+def _contrasts(thing: Subject) -> dict[str, tuple[str, str, str, str]]:
+    """EWoK's domain → two contexts and the target of each."""
+    one, other, colour = thing.noun, thing.other, thing.colour
+    left, right = f"the {one} is to the left of the {other}.", f"the {one} is to the right of the {other}."
+    targets = [f"there is {article(name)} {name} {one}." for name in (colour, thing.other_colour)]
+    many = f"there are two {colour} {plural(one)}."
+    mirrored = f"the {other} is to the right of the {one}.", f"the {other} is to the left of the {one}."
+    return {
+        "material-properties": (f"the {one} is {colour}.", f"the {one} is {thing.other_colour}.", *targets),
+        "quantitative-properties": (
+            *(f"there is {thing.one}.", many),
+            *(f"the {one} is {colour}.", f"the {plural(one)} are {colour}."),
+        ),
+        "spatial-relations": (left, right, *mirrored),
+    }
+
+
+_EWOK = ("material-properties", "quantitative-properties", "spatial-relations")
 
 _AGES = {"4": 0.55, "7": 0.65, "10": 0.75, "25": 0.85}
 _LOOKING_AGES = ["1.5", "2", "2.5"]
@@ -251,10 +247,7 @@ _IMAGES = ["image1", "image2", "image3", "image4"]
 
 
 def write_devbench(folder: Path, seed: int, size: int, image_size: int) -> None:
-    """`assets` and `evals` of the four tasks that are read.
-
-    gram-trog's human data has two trials more than its manifest, lex-viz_vocab's lacks one, as the real ones do.
-    """
+    """`assets` and `evals` of four tasks, whose human data and manifests differ as the real ones do."""
     _vocabulary(folder, seed, size, image_size)
     _grammar(folder, seed, size, image_size)
     _looking(folder, seed, size, image_size)
@@ -262,56 +255,56 @@ def write_devbench(folder: Path, seed: int, size: int, image_size: int) -> None:
 
 
 def _vocabulary(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "lex-viz_vocab" / "images", image_size)
+    drawings = Drawings(folder / "assets" / "lex-viz_vocab" / "images", image_size)
     trials, people = [], []
     for at, noun in enumerate(NOUNS[:size]):
         draws = draws_for(seed, "lex-viz_vocab", at)
         shown = [noun, *draws.sample([other for other in NOUNS if other != noun], 3)]
-        trials.append([noun, *(_one(pictures, name, TYPICAL_COLOURS[name][0]) for name in shown)])
+        trials.append([noun, *(_one(drawings, name, TYPICAL_COLOURS[name][0]) for name in shown)])
         for age, right in _AGES.items() if at else ():
             people.append([noun, age, str(at + 1), *_shares(draws, right)])
-    _manifest(folder, "lex-viz_vocab", ["text1", *_IMAGES], trials)
-    _human(folder, "lex-viz_vocab", ["text1", "age_bin", "trial", *_IMAGES], people)
+    _csv(folder / "assets" / "lex-viz_vocab" / "manifest.csv", ["text1", *_IMAGES], trials)
+    _csv(folder / "evals" / "lex-viz_vocab" / "human.csv", ["text1", "age_bin", "trial", *_IMAGES], people)
 
 
 def _grammar(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "gram-trog" / "images", image_size)
-    trials, people, told = [], [], set()
+    drawings = Drawings(folder / "assets" / "gram-trog" / "images", image_size)
+    trials, people, texts = [], [], set()
     at = 0
     while len(trials) < size + 2:
         draws = draws_for(seed, "gram-trog", at)
         (noun, other), (colour, second) = draws.sample(NOUNS, 2), draws.sample(COLOURS, 2)
         text = f"{article(colour)} {colour} {noun}"
         at += 1
-        if text in told:  # trials are told apart by their text
+        if text in texts:  # trials are matched by their text
             continue
-        told.add(text)
+        texts.add(text)
         shown = [(noun, colour), (noun, second), (other, colour), (other, second)]
-        trials.append([text, *(_one(pictures, *thing) for thing in shown)])
+        trials.append([text, *(_one(drawings, *thing) for thing in shown)])
         people.append([str(len(trials)), text, *_shares(draws, 0.8)])
-    _human(folder, "gram-trog", ["trial", "text1", *_IMAGES], people)
+    _csv(folder / "evals" / "gram-trog" / "human.csv", ["trial", "text1", *_IMAGES], people)
     del trials[size // 2 : size // 2 + 2]  # from here on the trials' numbers mean others
-    _manifest(folder, "gram-trog", ["text1", *_IMAGES], trials)
+    _csv(folder / "assets" / "gram-trog" / "manifest.csv", ["text1", *_IMAGES], trials)
 
 
 def _looking(folder: Path, seed: int, size: int, image_size: int) -> None:
-    pictures = Pictures(folder / "assets" / "lex-lwl" / "images", image_size)
+    drawings = Drawings(folder / "assets" / "lex-lwl" / "images", image_size)
     trials, people = [], []
     for at in range(size):
         draws = draws_for(seed, "lex-lwl", at)
         noun, other = draws.sample(NOUNS, 2)
-        trials.append([noun, _one(pictures, noun, draws.pick(COLOURS)), _one(pictures, other, draws.pick(COLOURS))])
+        trials.append([noun, _one(drawings, noun, draws.pick(COLOURS)), _one(drawings, other, draws.pick(COLOURS))])
         people.append([_LOOKING_AGES[at % 3], f"{draws.uniform(0.5, 0.8):.6f}", str(at + 1)])
-    _manifest(folder, "lex-lwl", ["text1", "image1", "image2"], trials)
-    _human(folder, "lex-lwl", ["age_bin", "prop", "trial"], people)
+    _csv(folder / "assets" / "lex-lwl" / "manifest.csv", ["text1", "image1", "image2"], trials)
+    _csv(folder / "evals" / "lex-lwl" / "human.csv", ["age_bin", "prop", "trial"], people)
 
 
 def _things(folder: Path, seed: int, image_size: int) -> None:
     """Every noun in its typical colours; alike are equal nouns, and less so equal colours."""
-    pictures = Pictures(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
+    drawings = Drawings(folder / "assets" / "sem-things" / "object_images_CC0", image_size)
     things = [(noun, colour) for noun in NOUNS for colour in TYPICAL_COLOURS[noun]]
-    rows = [[f"{colour}_{noun}", _one(pictures, noun, colour)] for noun, colour in things]
-    _manifest(folder, "sem-things", ["text1", "image1"], rows)
+    rows = [[f"{colour}_{noun}", _one(drawings, noun, colour)] for noun, colour in things]
+    _csv(folder / "assets" / "sem-things" / "manifest.csv", ["text1", "image1"], rows)
     draws = draws_for(seed, "sem-things", 0)
     alike = np.array([[0.6 * (a == c) + 0.3 * (b == d) for c, d in things] for a, b in things])
     noise = np.array([[draws.uniform(0, 0.1) for _ in things] for _ in things])
@@ -320,8 +313,8 @@ def _things(folder: Path, seed: int, image_size: int) -> None:
     np.save(evals / "spose_similarity.npy", np.where(np.eye(len(things)), 1.0, alike + (noise + noise.T) / 2))
 
 
-def _one(pictures: Pictures, noun: str, colour: str) -> str:
-    return f"{pictures.folder.name}/{pictures.draw(f'{colour}-{noun}.png', (noun, colour))}"
+def _one(drawings: Drawings, noun: str, colour: str) -> str:
+    return f"{drawings.folder.name}/{drawings.draw(f'{colour}-{noun}.png', (noun, colour))}"
 
 
 def _shares(draws: Draws, right: float) -> list[str]:
@@ -329,14 +322,6 @@ def _shares(draws: Draws, right: float) -> list[str]:
     first = right + draws.uniform(-0.05, 0.05)
     rest = [draws.uniform(0.5, 1.5) for _ in range(3)]
     return [f"{share:.12f}" for share in (first, *((1 - first) * part / sum(rest) for part in rest))]
-
-
-def _manifest(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    _csv(folder / "assets" / task / "manifest.csv", columns, rows)
-
-
-def _human(folder: Path, task: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    _csv(folder / "evals" / task / "human.csv", columns, rows)
 
 
 def _csv(file: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -351,105 +336,50 @@ Rows = list[dict[str, Any]]
 
 
 def glue_rows(seed: int, size: int) -> dict[str, tuple[Rows, Rows]]:
-    """Task → training and validation rows; labels take turns, so that none is rare.
-
-    Args:
-        seed: of the items.
-        size: validation rows; training has four times as many.
-    """
+    """Task → training (four times as many) and validation rows; labels alternate, so that none is rare."""
     made = {}
-    for name, (labels, make) in _TASKS.items():
+    for name in GLUE:
+        labels = 3 if name.startswith("mnli") else 2
         rows = [
-            {**make(draws_for(seed, f"glue {name}", at), at % labels), "label": at % labels, "idx": at}
+            {**_glue(subject(draws_for(seed, f"glue {name}", at)), at % labels)[name], "label": at % labels, "idx": at}
             for at in range(5 * size)
         ]
         made[name] = rows[: 4 * size], rows[4 * size :]
     return made
 
 
-def _other(thing: Subject) -> str:
-    """The first thing in the second's colour."""
-    return f"{article(thing.other_colour)} {thing.other_colour} {thing.noun}"
-
-
-def _cola(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    return {"sentence": f"there is {thing.one}" if label else f"there {thing.colour} is a {thing.noun}"}
-
-
-def _sst2(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    return {"sentence": f"a {('small', 'large')[label]} {thing.colour} {thing.noun}"}
-
-
-def _same(first: str, second: str) -> Callable[[Draws, int], dict[str, str]]:
-    def make(draws: Draws, label: int) -> dict[str, str]:
-        thing = subject(draws)
-        return {first: f"there is {thing.one}", second: f"the picture has {thing.one if label else _other(thing)}"}
-
-    return make
-
-
-def _mnli(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    hypotheses = (f"there is a {thing.noun}", f"there is {thing.second}", f"there is no {thing.noun}")
-    return {"premise": f"there is {thing.one}", "hypothesis": hypotheses[label]}
-
-
-def _qnli(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    answer = f"the {thing.other if label else thing.noun} is {thing.colour}"
-    return {"question": f"what color is the {thing.noun}?", "sentence": answer}
-
-
-def _rte(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    return {"sentence1": f"there is {thing.one}", "sentence2": f"there is a {thing.other if label else thing.noun}"}
-
-
-def _boolq(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
+def _glue(thing: Subject, label: int) -> dict[str, dict[str, str]]:
+    """Task → the fields of a row about these things with this label."""
+    one, other, there = thing.noun, thing.other, f"there is {thing.one}"
     colour = thing.colour if label else thing.other_colour
-    return {"question": f"is the {thing.noun} {colour}", "passage": f"there is {thing.one}."}
+    asked = f"what color is the {one}?"
+    second = f"{there} next to {thing.second}. it is {thing.colour}."
+    paragraph = f"{there}. there are two {thing.other_colour} {plural(other)}."
+    shown = f"the picture has {article(colour)} {colour} {one}"
+    mnli = {
+        "premise": there,
+        "hypothesis": (f"there is a {one}", f"there is {thing.second}", f"there is no {one}")[label],
+    }
+    return {
+        "boolq": {"question": f"is the {one} {colour}", "passage": f"{there}."},
+        "cola": {"sentence": there if label else f"there {thing.colour} is a {one}"},
+        "mnli": mnli,
+        "mnli-mm": mnli,
+        "mrpc": {"sentence1": there, "sentence2": shown},
+        "multirc": {"paragraph": paragraph, "question": asked, "answer": colour},
+        "qnli": {"question": asked, "sentence": f"the {other if label else one} is {thing.colour}"},
+        "qqp": {"question1": there, "question2": shown},
+        "rte": {"sentence1": there, "sentence2": f"there is a {other if label else one}"},
+        "sst2": {"sentence": f"a {'large' if label else 'small'} {thing.colour} {one}"},
+        "wsc": {"text": second, "span1_text": one if label else other, "span2_text": "it"},
+    }
 
-
-def _multirc(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    paragraph = f"there is {thing.one}. there are two {thing.other_colour} {plural(thing.other)}."
-    answer = thing.colour if label else thing.other_colour
-    return {"paragraph": paragraph, "question": f"what color is the {thing.noun}?", "answer": answer}
-
-
-def _wsc(draws: Draws, label: int) -> dict[str, str]:
-    thing = subject(draws)
-    text = f"there is {thing.one} next to {thing.second}. it is {thing.colour}."
-    return {"text": text, "span1_text": thing.noun if label else thing.other, "span2_text": "it"}
-
-
-_TASKS: dict[str, tuple[int, Callable[[Draws, int], dict[str, str]]]] = {
-    "boolq": (2, _boolq),
-    "cola": (2, _cola),
-    "mnli": (3, _mnli),
-    "mnli-mm": (3, _mnli),
-    "mrpc": (2, _same("sentence1", "sentence2")),
-    "multirc": (2, _multirc),
-    "qnli": (2, _qnli),
-    "qqp": (2, _same("question1", "question2")),
-    "rte": (2, _rte),
-    "sst2": (2, _sst2),
-    "wsc": (2, _wsc),
-}
 
 _BACKDROP = Backdrop("grey", "plain", 0.3, "dots", ())
 
 
-class Pictures:
-    """A folder of drawings, each made once.
-
-    Args:
-        folder: where they are written.
-        image_size: side in pixels.
-    """
+class Drawings:
+    """A folder of drawings, each made once."""
 
     def __init__(self, folder: Path, image_size: int) -> None:
         self.folder, self.image_size = folder, image_size
@@ -460,10 +390,10 @@ class Pictures:
         """Draws one thing, or two from left to right, each a noun and a colour; returns the name."""
         if name not in self.made:
             side = 0.6 if len(things) == 1 else 0.4
-            places = [0.5] if len(things) == 1 else [0.27, 0.73]
+            centres = [0.5] if len(things) == 1 else [0.27, 0.73]
             drawn = tuple(
                 Thing(noun, colour, "large", "plain", side, 0.0, x, 0.5)
-                for (noun, colour), x in zip(things, places, strict=True)
+                for (noun, colour), x in zip(things, centres, strict=True)
             )
             hidden = tuple((0.0,) * len(things) for _ in things)
             scene = Scene(drawn, hidden, (1.0,) * len(things), _BACKDROP)
@@ -472,30 +402,30 @@ class Pictures:
         return name
 
 
-def winoground_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
-    """Two things whose colours are exchanged from one picture to the other: a row per picture, its caption first."""
+def winoground_rows(drawings: Drawings, seed: int, size: int) -> list[dict[str, Any]]:
+    """Two things whose colours are exchanged from one image to the other: a row per image, its caption first."""
     rows = []
     for at in range(size // 2):
         thing = subject(draws_for(seed, "winoground", at))
         exchanged = Subject(thing.noun, thing.other_colour, thing.other, thing.colour)
         captions = [f"{one.one} to the left of {one.second}" for one in (thing, exchanged)]
         for side, one in enumerate((thing, exchanged)):
-            pictures.draw(f"ex_{at}_img_{side}.png", (one.noun, one.colour), (one.other, one.other_colour))
-            own, foreign = captions[side], captions[1 - side]
+            drawings.draw(f"ex_{at}_img_{side}.png", (one.noun, one.colour), (one.other, one.other_colour))
+            own, other = captions[side], captions[1 - side]
             tags = {"tag": "Adjective-Color", "secondary_tag": "", "collapsed_tag": "Object"}
             key = {"id": at, "image_idx": at, "image_key": f"image_{side}"}
-            rows.append({**key, "caption_0": own, "caption_1": foreign, **tags})
+            rows.append({**key, "caption_0": own, "caption_1": other, **tags})
     return rows
 
 
-def vqa_rows(pictures: Pictures, seed: int, size: int) -> list[dict[str, Any]]:
+def vqa_rows(drawings: Drawings, seed: int, size: int) -> list[dict[str, Any]]:
     """What colour one of two things has; the seven other colours are the distractors."""
     rows = []
     for at in range(size):
         thing = subject(draws_for(seed, "vqa", at))
         # PNG under the name that the release gives its JPEGs: what counts is the file's beginning.
         name = f"COCO_val2014_{at + 1:012d}.jpg"
-        pictures.draw(name, (thing.noun, thing.colour), (thing.other, thing.other_colour))
+        drawings.draw(name, (thing.noun, thing.colour), (thing.other, thing.other_colour))
         others = [colour for colour in COLOURS if colour != thing.colour]
         question = {"question": f"what color is the {thing.noun}?", "target_ans": thing.colour, "distractors": others}
         rows.append({"idx_in_hf_dataset": at, "image_id": at + 1, "question_id": 1000 * (at + 1), **question})

@@ -1,4 +1,4 @@
-"""What one evaluation knows, and how its scores survive a kill."""
+"""One evaluation of a model, whose scores survive a kill."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.evaluation.babylm.scorer import (
     Item,
+    Row,
     TextImageScorer,
     by_length,
     image_key,
@@ -71,18 +73,11 @@ class GlueSettings:
 
 @dataclass(frozen=True)
 class Run:
-    """One model on the benchmarks of one folder.
+    """One model on the benchmarks of one folder; with `scores_dir` a killed run continues from its kept scores.
 
-    Args:
-        scorer: asks the model.
-        data_dir: folder with the benchmarks' official files.
-        scores_dir: where scores are kept, so that a killed run goes on where it was; None keeps none.
-        sources: task → a repository of the Hub (or a folder that `datasets` loads) to take it or its pictures from.
-        subtasks: those to run; None is all there are.
-        limit: so many items of each subtask at most; for a try, not for a result.
-        progress: shows bars.
-        save_every: seconds between two writes of unfinished scores.
-        glue: how (Super)GLUE is fine-tuned.
+    `sources` names a repository of the Hub (or a folder that `datasets` loads) for a task's items or images;
+    `subtasks` are those to run (None: all there are), `limit` the most items of each, `save_every` seconds between two
+    writes of unfinished scores.
     """
 
     scorer: TextImageScorer
@@ -96,11 +91,7 @@ class Run:
     glue: GlueSettings = field(default_factory=GlueSettings)
 
     def wanted(self, found: Sequence[str], *, task: str) -> list[str]:
-        """Those of the subtasks found that were asked for.
-
-        Raises:
-            ValueError: one that was asked for is not there.
-        """
+        """The requested ones of the subtasks that were found."""
         unknown = [name for name in self.subtasks or () if name not in found]
         if unknown:
             raise ValueError(
@@ -109,41 +100,44 @@ class Run:
             )
         return [name for name in found if self.subtasks is None or name in self.subtasks]
 
-    def cut(self, values: Sequence[Any]) -> list[Any]:
-        """The first `limit` of them."""
+    def first(self, values: Sequence[Any]) -> list[Any]:
+        """The first `limit` items."""
         return list(values[: self.limit])
 
     def choice_scores(self, task: str, subtask: str, items: Sequence[Item]) -> list[list[float]]:
         """`TextImageScorer.choice_scores`, kept and resumed."""
-        rows = self.scorer.encoder(items)
-
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.in_batches([rows[place] for place in places], sum_of_log_probs)
-
-        order = by_length(rows)
-        batches = _fill([(place, len(rows[place])) for place in order], self.scorer.batch_size)
-        return self._kept(task, subtask, [item.key() for item in items], batches, score)
+        keys = [item.key() for item in items]
+        return self._of_rows(task, subtask, keys, self.scorer.encoder(items), sum_of_log_probs)
 
     def similarities(
         self, task: str, subtask: str, texts: Sequence[str], images: Sequence[Sequence[Any]]
     ) -> list[list[float]]:
-        """Similarities of a text with each of its pictures, kept and resumed: a list per text."""
+        """Similarities of a text with each of its images, kept and resumed: a list per text."""
         rows = [self.scorer.similarity_rows([text] * len(own), own) for text, own in zip(texts, images, strict=True)]
-
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.in_batches([rows[place] for place in places], mean_log_prob)
-
-        batches = _fill([(place, len(rows[place])) for place in by_length(rows)], self.scorer.batch_size)
         keys = [[text, *map(image_key, own)] for text, own in zip(texts, images, strict=True)]
-        return self._kept(task, subtask, keys, batches, score)
+        return self._of_rows(task, subtask, keys, rows, mean_log_prob)
+
+    def _of_rows(
+        self,
+        task: str,
+        subtask: str,
+        keys: list[Any],
+        rows: Sequence[Sequence[Row]],
+        reduce: Callable[[np.ndarray], float],
+    ) -> list[list[float]]:
+        def score(positions: list[int]) -> list[list[float]]:
+            return self.scorer.in_batches([rows[position] for position in positions], reduce)
+
+        sizes = [(position, len(rows[position])) for position in by_length(rows)]
+        return self._kept(task, subtask, keys, _fill(sizes, self.scorer.batch_size), score)
 
     def features(self, task: str, subtask: str, images: Sequence[Any]) -> list[list[float]]:
         """`TextImageScorer.image_features`, kept and resumed."""
 
-        def score(places: list[int]) -> list[list[float]]:
-            return self.scorer.image_features([images[place] for place in places]).tolist()
+        def score(positions: list[int]) -> list[list[float]]:
+            return self.scorer.image_features([images[position] for position in positions]).tolist()
 
-        batches = _fill([(place, 1) for place in range(len(images))], self.scorer.batch_size)
+        batches = _fill([(position, 1) for position in range(len(images))], self.scorer.batch_size)
         return self._kept(task, subtask, [image_key(image) for image in images], batches, score)
 
     def file(self, task: str, subtask: str) -> Path | None:
@@ -151,7 +145,7 @@ class Run:
         return None if self.scores_dir is None else self.scores_dir / task / f"{subtask}.json"
 
     def fingerprint(self, *what: Any) -> str:
-        """A digest of the model and of what it is asked."""
+        """A digest of the model and of the items it scores."""
         text = json.dumps([self._scorer_fingerprint, *what], default=str)
         return digest(text)
 
@@ -172,7 +166,7 @@ class Run:
         saved = time.monotonic()
         with tqdm(total=len(keys), initial=len(found), desc=f"{task} {subtask}", disable=not self.progress) as bar:
             for batch in batches:
-                missing = [place for place in batch if str(place) not in found]
+                missing = [position for position in batch if str(position) not in found]
                 if not missing:
                     continue
                 found |= dict(zip(map(str, missing), score(missing), strict=True))
@@ -181,7 +175,7 @@ class Run:
                     write_kept(file, fingerprint, found)
                     saved = time.monotonic()
         write_kept(file, fingerprint, found)
-        return [found[str(place)] for place in range(len(keys))]
+        return [found[str(position)] for position in range(len(keys))]
 
 
 def read_kept(file: Path | None, fingerprint: str) -> Any | None:
@@ -190,12 +184,12 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # what a full disk or a power cut leaves; scores can be made again
-        logger.warning("%s is damaged: it is made anew.", file)
+    except ValueError:  # what a full disk leaves; scores can be made again
+        logger.warning("%s is damaged: it is made again.", file)
         return None
     if content["fingerprint"] == fingerprint:
         return content["values"]
-    logger.warning("%s is of another model, other data or other settings: it is made anew.", file)
+    logger.warning("%s is of another model, other data or other settings: it is made again.", file)
     return None
 
 
@@ -206,14 +200,14 @@ def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
 
 
 def _fill(sizes: list[tuple[int, int]], most: int) -> list[list[int]]:
-    """Batches of places, in order, whose sizes add up to `most` at most; one that is larger goes alone."""
+    """Batches of positions, in order, whose sizes add up to `most` at most; one that is larger goes alone."""
     batches: list[list[int]] = []
     room = 0
-    for place, size in sizes:
+    for position, size in sizes:
         if not batches or size > room:
             batches.append([])
             room = most
-        batches[-1].append(place)
+        batches[-1].append(position)
         room -= size
     return batches
 
@@ -240,25 +234,13 @@ class TaskResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; without the predictions, which have a file of their own."""
-        return {
-            "subtasks": self.subtasks,
-            "averages": self.averages,
-            "counts": self.counts,
-            "notes": list(self.notes),
-        }
+        return {**{name: getattr(self, name) for name in ("subtasks", "averages", "counts")}, "notes": [*self.notes]}
 
 
 def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The mean of every measure over the subtasks that have it, however many items each has.
 
-    Args:
-        subtasks: subtask → measure → value.
-
     Source: Saha et al. 2024 (BabyLM), Tables 4 and 9 to 14: each average is the plain mean of its rows.
-
-    Example:
-        >>> unweighted_means({"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}})
-        {'accuracy': 0.75}
     """
     measures = dict.fromkeys(measure for values in subtasks.values() for measure in values)
     means = {}
@@ -269,16 +251,5 @@ def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, f
 
 
 def choice_predictions(subtask: str, texts: list[str]) -> dict[str, Any]:
-    """A subtask's entry in the challenge's file: every item's chosen text, in the order of the items.
-
-    Args:
-        subtask: its name.
-        texts: the choices that were predicted.
-
-    Source: BabyLM 2024 evaluation pipeline; its texts begin with the blank that stands before a choice.
-
-    Example:
-        >>> choice_predictions("hypernym", ["a dog"])
-        {'predictions': [{'id': 'hypernym_0', 'pred': ' a dog'}]}
-    """
+    """A subtask's entry in the challenge's file: every item's chosen text, with the blank before it."""
     return {"predictions": [{"id": f"{subtask}_{at}", "pred": f" {text}"} for at, text in enumerate(texts)]}

@@ -1,4 +1,4 @@
-"""Log-probabilities of texts under any model of the library or of `transformers`, with or without a picture."""
+"""Log-probabilities of texts under any model of the library or of `transformers`, with or without an image."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_curriculum.config import digest
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.evaluation.generate import _evaluating
+from hf_curriculum.evaluation.generate import evaluation_mode
 from hf_curriculum.models.captioner import image_text as find_image_text
 from hf_curriculum.names import MODELS
 from hf_curriculum.scorers.text.language_model import padded
 
 
 class TextImageScorer:
-    """One way to ask GIT, Flamingo and other models how probable a text is, given a picture or not.
+    """One way to ask GIT, Flamingo and other models how probable a text is, given an image or not.
 
     Texts of a batch are padded on the right and masked. The challenge's pipeline pads with 0 and passes no mask; for
     models that read from left to right with positions counted from the left, the numbers are the same.
@@ -32,13 +32,13 @@ class TextImageScorer:
     Args:
         model: any causal language model, or captioner whose `forward` takes `input_ids`, `attention_mask` and
             `pixel_values`, none but the first of which it needs (GIT, Flamingo, stock GIT, LLaVA-like models of one
-            picture size).
+            image size).
         tokenizer: the model's.
         image_processor: the model's; None for text alone.
         batch_size: most texts that run through the model at once.
-        image_tokens: text that stands for a picture, such as `"<image>"`. By default the model's `image_token_id`, as
+        image_tokens: text that stands for an image, such as `"<image>"`. By default the model's `image_token_id`, as
             often as its `image_seq_length` says (once without), and nothing for models without one. The challenge's
-            pipeline gives Flamingo no `<image>` but in DevBench, where its published model looks at pictures all the
+            pipeline gives Flamingo no `<image>` but in DevBench, where its published model looks at images all the
             same; ours would not.
         prefix_token: stands for an empty context; by default see `prefix_token_id`.
         max_length: most tokens the model reads; by default its positions.
@@ -77,7 +77,9 @@ class TextImageScorer:
             tokenizer,
             prefix=prefix_token_id(tokenizer) if prefix_token is None else _known(tokenizer, prefix_token),
             image_ids=image_ids,
-            max_length=_positions(model) if max_length is None else max_length,
+            max_length=max_length
+            or getattr(model.config.get_text_config(), "max_position_embeddings", None)
+            or 1 << 20,
         )
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
         self._check_text_alone()
@@ -89,36 +91,18 @@ class TextImageScorer:
         return next(self.model.parameters()).device
 
     def choice_scores(self, items: Sequence[Item]) -> list[list[float]]:
-        """Σ log p of every choice's tokens given the context, not divided by length, in nats.
-
-        Args:
-            items: with pictures, or without; any number.
-
-        Returns:
-            A list per item with a number per choice.
-
-        Raises:
-            ValueError: of `ItemEncoder`; some items have a picture and some have none; there is no image processor.
-        """
+        """Σ log p of every choice's tokens given the context, in nats, not divided by length: a list per item."""
         return self.in_batches(self.encoder(items), sum_of_log_probs)
 
     def similarities(self, texts: Sequence[str], images: Sequence[Any]) -> list[float]:
-        """Mean log p of a text's tokens given a picture: the whole text counts, special tokens included.
-
-        Args:
-            texts: a text per picture.
-            images: pictures, in any form `to_rgb` reads, or functions that return one.
-
-        Raises:
-            ValueError: not as many texts as pictures; a text that has fewer than two tokens.
-        """
+        """Mean log p of each text's tokens given an image; all tokens count, special ones included."""
         rows = self.similarity_rows(texts, images)
         return [values[0] for values in self.in_batches([[row] for row in rows], mean_log_prob)]
 
     def similarity_rows(self, texts: Sequence[str], images: Sequence[Any]) -> list[Row]:
-        """What `similarities` runs through the model: all tokens count but the first and a picture's places."""
+        """What `similarities` runs through the model: all tokens count but the first and an image's positions."""
         if len(texts) != len(images):
-            raise ValueError(f"There are {len(texts)} texts and {len(images)} pictures. Give a text per picture.")
+            raise ValueError(f"There are {len(texts)} texts and {len(images)} images. Give a text per image.")
         before = f"{self.image_text} " if self.image_text else ""
         tokens = self.tokenizer([before + text for text in texts], verbose=False)["input_ids"] if texts else []
         for text, ids in zip(texts, tokens, strict=True):
@@ -130,68 +114,47 @@ class TextImageScorer:
         return [Row(ids, self._first_scored(ids), image) for ids, image in zip(tokens, images, strict=True)]
 
     def in_batches(self, rows: Sequence[Sequence[Row]], reduce: Callable[[np.ndarray], float]) -> list[list[float]]:
-        """A number per row, the longest rows first, so that a batch that does not fit into memory fails at once.
-
-        Args:
-            rows: a list per item; an item's rows share a batch, unless they are more than `batch_size`.
-            reduce: from a row's log-probabilities to its number, such as `sum_of_log_probs`.
-        """
+        """A number per row, the longest rows first, so that a batch that does not fit into memory fails at once."""
         flat = [(item, at) for item in by_length(rows) for at in range(len(rows[item]))]
         found: list[list[float]] = [[float("nan")] * len(part) for part in rows]
         for start in range(0, len(flat), self.batch_size):
-            places = flat[start : start + self.batch_size]
-            for (item, at), values in zip(places, self.log_probs([rows[i][j] for i, j in places]), strict=True):
+            batch = flat[start : start + self.batch_size]
+            for (item, at), values in zip(batch, self.log_probs([rows[i][j] for i, j in batch]), strict=True):
                 found[item][at] = reduce(values)
         return found
 
     def log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        """Log-probabilities of each row's tokens from its `start` on, in one forward pass.
-
-        Args:
-            rows: at most as many as memory allows.
-
-        Shapes:
-            a float32 array (tokens that count,) per row, in nats.
-        """
+        """Log-probabilities of each row's tokens from its `start` on, in nats: float32 (tokens,) per row."""
         ids, mask = padded([row.ids[:-1] for row in rows])  # (B, T) each; the last token is scored, not read
-        with torch.inference_mode(), _evaluating(self.model):
-            pictures = self._pictures([row.image for row in rows])
+        with torch.inference_mode(), evaluation_mode(self.model):
+            image_inputs = self._image_inputs([row.image for row in rows])
             inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
-            # Models that put the picture before the text return logits for its places too: (B, [image +] T, V).
-            logits = self.model(**inputs, **pictures).logits[:, -ids.shape[1] :]
+            # Models that put the image before the text return logits for its positions too: (B, [image +] T, V).
+            logits = self.model(**inputs, **image_inputs).logits[:, -ids.shape[1] :]
             found = []
             for row, scores in zip(rows, logits, strict=True):
-                places = scores[row.start - 1 : len(row.ids) - 1].float().log_softmax(-1)  # (tokens, V)
-                targets = torch.tensor(row.ids[row.start :], device=places.device)
-                found.append(places.gather(1, targets[:, None])[:, 0].cpu().numpy())
+                predicted = scores[row.start - 1 : len(row.ids) - 1].float().log_softmax(-1)  # (tokens, V)
+                targets = torch.tensor(row.ids[row.start :], device=predicted.device)
+                found.append(predicted.gather(1, targets[:, None])[:, 0].cpu().numpy())
         return found
 
     def image_features(self, images: Sequence[Any]) -> np.ndarray:
-        """The mean over the last hidden states of a blank text that reads the picture.
+        """The mean over the last hidden states of a blank text that is given the image, float32 (images, width).
 
-        GIT's hidden states have the picture's places too, Flamingo's the text's alone.
-
-        Args:
-            images: as many as memory allows.
-
-        Shapes:
-            float32 (images, width).
+        GIT's hidden states have the image's positions too, Flamingo's the text's alone.
 
         Source: DevBench's sem-things in the BabyLM 2024 evaluation pipeline.
         """
         ids = self.tokenizer(f"{self.image_text} " if self.image_text else " ")["input_ids"] or [self.encoder.prefix]
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluation_mode(self.model):
             batch = torch.tensor([ids] * len(images), device=self.device)
-            pictures = self._pictures(list(images))
+            image_inputs = self._image_inputs(list(images))
             mask = torch.ones_like(batch)
-            outputs = self.model(input_ids=batch, attention_mask=mask, output_hidden_states=True, **pictures)
+            outputs = self.model(input_ids=batch, attention_mask=mask, output_hidden_states=True, **image_inputs)
             return outputs.hidden_states[-1].float().mean(1).cpu().numpy()
 
     def fingerprint(self) -> str:
-        """A digest of the model, its tokenizer and these settings: two with the same one score alike.
-
-        Of every weight some 16 values count, which any training changes.
-        """
+        """A digest of some 16 values of every weight, which any training changes, the tokenizer and these settings."""
         config = {key: value for key, value in self.model.config.to_dict().items() if key != "_name_or_path"}
         settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, _tokenization(self.tokenizer)]
         if self.image_processor is not None:
@@ -203,7 +166,7 @@ class TextImageScorer:
         return digest(*content)
 
     def _first_scored(self, ids: list[int]) -> int:
-        """One `<image>` is a word of the text, as in training; hundreds of them are the picture's own place."""
+        """One `<image>` is a word of the text, as in training; hundreds of them are the image's own positions."""
         if len(self.image_ids) <= 1:
             return 1
         return max((at + 1 for at, token in enumerate(ids) if token in self.image_ids), default=1)
@@ -214,49 +177,49 @@ class TextImageScorer:
         if set(needed) - {"input_ids"}:
             raise ValueError(
                 f"A {type(self.model).__name__} reads no text alone: its `forward` needs {needed}. Most benchmarks "
-                "have no pictures. Evaluate a model whose pictures can be left out, such as GIT."
+                "have no images. Evaluate a model whose images can be left out, such as GIT."
             )
 
     def _check_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluation_mode(self.model):
             first, second = self.model(input_ids=pair).logits[:, 0].float()  # (vocabulary,) each
         if not torch.allclose(first, second, rtol=1e-2, atol=1e-2):
             raise ValueError(
                 f"A {type(self.model).__name__} is no causal language model: what it predicts after a token changes "
-                "with the token after that, so it would be told what it has to predict. Evaluate a model that reads "
+                "with the token after that, so it would see what it has to predict. Evaluate a model that reads "
                 "from left to right."
             )
 
-    def _pictures(self, images: list[Any]) -> dict[str, torch.Tensor]:
-        """The model's arguments for pictures, each of which is opened and encoded once."""
+    def _image_inputs(self, images: list[Any]) -> dict[str, torch.Tensor]:
+        """The model's arguments for images, each of which is opened and encoded once."""
         given = sum(image is not None for image in images)
         if not given:
             return {}
         if given < len(images):
             raise ValueError(
-                f"{given} of {len(images)} texts have a picture. A batch has a picture for every text, or none. Score "
-                "the two kinds apart."
+                f"{given} of {len(images)} texts have an image. A batch has an image for every text, or none. Score "
+                "the two kinds separately."
             )
         if self.image_processor is None:
             raise ValueError(
-                "There are pictures to read but no image processor. Pass the model's as `image_processor=`, or leave "
-                "out the tasks with pictures."
+                "There are images to read but no image processor. Pass the model's as `image_processor=`, or leave "
+                "out the tasks with images."
             )
         keys = [image if isinstance(image, str) else id(image) for image in images]
         distinct = dict(zip(keys, images, strict=True))
-        place = {key: at for at, key in enumerate(distinct)}
+        position = {key: at for at, key in enumerate(distinct)}
         weight = next(self.model.parameters())
         pixels = torch.stack([self._pixels(image) for image in distinct.values()])  # (P, 3, H, W)
         pixels = pixels.to(weight.device, weight.dtype)
-        index = torch.tensor([place[key] for key in keys], device=weight.device)  # (B,)
+        index = torch.tensor([position[key] for key in keys], device=weight.device)  # (B,)
         if isinstance(self.model, tuple(MODELS.values())):
             return {"image_features": self.model.base_model.encode_images(pixels)[index]}
         return {"pixel_values": pixels[index]}
 
     def _pixels(self, image: Any) -> torch.Tensor:
-        picture = to_rgb(image() if callable(image) else image)
-        return self._table(picture) if self._table else process_image(self.image_processor, picture)["pixel_values"]
+        opened = to_rgb(image() if callable(image) else image)
+        return self._table(opened) if self._table else process_image(self.image_processor, opened)["pixel_values"]
 
 
 def sum_of_log_probs(values: np.ndarray) -> float:
@@ -275,7 +238,7 @@ def by_length(rows: Sequence[Sequence[Row]]) -> list[int]:
 
 
 def _tokenization(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """All that decides how texts are split, without what calls change: how the last batch was cut and padded."""
+    """All that decides how texts are split, without what calls change: truncation and padding."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return tokenizer.get_vocab()
@@ -292,12 +255,8 @@ def _known(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     return known[token]
 
 
-def _positions(model: PreTrainedModel) -> int:
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
-
-
 class Row(NamedTuple):
-    """One text to score: its token ids, the first one that counts, and its picture."""
+    """One text to score: its token ids, the first one that counts, and its image."""
 
     ids: list[int]
     start: int
@@ -305,19 +264,7 @@ class Row(NamedTuple):
 
 
 def prefix_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that stands for an empty context: beginning of text, else end of text, else padding.
-
-    Args:
-        tokenizer: any tokenizer. `train_wordpiece`'s has neither beginning nor end, so padding it is.
-
-    Raises:
-        ValueError: it has none of the three.
-
-    Example:
-        >>> from hf_curriculum.data.tokenizer import train_wordpiece
-        >>> prefix_token_id(train_wordpiece(["a dog"], 30))
-        0
-    """
+    """The token that stands for an empty context: beginning of text, else end of text, else padding."""
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if getattr(tokenizer, name) is not None:
             return getattr(tokenizer, name)
@@ -331,21 +278,11 @@ def prefix_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
 class ItemEncoder:
     """Splits `context + " " + choice` into what is read and what is scored.
 
-    The whole text is tokenised once, the context alone a second time, and what is left of the whole behind as many
-    tokens is the choice; blanks at the context's end go to the choice. No special tokens are added.
-
-    Args:
-        tokenizer: any tokenizer.
-        prefix: the id that stands for an empty context.
-        image_ids: ids that stand for the picture in the text, where there is one.
-        max_length: most tokens the model reads; of longer texts the beginning of the context is cut off.
+    The whole text is tokenised once, the context alone a second time, and what follows as many tokens of the whole is
+    the choice; blanks at the context's end go to the choice. No special tokens are added. Contexts that are too long
+    are truncated at their beginning.
 
     Source: `lm-evaluation-harness`, as the BabyLM 2024 evaluation pipeline uses it.
-
-    Example:
-        >>> encoder = ItemEncoder(tokenizer, prefix=0, image_ids=[], max_length=128)  # doctest: +SKIP
-        >>> encoder([Item(("a dog", "a cat"))])[0][0].start                           # doctest: +SKIP
-        1
     """
 
     def __init__(
@@ -356,14 +293,7 @@ class ItemEncoder:
         self.num_truncated = 0
 
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
-        """A row per choice of each item.
-
-        Args:
-            items: what to encode.
-
-        Raises:
-            ValueError: a choice that has no token, or more than the model reads.
-        """
+        """A row per choice of each item."""
         pairs = [_split(item.context, f" {choice}") for item in items for choice in item.choices]
         contexts = self._ids(sorted({context for context, _ in pairs if context}))
         wholes = self._ids(sorted({context + choice for context, choice in pairs}))
@@ -384,8 +314,8 @@ class ItemEncoder:
                 f"The choice {choice!r} after {context[-40:]!r} has no token of its own: the tokenizer "
                 f"({type(self.tokenizer).__name__}) drops all of it. It cannot be scored; check the file."
             )
-        pictures = self.image_ids if image is not None else []
-        head = pictures if before else [self.prefix, *pictures]
+        image_ids = self.image_ids if image is not None else []
+        head = image_ids if before else [self.prefix, *image_ids]
         room = self.max_length - len(head) + 1  # the last token is scored, not read
         if len(scored) > room - (not head):  # something stands before the first that is scored
             raise ValueError(
@@ -409,7 +339,7 @@ class Item:
     Args:
         choices: two or more texts, none blank.
         context: what stands before each choice; may be empty.
-        image: the picture, in any form `to_rgb` reads, or a function that returns it; None for text alone.
+        image: the image, in any form `to_rgb` reads, or a function that returns it; None for text alone.
         answer: index of the right choice.
 
     Raises:
@@ -443,12 +373,12 @@ class Item:
             )
 
     def key(self) -> list[Any]:
-        """What tells this item from others: its texts, and the picture's file where it has one."""
+        """What identifies this item: its texts, and the image's file where it has one."""
         return [self.context, *self.choices, image_key(self.image)]
 
 
 def image_key(image: Any) -> str | None:
-    """The last part of a picture's path and the file's size, None where it has no path."""
+    """The last part of an image's path and the file's size, None where it has no path."""
     if not isinstance(image, (str, PathLike)):
         return None
     name = fspath(image).replace("\\", "/").rpartition("/")[2]
@@ -456,18 +386,7 @@ def image_key(image: Any) -> str | None:
 
 
 def chosen(scores: Sequence[float]) -> int:
-    """Index of the highest score; of equal ones the first.
-
-    Args:
-        scores: of the choices of one item.
-
-    Raises:
-        ValueError: a score is NaN, so nothing is highest.
-
-    Example:
-        >>> chosen([-3.0, -2.0, -2.0])
-        1
-    """
+    """Index of the highest score; of equal ones the first."""
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError(
@@ -478,19 +397,7 @@ def chosen(scores: Sequence[float]) -> int:
 
 
 def accuracy(scores: Sequence[Sequence[float]], answers: Sequence[int]) -> float:
-    """Share of items whose highest-scored choice is the right one.
-
-    Args:
-        scores: a list per item.
-        answers: index of the right choice per item.
-
-    Raises:
-        ValueError: no items, or not one answer per item.
-
-    Example:
-        >>> accuracy([[-1.0, -2.0], [-2.0, -1.0]], [0, 0])
-        0.5
-    """
+    """Share of items whose highest-scored choice is the right one."""
     if not len(scores) or len(scores) != len(answers):
         raise ValueError(
             f"There are scores of {len(scores)} items and {len(answers)} answers. Accuracy is their share of "

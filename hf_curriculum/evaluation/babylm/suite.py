@@ -1,4 +1,4 @@
-"""A whole suite on one model: the door that users and the command line take."""
+"""A whole suite on one model: the entry point for users and the command line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hf_curriculum.evaluation.babylm.scorer import TextImageScorer
 from hf_curriculum.evaluation.babylm.text_tasks import EWOK, SUPPLEMENT, run_blimp, run_ewok, run_supplement
 from hf_curriculum.evaluation.babylm.vqa import run_vqa
 from hf_curriculum.evaluation.babylm.winoground import run_winoground
+from hf_curriculum.markdown import table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -49,7 +50,7 @@ class SuiteResult:
 
     @property
     def macro_averages(self) -> dict[str, float]:
-        """See `tables.macro_averages`."""
+        """Text and vision → the mean of their benchmarks' averages, see `macro_averages`."""
         return macro_averages(self.tasks)
 
 
@@ -73,7 +74,7 @@ def evaluate_suite(
     """Runs the benchmarks of a suite, and writes tables and the challenge's predictions.
 
     Scores are kept below `output_dir/scores` while they are made: a run that was killed goes on where it was, and a
-    second run of the same model on the same data is a matter of seconds. Scores of another model are made anew.
+    second run of the same model on the same data is a matter of seconds. Scores of another model are made again.
 
     Args:
         model: GIT, Flamingo, or a model of `transformers`, on the device it is to run on.
@@ -84,7 +85,7 @@ def evaluate_suite(
         output_dir: for `results.json`, `results.md`, `predictions.json.gz` and `scores/`; None writes nothing.
         tasks: keys of `BENCHMARKS`, or `"<benchmark>/<subtask>"`. By default all that the model can read and the
             folder has; what is left out is in `not_run`.
-        sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or pictures (`winoground`, `vqa`).
+        sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or images (`winoground`, `vqa`).
             Nothing is downloaded that is not named here.
         batch_size: most texts that run through the model at once.
         glue: how (Super)GLUE is fine-tuned.
@@ -94,7 +95,7 @@ def evaluate_suite(
         progress: shows bars.
 
     Raises:
-        ValueError: an unknown suite, task or source; pictures without an image processor; `output_dir` holds the
+        ValueError: an unknown suite, task or source; images without an image processor; `output_dir` holds the
             results of another model; of a benchmark.
         FileNotFoundError: a task that was asked for has no data, or there is no data at all.
 
@@ -144,13 +145,13 @@ def evaluate_suite(
 
 
 def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
-    """Results of other weights under another name stay; those of a model that was trained again are made anew."""
+    """Results of another model stay; those of a model of the same name that was trained again are replaced."""
     file = folder / RESULTS_FILE
     try:
         before = json.loads(file.read_text(encoding="utf-8"))["about"]
         is_other = all(before[name] != about[name] for name in ("model", "fingerprint"))
     except (OSError, ValueError, KeyError, TypeError):
-        return  # there are none, or none that anybody could read
+        return  # there are none, or none that can be read
     if is_other:
         raise ValueError(
             f"{file} holds the results of {before['model']!r}, and its scores are kept beside it; those of "
@@ -189,7 +190,7 @@ def _check_sources(sources: Mapping[str, str]) -> None:
     unread = [name for name in sources if name not in SOURCED]
     if unread:
         raise ValueError(
-            f"{unread} in `sources` would not be read. Items of blimp and ewok, and pictures of winoground and vqa, "
+            f"{unread} in `sources` would not be read. Items of blimp and ewok, and images of winoground and vqa, "
             f"can come from a data set ({', '.join(SOURCED)}); for the others put their files into the data folder."
         )
 
@@ -197,11 +198,11 @@ def _check_sources(sources: Mapping[str, str]) -> None:
 def _left_out(
     names: Sequence[str], folder: Path, sources: Mapping[str, str], image_processor: Any | None
 ) -> dict[str, str]:
-    """Why benchmarks cannot be run, for those that cannot."""
+    """Benchmark → why it cannot be run."""
     reasons = {}
     for name in names:
         if BENCHMARKS[name].images and image_processor is None:
-            reasons[name] = "it has pictures, and no image processor was given"
+            reasons[name] = "it has images, and no image processor was given"
         elif not (folder / BENCHMARKS[name].folder).is_dir() and not (name in sources and not BENCHMARKS[name].images):
             reasons[name] = f"{folder / BENCHMARKS[name].folder} does not exist"
     if len(reasons) == len(names):
@@ -218,7 +219,7 @@ def _check_images(names: Mapping[str, Any], image_processor: Any | None, not_run
     seeing = [name for name in names if BENCHMARKS[name].images and name not in not_run]
     if seeing and image_processor is None:
         raise ValueError(
-            f"{seeing} were asked for, which have pictures, but there is no image processor. Pass the model's as "
+            f"{seeing} were asked for, which have images, but there is no image processor. Pass the model's as "
             "`image_processor=`; without sight these scores mean nothing."
         )
 
@@ -245,7 +246,9 @@ def _notes(run: Run) -> list[str]:
     if (run.data_dir / "MINIATURE.txt").is_file():
         notes.append("Miniature benchmarks made from drawn scenes: not comparable with the official ones.")
     if run.scorer.encoder.num_truncated:
-        notes.append(f"{run.scorer.encoder.num_truncated:,} contexts were longer than the model reads and were cut.")
+        notes.append(
+            f"{run.scorer.encoder.num_truncated:,} contexts were longer than the model reads and were truncated."
+        )
     return notes
 
 
@@ -255,11 +258,6 @@ _BY_AGE = "human_similarity_"
 
 def macro_averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
     """The mean of the benchmarks' averages, for text and for vision, where all of a kind were run.
-
-    DevBench goes in with its accuracy.
-
-    Args:
-        results: by benchmark.
 
     Source: README of the BabyLM 2024 evaluation pipeline.
     """
@@ -272,52 +270,34 @@ def macro_averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
 
 
 def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {}, notes: Sequence[str] = ()) -> str:
-    """A summary, a table per benchmark with several subtasks, and all notes; shares in percent.
-
-    Args:
-        results: by benchmark.
-        not_run: benchmark → why it is not among them.
-        notes: about all of it.
-    """
-    lines = ["| benchmark | measure | score | chance | subtasks | items |", "|---|---|---|---|---|---|"]
+    """A summary, a table per benchmark with several subtasks, and all notes; shares in percent."""
+    rows: list[tuple[str, ...]] = []
     for name, result in results.items():
         about = BENCHMARKS[name]
-        for measure in about.main:
-            chance = "" if about.chance is None else f"{100 * about.chance:.1f}"
-            counts = {name: count for name, count in result.counts.items() if name not in about.extra}
-            row = (about.title, measure, percent(result.averages.get(measure)), chance)
-            lines.append(_row(*row, f"{len(counts)} of {about.size}", f"{sum(counts.values()):,}"))
-    for kind, value in macro_averages(results).items():
-        lines.append(_row(f"mean of {kind} benchmarks", "", percent(value), "", "", ""))
-    lines += [f"\n{note}" for note in notes]
-    for name, result in results.items():
-        lines += _details(name, result)
-    lines += [f"\n{BENCHMARKS[name].title}: not run ({reason})" for name, reason in not_run.items()]
-    return "\n".join(lines) + "\n"
+        chance = "" if about.chance is None else f"{100 * about.chance:.1f}"
+        counts = [count for subtask, count in result.counts.items() if subtask not in about.extra]
+        size = f"{len(counts)} of {about.size}", f"{sum(counts):,}"
+        rows += [(about.title, one, percent(result.averages.get(one)), chance, *size) for one in about.main]
+    rows += [
+        (f"mean of {kind} benchmarks", "", percent(value), "", "", "")
+        for kind, value in macro_averages(results).items()
+    ]
+    parts = [table(("benchmark", "measure", "score", "chance", "subtasks", "items"), rows, for_terminals=True)]
+    parts += [f"\n{note}\n" for note in notes]
+    parts += [_details(name, result) for name, result in results.items()]
+    parts += [f"\n{BENCHMARKS[name].title}: not run ({reason})\n" for name, reason in not_run.items()]
+    return "".join(parts)
 
 
 def percent(value: float | None) -> str:
-    """A share in percent with two digits behind the point, as the paper prints it; a dash for none.
-
-    Example:
-        >>> percent(403 / 746)
-        '54.02'
-    """
+    """A share in percent with two decimals, as the paper prints it; a dash for none."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def write_results(
     folder: Path, results: Mapping[str, TaskResult], not_run: Mapping[str, str], about: Mapping[str, Any], text: str
 ) -> None:
-    """`results.json`, `results.md` and the challenge's `predictions.json.gz`.
-
-    Args:
-        folder: where to; made if need be.
-        results: by benchmark.
-        not_run: benchmark → why.
-        about: the model, the data and the settings.
-        text: the Markdown.
-    """
+    """`results.json`, `results.md` and the challenge's `predictions.json.gz`."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "about": dict(about),
@@ -332,11 +312,7 @@ def write_results(
 
 
 def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
-    """What the challenge wants to be sent: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON.
-
-    Args:
-        file: its name usually ends in `_predictions.json.gz`.
-        results: by benchmark. DevBench's looking-while-listening, which is none of the challenge's, goes in too.
+    """The challenge's submission: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON.
 
     Source: BabyLM 2024 evaluation pipeline, "Submission Format".
     """
@@ -346,31 +322,27 @@ def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
         stream.write(json.dumps(predictions).encode())
 
 
-def _details(name: str, result: TaskResult) -> list[str]:
+def _details(name: str, result: TaskResult) -> str:
+    """A table of one benchmark's subtasks, and its notes."""
     found = dict.fromkeys(measure for values in result.subtasks.values() for measure in values)
     measures = [measure for measure in found if not measure.startswith(_BY_AGE)]
-    lines = [f"\n### {BENCHMARKS[name].title}\n", _row("subtask", *measures, "items")]
-    lines.append(_row(*["---"] * (len(measures) + 2)))
-    notes = []
+    rows, notes = [], []
     for subtask, values in result.subtasks.items():
         shown = (percent(values.get(measure)) for measure in measures)
         mark = " (not in the mean)" if subtask in BENCHMARKS[name].extra else ""
-        lines.append(_row(subtask + mark, *shown, f"{result.counts[subtask]:,}"))
+        rows.append((subtask + mark, *shown, f"{result.counts[subtask]:,}"))
         ages = {key.removeprefix(_BY_AGE): value for key, value in values.items() if key.startswith(_BY_AGE)}
         if ages:
             listed = ", ".join(f"{age}: {percent(value)}" for age, value in ages.items())
             notes.append(f"{subtask}, human similarity by age: {listed}")
     if len(result.subtasks) > 1:
-        lines.append(_row("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
-    return lines + [f"\n{note}" for note in (*notes, *result.notes)]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.append(("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
+    shown = table(("subtask", *measures, "items"), rows, for_terminals=True)
+    return f"\n### {BENCHMARKS[name].title}\n\n{shown}" + "".join(f"\n{one}\n" for one in (*notes, *result.notes))
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with null for NaN, which JSON has not."""
+    """The same with null for NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -389,7 +361,7 @@ class Benchmark:
         main: the measures a summary shows.
         size: how many subtasks the whole has.
         chance: what guessing reaches, or None where no single number says it.
-        images: whether it has pictures.
+        images: whether it has images.
         extra: subtasks beyond the challenge's, which no average counts.
     """
 
@@ -428,6 +400,6 @@ BENCHMARKS: dict[str, Benchmark] = {
 SUITES: dict[str, tuple[str, ...]] = {"babylm": tuple(BENCHMARKS)}
 """Suites by name: the benchmarks of each, in the order they run."""
 SOURCED = ("blimp", "ewok", "winoground", "vqa")
-"""Benchmarks whose items or pictures may come from a data set that somebody names."""
+"""Benchmarks whose items or images may come from a data set named in `sources`."""
 TEXT = ("blimp", "blimp_supplement", "ewok", "glue")
 VISION = ("winoground", "vqa", "devbench")

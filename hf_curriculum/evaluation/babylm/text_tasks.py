@@ -13,17 +13,9 @@ from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen
 SUPPLEMENT = ("hypernym", "qa_congruence_easy", "qa_congruence_tricky", "subject_aux_inversion", "turn_taking")
 """Subtasks of the BLiMP supplement."""
 EWOK = (
-    "agent-properties",
-    "material-dynamics",
-    "material-properties",
-    "physical-dynamics",
-    "physical-interactions",
-    "physical-relations",
-    "quantitative-properties",
-    "social-interactions",
-    "social-properties",
-    "social-relations",
-    "spatial-relations",
+    *("agent-properties", "material-dynamics", "material-properties", "physical-dynamics", "physical-interactions"),
+    *("physical-relations", "quantitative-properties", "social-interactions", "social-properties"),
+    *("social-relations", "spatial-relations"),
 )
 """Domains of EWoK."""
 _PAIR = ("sentence_good", "sentence_bad")
@@ -41,17 +33,7 @@ def ewok_item(row: Mapping[str, Any]) -> Item:
 
 
 def run_blimp(run: Run) -> TaskResult:
-    """BLiMP filtered by the challenge's vocabulary: `blimp_filtered/<paradigm>.jsonl`, 67 of them.
-
-    Named on the Hub (`sources={"blimp": "nyu-mll/blimp"}`), its paradigms are whole, not filtered.
-
-    Args:
-        run: the model and the data.
-
-    Raises:
-        FileNotFoundError: the folder, or its files, are missing.
-        ValueError: of `read_jsonl`, `Run.wanted` and `TextImageScorer`.
-    """
+    """BLiMP filtered by the challenge's vocabulary, `blimp_filtered/<paradigm>.jsonl`; unfiltered from the Hub."""
     if "blimp" not in run.sources:
         return _run(run, "blimp", "blimp_filtered", (), _PAIR, blimp_item)
     from datasets import get_dataset_config_names
@@ -63,21 +45,15 @@ def run_blimp(run: Run) -> TaskResult:
 
 
 def run_supplement(run: Run) -> TaskResult:
-    """The BLiMP supplement: `supplement_filtered/<subtask>.jsonl`, five of them. As `run_blimp`."""
+    """The BLiMP supplement: `supplement_filtered/<subtask>.jsonl`, five of them."""
     return _run(run, "blimp_supplement", "supplement_filtered", SUPPLEMENT, _PAIR, blimp_item)
 
 
 def run_ewok(run: Run) -> TaskResult:
     """EWoK filtered by the challenge's vocabulary: `ewok_filtered/<domain>.jsonl`, eleven of them.
 
-    The files have every item twice, the second time with contexts and targets exchanged. Named on the Hub
-    (`sources={"ewok": "ewok-core/ewok-core-1.0"}`), items are exchanged here, and not filtered.
-
-    Args:
-        run: the model and the data.
-
-    Raises:
-        FileNotFoundError, ValueError: as `run_blimp`.
+    The files have every item twice, the second time with contexts and targets exchanged. From the Hub
+    (`sources={"ewok": "ewok-core/ewok-core-1.0"}`), items are exchanged here and not filtered.
     """
     if "ewok" not in run.sources:
         return _run(run, "ewok", "ewok_filtered", EWOK, _CONTRAST, ewok_item)
@@ -122,7 +98,7 @@ def _score(
     for name, rows in found.items():
         for row in rows:
             need_fields(row, fields, name)
-        items = [make(row) for row in run.cut(rows)]
+        items = [make(row) for row in run.first(rows)]
         scores = run.choice_scores(task, name, items)
         subtasks[name] = {"accuracy": accuracy(scores, [item.answer for item in items])}
         texts = [item.choices[chosen(row)] for item, row in zip(items, scores, strict=True)]

@@ -16,17 +16,7 @@ _FILE = "vqa_distractors_info.json"
 
 
 def vqa_item(row: Mapping[str, Any], image: Any) -> Item:
-    """`Question: ... Answer:` with the right answer first.
-
-    Args:
-        row: `question`, `target_ans` and `distractors`.
-        image: the picture.
-
-    Example:
-        >>> row = {"question": "What is it?", "target_ans": "ball", "distractors": ["cup", "box"]}
-        >>> vqa_item(row, None).context
-        'Question: What is it? Answer:'
-    """
+    """`Question: ... Answer:` with the right answer first."""
     choices = (str(row["target_ans"]), *map(str, row["distractors"]))
     return Item(choices, f"Question: {row['question']} Answer:", image)
 
@@ -34,16 +24,8 @@ def vqa_item(row: Mapping[str, Any], image: Any) -> Item:
 def run_vqa(run: Run) -> TaskResult:
     """VQAv2 filtered: `vqa_filtered/vqa_distractors_info.json`, a list of questions. Chance is 1/8.
 
-    Pictures come from `vqa_filtered/images/COCO_val2014_<image_id, 12 digits>.jpg`, the names of the release, or from
+    Images come from `vqa_filtered/images/COCO_val2014_<image_id, 12 digits>.jpg`, the names of the release, or from
     the data set that `sources={"vqa": "HuggingFaceM4/VQAv2"}` names, by `idx_in_hf_dataset`.
-
-    Args:
-        run: the model and the data.
-
-    Raises:
-        FileNotFoundError: the folder or a picture is missing.
-        ValueError: the file is no list, a question lacks a field or has another number of distractors; of
-            `TextImageScorer`.
 
     Source: Saha et al. 2024 (BabyLM), section 4.1; the BabyLM 2024 evaluation pipeline.
     """
@@ -53,8 +35,8 @@ def run_vqa(run: Run) -> TaskResult:
         raise FileNotFoundError(f"`vqa` reads {file}, which does not exist. Unpack the challenge's data there.")
     rows = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(rows, list):
-        raise ValueError(f"{file} holds a {type(rows).__name__}. It must hold a list of questions: get it anew.")
-    rows = run.cut(need_rows(rows, file))
+        raise ValueError(f"{file} holds a {type(rows).__name__}. It must hold a list of questions: get it again.")
+    rows = run.first(need_rows(rows, file))
     by_number = "vqa" in run.sources
     for number, row in enumerate(rows):
         where = f"{file}, question {number}"
@@ -62,11 +44,11 @@ def run_vqa(run: Run) -> TaskResult:
         if len(row["distractors"]) != DISTRACTORS:
             raise ValueError(
                 f"{where} has {len(row['distractors'])} distractors. The benchmark has {DISTRACTORS}, and chance "
-                "depends on it: get the file anew."
+                "depends on it: get the file again."
             )
     if by_number:
-        picture = images_of(run.sources["vqa"], "validation")
-        images: Sequence[Any] = [picture(row["idx_in_hf_dataset"], "image") for row in rows]
+        image_at = images_of(run.sources["vqa"], "validation")
+        images: Sequence[Any] = [image_at(row["idx_in_hf_dataset"], "image") for row in rows]
     else:
         names = [f"COCO_val2014_{int(row['image_id']):012d}.jpg" for row in rows]
         images = find_images(file.parent / "images", names, task="vqa")

@@ -1,4 +1,4 @@
-"""Winoground: which of two captions with the same words belongs to a picture."""
+"""Winoground: which of two captions with the same words belongs to an image."""
 
 from __future__ import annotations
 
@@ -15,21 +15,12 @@ _FIELDS = ("image_idx", "image_key", "caption_0", "caption_1")
 
 
 def run_winoground(run: Run) -> TaskResult:
-    """Winoground filtered: `winoground_filtered/winoground.jsonl`, a row per picture, its own caption first.
+    """Winoground filtered: `winoground_filtered/winoground.jsonl`, a row per image, its own caption first.
 
-    Pictures come from `winoground_filtered/images/ex_<image_idx>_img_<0 or 1>.png`, the names of the release, or from
-    the data set that `sources={"winoground": "facebook/winoground"}` names.
-
-    The challenge's score is `accuracy`, the unpaired text score: every picture is an item of its own, and chance is
-    1/2. `text`, `image` and `group` are those of the Winoground paper, over the examples both of whose pictures are
-    there; chance is 1/4, 1/4 and 1/6.
-
-    Args:
-        run: the model and the data.
-
-    Raises:
-        FileNotFoundError: the folder or a picture is missing.
-        ValueError: of `read_jsonl` and `TextImageScorer`; an `image_key` that is not `image_0` or `image_1`.
+    Images come from `winoground_filtered/images/ex_<image_idx>_img_<0 or 1>.png`, the names of the release, or from
+    the data set that `sources={"winoground": "facebook/winoground"}` names. The challenge's score is `accuracy`, the
+    unpaired text score, chance 1/2. `text`, `image` and `group` are those of the Winoground paper, over the examples
+    both of whose images are there; chance is 1/4, 1/4 and 1/6.
 
     Source: Saha et al. 2024 (BabyLM), section 4.1; Thrush et al. 2022 (Winoground), section 4.
     """
@@ -37,15 +28,15 @@ def run_winoground(run: Run) -> TaskResult:
     file = need_folder(run.data_dir / "winoground_filtered", task="winoground") / "winoground.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"`winoground` reads {file}, which does not exist. Unpack the challenge's data there.")
-    rows = run.cut(read_jsonl(file, _FIELDS))
+    rows = run.first(read_jsonl(file, _FIELDS))
     for number, row in enumerate(rows, start=1):
         if row["image_key"] not in ("image_0", "image_1"):
             raise ValueError(
                 f"{file}, row {number}: image_key is {row['image_key']!r}. An example has `image_0` and `image_1`."
             )
     if "winoground" in run.sources:
-        picture = images_of(run.sources["winoground"], "test")
-        images: Sequence[Any] = [picture(row["image_idx"], row["image_key"]) for row in rows]
+        image_at = images_of(run.sources["winoground"], "test")
+        images: Sequence[Any] = [image_at(row["image_idx"], row["image_key"]) for row in rows]
     else:
         names = [f"ex_{row['image_idx']}_img_{row['image_key'][-1]}.png" for row in rows]
         images = find_images(file.parent / "images", names, task="winoground")
@@ -55,7 +46,7 @@ def run_winoground(run: Run) -> TaskResult:
     unpaired = {"accuracy": accuracy(scores, [0] * len(items))}
     paired, pairs = paired_scores(rows, scores)
     texts = [pair[chosen(row)] for pair, row in zip(captions, scores, strict=True)]
-    notes = (f"text, image and group scores are over {pairs:,} examples with both pictures",)
+    notes = (f"text, image and group scores are over {pairs:,} examples with both images",)
     return TaskResult(
         "winoground",
         {"winoground": unpaired | paired},
@@ -69,23 +60,9 @@ def run_winoground(run: Run) -> TaskResult:
 def paired_scores(
     rows: Sequence[Mapping[str, Any]], scores: Sequence[Sequence[float]]
 ) -> tuple[dict[str, float], int]:
-    """Text, image and group score, each caption and picture strictly above the wrong one.
-
-    Args:
-        rows: `image_idx`, `image_key`, `caption_0` (the picture's own) and `caption_1`.
-        scores: of the two captions with each row's picture.
-
-    Returns:
-        The three shares, NaN without a pair, and the number of examples that have both pictures and the same two
-        captions with each.
+    """Text, image and group score, each caption and image strictly above the wrong one, and the pairs they are over.
 
     Source: Thrush et al. 2022 (Winoground), section 4, equations 1 to 3.
-
-    Example:
-        >>> rows = [{"image_idx": 7, "image_key": "image_0", "caption_0": "a", "caption_1": "b"},
-        ...         {"image_idx": 7, "image_key": "image_1", "caption_0": "b", "caption_1": "a"}]
-        >>> paired_scores(rows, [[-1.0, -2.0], [-3.0, -4.0]])
-        ({'text': 1.0, 'image': 0.0, 'group': 0.0}, 1)
     """
     examples: dict[Any, dict[str, tuple[tuple[str, str], Sequence[float]]]] = {}
     for row, values in zip(rows, scores, strict=True):
@@ -98,7 +75,7 @@ def paired_scores(
         if captions != others[::-1]:
             continue
         text = right_0 > wrong_0 and right_1 > wrong_1
-        # The caption of picture 0 with picture 1 is the wrong one there, and the other way round.
+        # The caption of image 0 with image 1 is the wrong one there, and the other way round.
         image = right_0 > wrong_1 and right_1 > wrong_0
         found.append((text, image, text and image))
     means = np.mean(found, axis=0) if found else [np.nan] * 3

@@ -1,4 +1,4 @@
-"""What all figures share: an empty styled canvas, ticks, labels that keep apart."""
+"""What all figures share: an empty styled canvas, ticks, labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator
 from PIL import Image, ImageChops, ImageStat
 
-from hf_curriculum.reporting.markdown import one_line
+from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,16 +35,9 @@ def new_figure(
     headroom: float = 0.0,
     height: float | None = None,
 ) -> tuple[Figure, Axes]:
-    """An empty figure in the theme's colours, with its title, units and a light horizontal grid.
+    """An empty figure in the theme's colours, with its title, a smaller subtitle, units and a light horizontal grid.
 
-    Args:
-        theme: colours and width.
-        title: what is shown, at the top left.
-        subtitle: counts and notes below it, smaller.
-        x_label: quantity and unit.
-        y_label: quantity and unit; written above the axis, horizontally, where it is read first.
-        headroom: points kept free between the plot and the line above it.
-        height: in inches; by default what suits the width.
+    `y_label` is written above the axis, horizontally; `headroom` points are kept free between plot and title.
     """
     room = 48 if theme.is_narrow else 96
     title, subtitle, x_label, y_label = (one_line(text, room) for text in (title, subtitle, x_label, y_label))
@@ -79,14 +72,20 @@ def text_size(theme: Theme, points: float) -> float:
     return points * (0.92 if theme.is_narrow else 1.0)
 
 
-def shorten(text: str, width: int) -> str:
-    """A name that leaves room for the figure: its first `width` characters, on one line.
-
-    Example:
-        >>> shorten("curriculum by clip_similarity", 14)
-        'curriculum by…'
-    """
-    return one_line(text, width)
+def annotate(
+    axes: Axes,
+    theme: Theme,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    *,
+    size: float = 9,
+    coords: str | tuple[str, str] = "data",
+    **style: Any,
+) -> None:
+    """Text so many points from a position, never read as mathematics, and shown outside of the axes too."""
+    style = {"fontsize": text_size(theme, size), "textcoords": "offset points", "annotation_clip": False, **style}
+    axes.annotate(text, at, xycoords=coords, xytext=offset, parse_math=False, **style)
 
 
 def number_ticks(axis: Axis, theme: Theme, *, integer: bool = False, room: int = 8) -> None:
@@ -132,12 +131,7 @@ class _Numbers(Formatter):
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Positions moved as little as it takes for neighbours to be at least `gap` apart, the order kept.
-
-    Example:
-        >>> spread([1.0, 1.0, 5.0], gap=1.0)
-        [0.5, 1.5, 5.0]
-    """
+    """Positions moved as little as it takes for neighbours to be at least `gap` apart, the order kept."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[list[float]] = []  # [start of the block, members]
     for index in order:
@@ -157,7 +151,7 @@ def to_png(figure: Figure) -> bytes:
     """The figure as PNG; with a palette of 256 colours, half the size, where the eye cannot tell the difference."""
     raw, out = BytesIO(), BytesIO()
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # a `$` in somebody's name is a `$`, in a legend too
+        text.set_parse_math(False)  # a `$` in a name is a `$`, in a legend too
     figure.savefig(raw, format="png", dpi=figure.dpi, facecolor="auto", pil_kwargs={"compress_level": 1})
     pixels = Image.open(raw).convert("RGB")
     reduced = pixels.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
@@ -172,7 +166,7 @@ class Theme:
 
     Args:
         name: `"light"` or `"dark"`.
-        page: colour behind everything.
+        page: colour of the background.
         surface: colour of cards and figures.
         text: colour of titles and values; at least 7 : 1 against `surface`.
         muted: colour of labels and notes; at least 4.5 : 1.

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.canvas import (
     LIGHT,
     Theme,
+    annotate,
     log_ticks,
     new_figure,
     number_ticks,
-    shorten,
     spread,
     text_size,
 )
@@ -146,17 +147,10 @@ def _draw_boundaries(axes: Axes, theme: Theme, boundaries: Sequence[float], scal
         if (boundary - last) * inches < room:
             continue  # its label would cover the one before
         last = boundary
-        axes.annotate(
-            str(phase) if theme.is_narrow else f"phase {phase}",
-            (boundary, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -3),
-            textcoords="offset points",
-            va="top",
-            color=theme.muted,
-            fontsize=text_size(theme, 8.5),
-            bbox={"facecolor": theme.surface, "edgecolor": "none", "pad": 1},  # no other line runs through it
-        )
+        text = str(phase) if theme.is_narrow else f"phase {phase}"
+        box = {"facecolor": theme.surface, "edgecolor": "none", "pad": 1}  # no other line runs through it
+        style = {"size": 8.5, "va": "top", "color": theme.muted, "bbox": box}
+        annotate(axes, theme, text, (boundary, 1), (4, -3), coords=("data", "axes fraction"), **style)
 
 
 def _label_ends(axes: Axes, theme: Theme, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -173,20 +167,7 @@ def _label_ends(axes: Axes, theme: Theme, lines: Mapping[str, tuple[np.ndarray, 
         edge = axes.get_xlim()[1]
         if xs[-1] < 0.98 * edge:  # leads the eye from a shorter run to its label
             axes.plot([xs[-1], edge], [ys[-1]] * 2, color=colour, linewidth=1, linestyle=(0, (1, 2)), alpha=0.8)
-        short = shorten(name, 14 if theme.is_narrow else 28)
+        short = one_line(name, 14 if theme.is_narrow else 28)
         text = f"{short}\n{number(ys[-1])}" if theme.is_narrow else f"{short}  {number(ys[-1])}"
-        axes.annotate(
-            text,
-            (1, ys[-1]),
-            xycoords=("axes fraction", "data"),
-            xytext=(8, moved - height),
-            textcoords="offset points",
-            va="center",
-            ha="left",
-            color=colour,
-            fontsize=size,
-            weight="bold",
-            linespacing=1.05,
-            parse_math=False,
-            annotation_clip=False,
-        )
+        style = {"va": "center", "ha": "left", "color": colour, "weight": "bold", "linespacing": 1.05}
+        annotate(axes, theme, text, (1, ys[-1]), (8, moved - height), coords=("axes fraction", "data"), **style)

@@ -1,4 +1,4 @@
-"""The cumulative distribution of a score, with the cuts between buckets."""
+"""The cumulative distribution of a score, with the thresholds between buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import number, percent
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def score_distribution(
     shares: Sequence[float] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Share of examples at least as easy as each score, with a dashed line at every cut.
+    """Share of examples at least as easy as each score, with a dashed line at every threshold.
 
     The easy end is always at the left, so that a score whose high values are easy runs from high to low. Whole
     numbers are drawn as steps. Where the outermost 0.1 % of the examples would take more than half of the axis, the
@@ -48,7 +49,7 @@ def score_distribution(
     Args:
         scores: one per example, in its natural unit; those that are not finite count as unscored.
         name: the score's column.
-        cuts: the last score of each bucket but the hardest, which is that of the hardest example in it.
+        cuts: the thresholds: the score of the hardest example of each bucket but the last.
         easy: which end is easy.
         unscored: examples without a score that are not among `scores`.
         shares: shares of the buckets, where they are not what the cuts give (buckets by rank divide ties).
@@ -78,7 +79,7 @@ def score_distribution(
     bucket_labels, cut_labels = _place_labels(theme, limits, cuts, shares)
     figure, axes = new_figure(
         theme,
-        f"Distribution of {shorten(name, 24 if theme.is_narrow else 56)}",
+        f"Distribution of {one_line(name, 24 if theme.is_narrow else 56)}",
         subtitle=f"{len(finite):,} examples" + (f", {unscored:,} without a score" if unscored else ""),
         x_label=f"{name}   (easy → hard)",
         y_label="Share of examples at least this easy",
@@ -131,7 +132,7 @@ def _limits(finite: np.ndarray, easy: str, whole: bool) -> tuple[tuple[float, fl
 
 
 def _bucket_shares(finite: np.ndarray, cuts: Sequence[float], easy: str) -> list[float]:
-    """Share of the examples in each bucket; a score equal to a cut is on its easy side."""
+    """Share of the examples in each bucket; a score equal to a threshold is on its easy side."""
     if easy == "low":
         edges = np.searchsorted(finite, cuts, side="right")
     else:
@@ -142,7 +143,7 @@ def _bucket_shares(finite: np.ndarray, cuts: Sequence[float], easy: str) -> list
 def _place_labels(
     theme: Theme, limits: tuple[float, float], cuts: Sequence[float], shares: Sequence[float]
 ) -> tuple[list[_Label], list[_Label]]:
-    """Labels of the buckets, centred in them, and of the cuts, right of their lines."""
+    """Labels of the buckets, centred in them, and of the thresholds, right of their lines."""
     if not len(cuts):
         return [], []
     unit = 0.85 * theme.width / (limits[1] - limits[0])  # inches per unit of score: the plot has 85 % of the width
@@ -174,29 +175,20 @@ def _rows(spans: Sequence[tuple[float, float]], rows: int = 2) -> list[tuple[int
 def _draw_cuts(
     axes: Axes, theme: Theme, cuts: Sequence[float], bucket_labels: Sequence[_Label], cut_labels: Sequence[_Label]
 ) -> None:
-    """A dashed line per cut, its value at its foot, and the buckets' shares above the plot."""
-    small = {"color": theme.series[1], "fontsize": text_size(theme, 9), "textcoords": "offset points"}
-    at = {"xycoords": ("data", "axes fraction")}
+    """A dashed line per threshold, its value at its foot, and the buckets' shares above the plot."""
+    style = {"color": theme.series[1], "coords": ("data", "axes fraction")}
     for cut in cuts:
         axes.axvline(cut, color=theme.series[1], linewidth=1.2, linestyle=(0, (5, 3)))
     for middle, text, row in bucket_labels:
-        axes.annotate(text, (middle, 1), xytext=(0, 5 + _ROW * row), ha="center", weight="bold", **at, **small)
+        annotate(axes, theme, text, (middle, 1), (0, 5 + _ROW * row), ha="center", weight="bold", **style)
     for cut, text, row in cut_labels:
         box = {"boxstyle": "round,pad=0.15", "facecolor": theme.surface, "edgecolor": "none", "alpha": 0.75}
-        axes.annotate(text, (cut, 0), xytext=(4, 6 + _ROW * row), bbox=box, **at, **small)
+        annotate(axes, theme, text, (cut, 0), (4, 6 + _ROW * row), bbox=box, **style)
 
 
 def _note_hidden(axes: Axes, theme: Theme, hidden: int) -> None:
-    axes.annotate(
-        f"{hidden:,} examples lie beyond the axis",
-        (1, 0),
-        xycoords="axes fraction",
-        xytext=(-4, 8),
-        textcoords="offset points",
-        ha="right",
-        color=theme.muted,
-        fontsize=text_size(theme, 8.5),
-    )
+    style = {"size": 8.5, "ha": "right", "color": theme.muted}
+    annotate(axes, theme, f"{hidden:,} examples lie beyond the axis", (1, 0), (-4, 8), coords="axes fraction", **style)
 
 
 def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme = LIGHT) -> Figure:
@@ -220,7 +212,7 @@ def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme
     figure, axes = new_figure(theme, "How much scores agree", x_label="", y_label="Rank correlation", height=height)
     colours = LinearSegmentedColormap.from_list("agreement", [theme.series[1], theme.surface, theme.series[0]])
     axes.imshow(matrix, cmap=colours, vmin=-1.7, vmax=1.7, aspect="auto")
-    labels = [shorten(name, 12 if theme.is_narrow else 22) for name in names]
+    labels = [one_line(name, 12 if theme.is_narrow else 22) for name in names]
     small = text_size(theme, 8.5)
     axes.set_xticks(range(len(names)), labels, rotation=30, ha="right", fontsize=small, parse_math=False)
     axes.set_yticks(range(len(names)), labels, fontsize=small, parse_math=False)

@@ -1,4 +1,4 @@
-"""The scores of the examples that training really drew."""
+"""The scores of the examples drawn while training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def drawn_scores(
     by_phase = all(row.get("phase") is not None for row in kept)
     figure, axes = new_figure(
         theme,
-        f"{shorten(name, 18 if theme.is_narrow else 48)} of the examples drawn",
+        f"{one_line(name, 18 if theme.is_narrow else 48)} of the examples drawn",
         x_label="Phase" if by_phase else "Round",
         y_label=name + (f" ({easy} is easy)" if easy else ""),
     )
@@ -79,32 +80,12 @@ def _draw_boxes(axes: Axes, theme: Theme, table: np.ndarray, names: Sequence[str
         axes.plot([index, index], [least, most], color=colour, linewidth=1.4, solid_capstyle="butt", zorder=2)
         for end in (least, most):
             axes.plot([index - 0.07, index + 0.07], [end, end], color=colour, linewidth=1.4, zorder=2)
-        axes.add_patch(
-            Rectangle(
-                (index - 0.2, lower),
-                0.4,
-                upper - lower,
-                facecolor=theme.surface,
-                edgecolor="none",
-                zorder=2.5,
-            )
-        )
-        axes.add_patch(
-            Rectangle(
-                (index - 0.2, lower), 0.4, upper - lower, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3
-            )
-        )
+        box = {"xy": (index - 0.2, lower), "width": 0.4, "height": upper - lower}
+        axes.add_patch(Rectangle(**box, facecolor=theme.surface, edgecolor="none", zorder=2.5))
+        axes.add_patch(Rectangle(**box, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3))
         axes.plot([index - 0.2, index + 0.2], [median, median], color=theme.series[1], linewidth=2.6, zorder=4)
-        axes.annotate(
-            number(median),
-            (index + 0.2, median),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            color=theme.series[1],
-            fontsize=text_size(theme, 9),
-            weight="bold",
-        )
+        style = {"va": "center", "color": theme.series[1], "weight": "bold"}
+        annotate(axes, theme, number(median), (index + 0.2, median), (5, 0), **style)
     axes.set_xlim(-0.6, len(table) - 0.4)
     axes.set_xticks(range(len(names)), names)
     for tick in axes.get_xticklabels():

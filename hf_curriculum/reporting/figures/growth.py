@@ -1,11 +1,12 @@
-"""How many examples training may draw from, as it goes on."""
+"""How many examples training may draw from, by examples seen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import percent
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
             linestyle="-" if index == 0 else (0, (5, 2.5)),
             solid_joinstyle="miter",
             zorder=3 - index * 0.1,
-            label=f"{shorten(name, 28)}: {x[-1] - x[0]:,} draws",
+            label=f"{one_line(name, 28)}: {x[-1] - x[0]:,} draws",
         )
         axes.plot(x[-1], y[-1], "o", color=colour, markersize=5, zorder=4)
     _label_pools(axes, theme, next(iter(drawn.values())), largest)
@@ -77,7 +78,7 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
 
 
 def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
-    """A plan before it is paid for: its pools beside those of its i.i.d. control.
+    """A plan's pools beside those of its i.i.d. control, before training.
 
     A signal-paced plan is drawn twice, with the decisions that let examples in soonest and latest; where none can be
     scenarios, as far as it is settled.
@@ -115,13 +116,6 @@ def _label_pools(axes: Axes, theme: Theme, rounds: list[tuple[int, int, int]], l
     roomy = all((last - first) * inches > 0.066 * len(f"{size:,}") for first, last, size in rounds)
     for first, last, size in rounds:
         share = percent(size / largest)
-        axes.annotate(
-            f"{size:,}\n{share}" if roomy else share,
-            ((first + last) / 2, size),
-            xytext=(0, 5),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            color=theme.text,
-            fontsize=text_size(theme, 8),
-        )
+        text = f"{size:,}\n{share}" if roomy else share
+        style = {"size": 8, "ha": "center", "va": "bottom", "color": theme.text}
+        annotate(axes, theme, text, ((first + last) / 2, size), (0, 5), **style)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, new_figure, number_ticks, shorten, text_size
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks
 from hf_curriculum.reporting.html import number
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def interval_rows(
         raise ValueError(f"None of the {len(rows)} rows of {label!r} has a value: there is nothing to draw.")
     if limit is None and len(finite) < len(shown):
         raise ValueError(
-            f"{label!r} has values that were never reached (infinite) and no `limit`, so their place on the axis is "
-            "unknown. Pass the budget as `limit=`."
+            f"{label!r} has values that were never reached (infinite) and no `limit`, so they have no position on the "
+            "axis. Pass the budget as `limit=`."
         )
     figure, axes = new_figure(theme, title, x_label=label, y_label="", height=1.35 + 0.34 * len(rows))
     low, high = (min(finite), max(finite)) if limit is None else (0.0, limit)
@@ -81,45 +82,34 @@ def interval_rows(
     axes.set_ylim(len(rows) - 0.4, -0.6)
     number_ticks(axes.xaxis, theme, room=9)
     axes.set_yticks(
-        range(len(rows)), [shorten(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
+        range(len(rows)), [one_line(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
     )
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x", color=theme.line, linewidth=0.8)
     if reference is not None and math.isfinite(reference):
         axes.axvline(reference, color=theme.muted, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    for place, row in enumerate(rows):
-        _draw_row(axes, theme, place, row, edge)
+    for position, row in enumerate(rows):
+        _draw_row(axes, theme, position, row, edge)
     return figure
 
 
-def _draw_row(axes: Axes, theme: Theme, place: int, row: IntervalRow, edge: float) -> None:
+def _draw_row(axes: Axes, theme: Theme, position: int, row: IntervalRow, edge: float) -> None:
     colour = theme.series[0]
     reached = [value for value in row.values if math.isfinite(value)]
     axes.plot(
-        reached, [place] * len(reached), "o", color=colour, alpha=0.4, markersize=4.5, markeredgewidth=0, zorder=2
+        reached, [position] * len(reached), "o", color=colour, alpha=0.4, markersize=4.5, markeredgewidth=0, zorder=2
     )
     never = len(row.values) - len(reached)
     if never:
         axes.plot(
-            [edge] * never, [place] * never, ">", markersize=6, markerfacecolor="none", color=colour, clip_on=False
+            [edge] * never, [position] * never, ">", markersize=6, markerfacecolor="none", color=colour, clip_on=False
         )
     if row.lower == row.lower:
         ends = [min(row.lower, edge), min(row.upper, edge)]
-        axes.plot(ends, [place] * 2, color=colour, linewidth=2, solid_capstyle="butt", zorder=3)
+        axes.plot(ends, [position] * 2, color=colour, linewidth=2, solid_capstyle="butt", zorder=3)
     if math.isfinite(row.centre):
-        axes.plot([row.centre], [place], "D", color=colour, markersize=6, zorder=4)
+        axes.plot([row.centre], [position], "D", color=colour, markersize=6, zorder=4)
     text = number(row.centre) if math.isfinite(row.centre) else "never" if row.values else "–"
-    text += f"  ({shorten(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
-    axes.annotate(
-        text,
-        (1, place),
-        xycoords=("axes fraction", "data"),
-        xytext=(10, 0),
-        textcoords="offset points",
-        va="center",
-        ha="left",
-        color=theme.text,
-        fontsize=text_size(theme, 9),
-        parse_math=False,
-        annotation_clip=False,
-    )
+    text += f"  ({one_line(row.note, 60)})" if row.note and not theme.is_narrow else "*" if row.note else ""
+    style = {"va": "center", "ha": "left", "color": theme.text}
+    annotate(axes, theme, text, (1, position), (10, 0), coords=("axes fraction", "data"), **style)

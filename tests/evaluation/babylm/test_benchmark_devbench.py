@@ -44,7 +44,7 @@ def test_the_right_picture_must_be_strictly_ahead():
     ("similarities", "message"),
     [
         (np.zeros((3, 4, 1)), r"the shape \(3, 4, 1\)"),
-        (np.zeros((3, 1)), "at least 2 pictures"),
+        (np.zeros((3, 1)), "at least 2 images"),
         (np.zeros((0, 4)), r"\(0, 4\)"),
         (np.array([[1.0, np.nan]]), "NaN or infinite"),
     ],
@@ -165,7 +165,7 @@ def test_shares_of_looks_are_joined_by_number(tmp_path):
     [
         ([["prop"], [0.5]], "neither `text1` nor `trial`"),
         ([["text1", "image1", "image2"], ["ball", 0.5, 0.5]], "several trials with the text 'ball'"),
-        ([["trial", "image1"], [1, 0.5]], "has 1 shares for the 2 pictures"),
+        ([["trial", "image1"], [1, 0.5]], "has 1 shares for the 2 images"),
         ([["trial", "prop"], [1, "NA"]], "a share that is no number"),
         ([["trial", "prop"], [1, ""]], "a share that is no number"),
         ([["trial", "prop"], [1, "nan"]], "has nan where a share of people's choices stands"),
@@ -253,7 +253,7 @@ def test_manifests_that_cannot_be_read(run_of, tmp_path):
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         read_trials(folder, task="lex-lwl")
     table(folder / "manifest.csv", [["text1", "image1", "image2"], ["ball", "a.png", "b.png"]])
-    with pytest.raises(FileNotFoundError, match=r"2 of 2 pictures are not in .*'a\.png'"):
+    with pytest.raises(FileNotFoundError, match=r"2 of 2 images are not in .*'a\.png'"):
         run_devbench(run_of(data_dir=tmp_path))
     table(folder / "manifest.csv", [["text1", "image1"], ["", "a.png"]])
     with pytest.raises(ValueError, match=r"trial 1 has no \['text1'\]"):

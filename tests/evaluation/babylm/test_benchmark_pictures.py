@@ -135,7 +135,7 @@ def test_missing_and_unreadable_pictures_are_named(run_of, copied):
     with pytest.raises(UnreadableImageError, match="ex_1_img_0"):
         run_winoground(run_of(data_dir=copied))
     picture.with_suffix(".jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of 8 pictures are not in .*'ex_1_img_0\.png'"):
+    with pytest.raises(FileNotFoundError, match=r"1 of 8 images are not in .*'ex_1_img_0\.png'"):
         run_winoground(run_of(data_dir=copied))
 
 
@@ -168,7 +168,7 @@ def test_scores_of_other_pictures_are_not_taken(run_of, copied, tmp_path, caplog
     picture = copied / "winoground_filtered" / "images" / "ex_0_img_0.png"
     Pil.new("RGB", (32, 32), "red").save(picture)
     assert run_winoground(run) == run_winoground(run_of(data_dir=copied, limit=2))
-    assert "it is made anew" in caplog.text
+    assert "it is made again" in caplog.text
     assert before.counts == {"winoground": 2}
     for number in (1, 2):  # the same questions on the pictures of two data sets
         hub = Dataset.from_dict({f"image_{side}": [Pil.new("RGB", (32, 32), (99 * number, 0, 0))] for side in (0, 1)})
@@ -176,4 +176,4 @@ def test_scores_of_other_pictures_are_not_taken(run_of, copied, tmp_path, caplog
         caplog.clear()
         named = {"data_dir": copied, "limit": 2, "sources": {"winoground": str(tmp_path / f"hub{number}")}}
         assert run_winoground(run_of(**named, scores_dir=tmp_path / "scores")) == run_winoground(run_of(**named))
-        assert "it is made anew" in caplog.text
+        assert "it is made again" in caplog.text

@@ -130,5 +130,5 @@ def test_looking_while_listening_runs_on_the_real_pictures(test_data, run_of, tm
     ages = {name for name in result.subtasks["lex-lwl"] if name.startswith("human_similarity_")}
     assert ages == {"human_similarity_1.5", "human_similarity_2", "human_similarity_2.5"}
     assert result.averages == {}  # the challenge's averages do not count it
-    with pytest.raises(FileNotFoundError, match=r"devbench/lex-viz_vocab.*476 of 476 pictures"):
+    with pytest.raises(FileNotFoundError, match=r"devbench/lex-viz_vocab.*476 of 476 images"):
         run_devbench(run_of(data_dir=tmp_path, subtasks=("lex-viz_vocab",)))

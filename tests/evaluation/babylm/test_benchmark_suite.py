@@ -55,16 +55,16 @@ def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):
     (data / "vqa_filtered").symlink_to(miniature / "vqa_filtered")
     result = evaluate(data_dir=data, image_processor=None)
     assert list(result.tasks) == ["blimp"]
-    assert result.not_run["vqa"] == "it has pictures, and no image processor was given"
+    assert result.not_run["vqa"] == "it has images, and no image processor was given"
     assert "ewok_filtered does not exist" in result.not_run["ewok"]
-    assert "VQAv2: not run (it has pictures" in result.table
+    assert "VQAv2: not run (it has images" in result.table
     assert "`vqa` is not run" in caplog.text
 
 
 def test_what_was_found_before_a_failure_is_written(evaluate, miniature, tmp_path):
     data = shutil.copytree(miniature, tmp_path / "data")
     shutil.rmtree(data / "vqa_filtered" / "images")
-    with pytest.raises(FileNotFoundError, match="pictures are not in"):
+    with pytest.raises(FileNotFoundError, match="images are not in"):
         evaluate(data_dir=data, tasks=["winoground", "vqa"], output_dir=tmp_path / "out")
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(content["tasks"]) == ["winoground"]
@@ -89,7 +89,7 @@ def test_a_try_is_marked_as_one(evaluate):
             ValueError,
             r"\['blimpp', 'glue'\] in `sources` would",
         ),
-        ({"tasks": ["vqa"], "image_processor": None}, ValueError, r"\['vqa'\] were asked for, which have pictures"),
+        ({"tasks": ["vqa"], "image_processor": None}, ValueError, r"\['vqa'\] were asked for, which have images"),
         ({"data_dir": "nowhere"}, FileNotFoundError, "None of blimp, .* can be run"),
         ({"data_dir": "nowhere", "tasks": ["ewok"]}, FileNotFoundError, "`ewok` needs the folder"),
         ({"tasks": ["blimp/passive_1"]}, ValueError, r"\['passive_1'\] of `blimp` were asked for"),

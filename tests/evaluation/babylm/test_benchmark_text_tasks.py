@@ -136,13 +136,13 @@ def test_damaged_scores_are_made_anew(run_of, tmp_path, caplog):
     file = tmp_path / "blimp_supplement" / "hypernym.json"
     file.write_text(file.read_text()[:40])
     assert run_supplement(run) == whole
-    assert "hypernym.json is damaged: it is made anew" in caplog.text
+    assert "hypernym.json is damaged: it is made again" in caplog.text
     assert set(json.loads(file.read_text())) == {"fingerprint", "values"}
 
 
 def test_scores_of_another_model_are_not_taken(run_of, tmp_path, flamingo, caplog):
     first = run_supplement(run_of(scores_dir=tmp_path))
     other = run_supplement(run_of(scores_dir=tmp_path, model=flamingo))
-    assert "it is made anew" in caplog.text
+    assert "it is made again" in caplog.text
     assert other == run_supplement(run_of(model=flamingo))
     assert other.predictions != first.predictions

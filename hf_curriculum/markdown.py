@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -12,7 +12,7 @@ import yaml
 START, END = "<!-- hf_curriculum: start -->", "<!-- hf_curriculum: end -->"
 """What stands between them is written again by every push."""
 _SPECIAL = re.compile(
-    r"[\\`*_\[\]#|~$@^]"  # markup, wherever they stand
+    r"[\\`*_\[\]#|~$@^!]"  # markup, wherever they stand
     r"|\A[-+=]|(?<=\A\d)[.)](?!\S)|(?<=\A\d\d)[.)](?!\S)"  # lists and headings, at the beginning of a line
     r"|(?<!\d)\.(?=\w)|\.(?=[^\W\d])|:(?=\S)"  # links and pictograms
 )
@@ -21,12 +21,7 @@ _FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DO
 
 
 def one_line(text: object, limit: int | None = None) -> str:
-    """Text without line breaks, control characters or marks that turn the direction of writing.
-
-    Args:
-        text: anything.
-        limit: characters at most, then an ellipsis.
-    """
+    """Text without line breaks, control characters or marks that turn the direction of writing; perhaps shortened."""
     plain = "".join(
         char if char in _JOINERS or unicodedata.category(char)[0] not in "CZ" else " " for char in str(text)
     ).strip()
@@ -45,16 +40,25 @@ def plain(text: object, limit: int | None = None) -> str:
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], limit: int = 300) -> str:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int | None = 300, *, for_terminals: bool = False
+) -> str:
     """A Markdown table; every cell is escaped, None and empty text become a dash.
 
     Args:
         columns: the heading.
         rows: cells.
         limit: characters of a cell that are shown.
+        for_terminals: escapes only what ends a cell, so that the text reads well where no Markdown is rendered; empty
+            text stays empty.
     """
-    lines = [[plain(name, 80) for name in columns], ["---"] * len(columns)]
-    lines += [["–" if cell is None else plain(cell, limit) or "–" for cell in row] for row in rows]
+
+    def shown(cell: object, limit: int | None = limit) -> str:
+        if cell is None:
+            return "–"
+        return one_line(cell).replace("|", "\\|") if for_terminals else plain(cell, limit) or "–"
+
+    lines = [[shown(name, 80) for name in columns], ["---"] * len(columns), *(map(shown, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -65,14 +69,7 @@ def front_matter(content: Mapping[str, Any]) -> str:
 
 
 def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """The header and the body of a card.
-
-    Args:
-        text: the card.
-
-    Raises:
-        ValueError: the header is no YAML mapping.
-    """
+    """The YAML header and the body of a card; a ValueError where the header is no mapping."""
     found = _FRONT.match(text)
     if found is None:
         return {}, text
@@ -86,11 +83,9 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 
 def renewed(body: str, section: str) -> str:
-    """The body of a card with our section written anew; what people wrote around it stays.
+    """The body of a card with our section written again between `START` and `END`; what people wrote around it stays.
 
-    Args:
-        body: as it is now, without its header.
-        section: Markdown, put between `START` and `END`; a mark within it, in a block of code, is made harmless.
+    A mark within the section, in a block of code, is made harmless.
     """
     section = section.replace(START, START[1:]).replace(END, END[1:])
     before, start, rest = body.partition(START)
