@@ -6,6 +6,7 @@ In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAM
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -69,6 +70,21 @@ def _read(value: str | Path, what: str, names: list[str]) -> Any:
         except yaml.YAMLError as error:
             known = f"a name of {names}, " if names else ""
             raise ValueError(f"The {what} {str(value)!r} is neither {known}a file, JSON nor YAML: {error}") from error
+
+
+def at_least(owner: str, **limits: tuple[float, float]) -> None:
+    """Checks that numbers are finite and not below their limits.
+
+    Args:
+        owner: the class that they are arguments of, for the message.
+        limits: argument → (its value, the smallest possible value).
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, (value, limit) in limits.items():
+        if not limit <= value < math.inf:
+            raise ValueError(f"{owner}({name}={value}) is not possible; {name} is at least {limit:g}.")
 
 
 def read_yaml(text: str) -> Any:

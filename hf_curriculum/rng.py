@@ -209,7 +209,7 @@ def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys:
         positions: the numbers.
         rows: ⌈√size⌉, uint32; one, or an array that can be broadcast.
         columns: likewise.
-        keys: uint64, of each round; what is behind the first axis is broadcast likewise.
+        keys: uint64, of each round; the further axes are broadcast likewise.
     """
     left = positions // columns
     right = positions - left * columns

@@ -19,15 +19,15 @@ from hf_curriculum.planning.ranking import rank_scores
 def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     """A control that draws as many examples, in as many optimizer steps, as a plan.
 
-    Two more controls need no rule of their own: an order at random, and one matched for length, are the same
-    curriculum over the columns that `shuffle_scores` adds, and so as long as it.
+    Two more controls are the same curriculum over the columns that `shuffle_scores` adds: an order at random, and one
+    matched for length.
 
     Args:
         plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
         kind: `"iid"`: shuffled passes over everything; `"hard_first"`: the same rule with the hard end called easy.
 
     Raises:
-        ValueError: the kind is unknown, the rule has no hard end to begin with, or is not as long from there.
+        ValueError: the kind is unknown, or the rule has no hard end or another length from there.
 
     Example:
         >>> import numpy as np
@@ -60,13 +60,13 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
         )
     # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
     ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
-    lengths = tuple(behind - first for first, behind in itertools.pairwise(ends))
+    lengths = tuple(end - first for first, end in itertools.pairwise(ends))
     return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
 
 
 def _turned(rule: Curriculum) -> Curriculum:
-    """The rule with its cuts by value in the order in which they come from the other end."""
+    """The rule with its thresholds in the order of the other end."""
     if isinstance(rule, Filter):
         return replace(rule, then=_turned(rule.then))
-    cuts = getattr(rule, "thresholds", None)
-    return rule if cuts is None else replace(rule, thresholds=cuts[::-1])
+    thresholds = getattr(rule, "thresholds", None)
+    return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
+from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
 
 @dataclass(frozen=True)
-class IID(Curriculum):
+class IID(SizedCurriculum):
     """Independent and identically distributed training: shuffled passes over all examples.
 
-    The one curriculum that takes its length from `num_train_epochs` or `max_steps` where it is not given here.
+    Its length is that of `num_train_epochs` or `max_steps` where it is not given here.
 
     Args:
         epochs: passes over the data set.
@@ -37,16 +37,8 @@ class IID(Curriculum):
     epochs: float | None = None
     examples: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_length(self)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """Passes over the data set."""
-        return epochs_of(self, budget, len(ranking))
-
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage."""
         size = len(ranking)
-        draws = num_draws(self, budget, size)
+        draws = self.num_draws(budget, size)
         return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self.batch_multiple(budget)),)

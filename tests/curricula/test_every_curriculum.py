@@ -147,7 +147,7 @@ def test_pools_grow_where_promised_and_draws_stay_within_them(case, size, batch,
         assert ends[-1] <= len(plan.order)
         if start < forgotten:
             continue
-        ranks = plan.ranks(start // plan.layout.unit, stop // plan.layout.unit)
+        ranks = plan.positions(start // plan.layout.unit, stop // plan.layout.unit)
         inside = np.concatenate([np.arange(*part) for part in stage.slices])
         assert set(ranks[ranks != PAD_INDEX].tolist()) <= set(inside.tolist())
         first = stage.pools()[0][2]

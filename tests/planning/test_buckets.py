@@ -65,7 +65,7 @@ def test_unscored_rows_are_in_the_last_bucket():
 def test_given_thresholds():
     scores = rank_scores(np.array([0, 2, 3, 4, 5, 6]))
     assert cut_buckets(scores, 4, "value", thresholds=[2, 3, 5]).sizes == (2, 1, 2, 1)
-    with pytest.raises(ValueError, match="2 thresholds were given for 4 buckets; 3 inner cuts"):
+    with pytest.raises(ValueError, match="2 thresholds were given for 4 buckets; 3 inner thresholds"):
         cut_buckets(scores, 4, "value", thresholds=[2, 3])
     with pytest.raises(ValueError, match="do not run from easy to hard"):
         cut_buckets(scores, 3, "value", thresholds=[3, 2])
