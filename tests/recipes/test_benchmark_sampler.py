@@ -46,7 +46,7 @@ def test_every_case_is_measured(benchmark_module, monkeypatch):
     assert all(len(line.split("|")) == 11 for line in table)
 
 
-def test_signal_paced_curricula_are_measured_behind_decisions(benchmark_module):
+def test_signal_paced_curricula_are_measured_after_decisions(benchmark_module):
     for name, case in benchmark_module.CASES.items():
         plan = benchmark_module.bound(case, SIZE, 32)
         assert (plan.curriculum.signal is not None) == (len(plan.log) > 0), name
