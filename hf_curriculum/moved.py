@@ -131,7 +131,7 @@ MODULES_BEFORE = {
         "filter": "curricula.filter",
         "growing": "curricula.growing",
         "guidance levels": "curricula.guidance",
-        "controls": "curricula.controls",
+        "controls": "curricula.iid",
         "iid": "curricula.iid",
         "node_sampling": "curricula.node_sampling",
         "phases": "curricula.phases",

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.curricula.iid import IID
 from hf_curriculum.planning.buckets import keep_easiest
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal, curriculum_from
 from hf_curriculum.planning.groups import Kind
@@ -41,7 +40,7 @@ class Filter(Curriculum):
     type: ClassVar[str] = "filter"
 
     keep: float = 0.5
-    then: Curriculum = field(default_factory=IID)
+    then: Curriculum = field(default_factory=lambda: curriculum_from("iid"))
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
