@@ -9,9 +9,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
@@ -70,6 +71,45 @@ def _read(value: str | Path, what: str, names: list[str]) -> Any:
         except yaml.YAMLError as error:
             known = f"a name of {names}, " if names else ""
             raise ValueError(f"The {what} {str(value)!r} is neither {known}a file, JSON nor YAML: {error}") from error
+
+
+class Configured:
+    """A dataclass that is written as a mapping of its `type` and its fields, and read back."""
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able mapping, `{"type": "phases", ...}`; fields that hold their default are left out."""
+        values: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                value = value.to_dict() if isinstance(value, Configured) else value
+                values[item.name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Any:
+        """What `to_dict` wrote.
+
+        Raises:
+            ValueError: a field is not one of this class, is missing, or holds a value of another kind.
+        """
+        known = [item.name for item in fields(cls)]
+        given = {name: value for name, value in values.items() if name != "type"}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. A misspelt field "
+                "would leave the default in its place."
+            )
+        try:
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except TypeError as error:
+            raise ValueError(
+                f"{dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of another kind than "
+                "its own, such as a number in quotes."
+            ) from error
 
 
 def at_least(owner: str, **limits: tuple[float, float]) -> None:

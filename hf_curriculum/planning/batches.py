@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import at_least, read_config
+from hf_curriculum.config import Configured, at_least, read_config
 from hf_curriculum.names import BATCHES
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.ranking import Ranking, rank_scores
@@ -33,10 +33,8 @@ class Draws(Protocol):
 
 
 @dataclass(frozen=True)
-class Batches(ABC):
+class Batches(Configured, ABC):
     """The structure of batches, for any curriculum: `Phases(4, batches=ByImage())`."""
-
-    type: ClassVar[str]
 
     @property
     @abstractmethod
@@ -46,14 +44,6 @@ class Batches(ABC):
     @abstractmethod
     def layout(self, ranking: Ranking) -> Layout:
         """How draws become rows of these examples."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a JSON-able mapping; fields that hold their default are left out."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {
-            "type": self.type,
-            **{item.name: given[item.name] for item in fields(self) if given[item.name] != item.default},
-        }
 
 
 @dataclass(frozen=True)
@@ -162,17 +152,12 @@ def batches_from(value: Batches | Mapping[str, Any] | str) -> Batches:
     """The object, from itself, its name, a mapping, JSON, YAML or a file.
 
     Raises:
-        ValueError: `type` is missing or unknown, or a field does not exist.
+        ValueError: the value cannot be read, `type` is missing or unknown, or a field is not one of its.
     """
     if isinstance(value, Batches):
         return value
     mapping = read_config(value, "kind of batches", BATCHES)
-    made = BATCHES[mapping.pop("type")]
-    known = [item.name for item in fields(made)]
-    unknown = [name for name in mapping if name not in known]
-    if unknown:
-        raise ValueError(f"batches={value!r} has no field {unknown[0]!r}; {made.type!r} has the fields {known}.")
-    return made(**mapping)
+    return BATCHES[mapping["type"]].from_dict(mapping)
 
 
 class Layout:
@@ -206,13 +191,7 @@ class Layout:
 
 
 class ImageLayout(Layout):
-    """A draw is an image and fills as many sample positions as it brings captions.
-
-    Args:
-        ranking: the examples.
-        column: of the images.
-        captions: that each image brings; None: as many as any has.
-    """
+    """A draw is an image and fills as many sample positions as it brings captions (None: as many as any has)."""
 
     def __init__(self, ranking: Ranking, column: str, captions: int | None) -> None:
         groups = _present(ranking.columns[column], ranking)
@@ -250,16 +229,7 @@ class ImageLayout(Layout):
 
 
 class LengthLayout(Layout):
-    """Batches of like length within windows.
-
-    Args:
-        ranking: the examples.
-        column: of the lengths.
-        window: batches per window.
-
-    Raises:
-        ValueError: a row has no length.
-    """
+    """Batches of like length within windows of so many batches."""
 
     def __init__(self, ranking: Ranking, column: str, window: int) -> None:
         lengths = ranking.columns[column]
@@ -308,12 +278,7 @@ class LengthLayout(Layout):
 
 
 class NodeLayout(Layout):
-    """Each batch from one group of the pool.
-
-    Args:
-        ranking: the examples.
-        column: of the groups.
-    """
+    """Each batch from one group of the pool."""
 
     whole_stages = True
 
@@ -321,11 +286,7 @@ class NodeLayout(Layout):
         self.groups: Groups = ranking.columns[column]
 
     def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
-        """The stages with the same pools, drawn from group by group.
-
-        Raises:
-            ValueError: a pool is not one stretch of the order, or the curriculum draws in a way of its own.
-        """
+        """The stages with the same pools, each batch drawn from one group."""
         groups = self.groups.in_order(order.order, order.num_rows)
         return tuple(_one_group_per_batch(stage, groups, batch_size) for stage in stages)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.config import read_config
+from hf_curriculum.config import Configured, read_config
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, batches_from
@@ -67,7 +67,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Curriculum(RenamedAttributes, ABC):
+class Curriculum(Configured, RenamedAttributes, ABC):
     """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
 
     A planned curriculum knows all its stages beforehand. A signal-paced one knows them up to the next decision: its
@@ -82,7 +82,6 @@ class Curriculum(RenamedAttributes, ABC):
             ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
     """
 
-    type: ClassVar[str]
     needs_scores: ClassVar[bool] = True
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
@@ -180,42 +179,6 @@ class Curriculum(RenamedAttributes, ABC):
     def batch_multiple(self, budget: Budget) -> int | None:
         """The `batch_multiple` of this rule's stages, which follows from `partial_batches`."""
         return budget.global_batch_size if self.partial_batches == "keep" else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The rule as a JSON-able mapping that `curriculum_from` reads back: `{"type": "phases", ...}`.
-
-        Fields that hold their default are left out.
-        """
-        values: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value != item.default:
-                value = value.to_dict() if isinstance(value, (Batches, Curriculum)) else value
-                values[item.name] = list(value) if isinstance(value, tuple) else value
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Curriculum:
-        """The rule written down by `to_dict`.
-
-        Raises:
-            ValueError: a field is not one of this curriculum's, is missing, or holds a value of another kind.
-        """
-        known = [item.name for item in fields(cls)]
-        given = {name: value for name, value in values.items() if name != "type"}
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ValueError(
-                f"The curriculum {cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. "
-                "A misspelt field would train another curriculum than the one meant."
-            )
-        try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
-        except TypeError as error:
-            raise ValueError(
-                f"The curriculum {dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of "
-                "another kind than its own, such as a number in quotes."
-            ) from error
 
 
 class SizedCurriculum(Curriculum):

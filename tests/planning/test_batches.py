@@ -214,7 +214,10 @@ def test_round_trip(made):
     ("value", "message"),
     [
         ("by_colour", r"There is no kind of batches 'by_colour'\. The types are \['by_image', "),
-        ({"type": "by_image", "captions": 5}, r"'by_image' has the fields \['captions_per_image', 'image_column'\]"),
+        (
+            {"type": "by_image", "captions": 5},
+            r"'by_image' has no field 'captions'; its fields are \['captions_per_image', 'image_column'\]",
+        ),
         ({"window": 3}, r"There is no kind of batches None in \{'window': 3\}"),
     ],
 )
