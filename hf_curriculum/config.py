@@ -104,7 +104,7 @@ class Configured:
                 "would leave the default in its place."
             )
         try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+            return cls(**given)
         except TypeError as error:
             raise ValueError(
                 f"{dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of another kind than "

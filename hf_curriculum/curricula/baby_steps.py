@@ -61,6 +61,7 @@ class BabySteps(SizedCurriculum):
     """
 
     type: ClassVar[str] = "baby_steps"
+    signal: ClassVar[Signal] = "metrics"
     has_passes: ClassVar[bool] = False
 
     num_buckets: int = 4
@@ -78,8 +79,6 @@ class BabySteps(SizedCurriculum):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._choice("cut", ("rank", "value"))
-        if self.thresholds is not None:
-            object.__setattr__(self, "thresholds", tuple(self.thresholds))
         at_least(
             "BabySteps",
             num_buckets=(self.num_buckets, 2),
@@ -87,11 +86,6 @@ class BabySteps(SizedCurriculum):
             min_delta=(self.min_delta, 0),
             min_epochs=(self.min_epochs, 0),
         )
-
-    @property
-    def signal(self) -> Signal:
-        """A metric of `evaluate()`."""
-        return "metrics"
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per round."""

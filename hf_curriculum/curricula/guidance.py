@@ -39,6 +39,8 @@ class _Levels:
 class _ByLevel(Curriculum):
     """What both curricula share: the order by level, the hard ones last within each, and E epochs."""
 
+    needs_easy: ClassVar[bool] = False
+
     epochs: int
     curriculum_epochs: int
     levels: tuple[float, ...] | None
@@ -53,13 +55,6 @@ class _ByLevel(Curriculum):
                 f"{name}(curriculum_epochs={self.curriculum_epochs}, epochs={self.epochs}) is not possible: the "
                 "curriculum is a part of the run."
             )
-        if self.levels is not None:
-            object.__setattr__(self, "levels", tuple(self.levels))
-
-    @property
-    def needs_easy(self) -> bool:
-        """No: the order is by level."""
-        return False
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """E."""
@@ -142,8 +137,6 @@ class GuidanceSchedule(_ByLevel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule is not None:
-            object.__setattr__(self, "schedule", tuple(self.schedule))
         if self.schedule is not None and self.levels is not None:
             raise ValueError("GuidanceSchedule got levels and schedule; the schedule says the levels. Drop one.")
         if self.schedule is not None and len(self.schedule) != self.curriculum_epochs:
@@ -223,6 +216,7 @@ class AdaptiveGuidance(_ByLevel):
     """
 
     type: ClassVar[str] = "adaptive_guidance"
+    signal: ClassVar[Signal] = "metrics"
     has_passes: ClassVar[bool] = False
 
     epochs: int = 10
@@ -242,11 +236,6 @@ class AdaptiveGuidance(_ByLevel):
                 f"AdaptiveGuidance(metric={self.metric!r}) names one metric for all levels; it needs a place for the "
                 "level, such as 'level_{level:g}_probability'."
             )
-
-    @property
-    def signal(self) -> Signal:
-        """Metrics of `evaluate()`, one per level."""
-        return "metrics"
 
     @property
     def reads(self) -> Mapping[str, Kind]:

@@ -54,6 +54,7 @@ class NodeSampling(SizedCurriculum):
     """
 
     type: ClassVar[str] = "node_sampling"
+    signal: ClassVar[Signal] = "metrics"
     needs_scores: ClassVar[bool] = False
     has_passes: ClassVar[bool] = False
 
@@ -76,11 +77,6 @@ class NodeSampling(SizedCurriculum):
         for name, value, highest in (("decay", self.decay, "less than 1"), ("floor", self.floor, "at most 1")):
             if not 0 < value <= 1 or (name == "decay" and value == 1):
                 raise ValueError(f"NodeSampling({name}={value}) is not possible; {name} is more than 0 and {highest}.")
-
-    @property
-    def signal(self) -> Signal:
-        """A metric of `evaluate()`."""
-        return "metrics"
 
     @property
     def reads(self) -> Mapping[str, Kind]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -61,10 +60,6 @@ class Phases(Curriculum):
             raise ValueError(
                 f"Phases(num_phases={self.num_phases}) is not possible; a curriculum has at least 1 phase."
             )
-        for name in ("epochs_per_phase", "thresholds", "steps_per_phase"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence):
-                object.__setattr__(self, name, tuple(value))
         for name, values in (("epochs_per_phase", self._epochs()), ("steps_per_phase", self.steps_per_phase)):
             if values is None:
                 continue

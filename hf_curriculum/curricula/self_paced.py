@@ -47,6 +47,7 @@ class SelfPaced(SizedCurriculum):
     """
 
     type: ClassVar[str] = "self_paced"
+    signal: ClassVar[Signal] = "losses"
     needs_scores: ClassVar[bool] = False
     has_passes: ClassVar[bool] = False
 
@@ -66,11 +67,6 @@ class SelfPaced(SizedCurriculum):
         if not self.growth > 1:
             raise ValueError(f"SelfPaced(growth={self.growth}) is not possible: the threshold would never rise.")
         at_least("SelfPaced", warmup_epochs=(self.warmup_epochs, 0), final_epochs=(self.final_epochs, 0))
-
-    @property
-    def signal(self) -> Signal:
-        """The losses of the training examples."""
-        return "losses"
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """By the losses of the last scoring pass; before the first one, in the data set's order."""

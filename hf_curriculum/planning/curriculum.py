@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -83,6 +83,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     """
 
     needs_scores: ClassVar[bool] = True
+    signal: ClassVar[Signal | None] = None
+    """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: there are none."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
 
@@ -92,6 +94,10 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     partial_batches: PartialBatches = field(default="stream", kw_only=True)
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, (list, range, np.ndarray)):
+                object.__setattr__(self, item.name, tuple(value))
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
@@ -114,11 +120,6 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     def needs_easy(self) -> bool:
         """Whether it matters which end of the score is easy."""
         return self.needs_scores
-
-    @property
-    def signal(self) -> Signal | None:
-        """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: none are."""
-        return None
 
     @property
     def reads(self) -> Mapping[str, Kind]:
