@@ -1,4 +1,4 @@
-"""Every public name and where it lives: the one table behind `from hf_curriculum import ...`, the tables of scorers,
+"""Every public name and where it lives: the one table for `from hf_curriculum import ...`, the tables of scorers,
 curricula and batches, and what the shell completes. A name's module is imported when the name is first used.
 
 A new component is one line in its table here; what else it touches is its own file and its test case.

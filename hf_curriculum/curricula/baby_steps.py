@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -89,13 +89,21 @@ class BabySteps(SizedCurriculum):
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per round."""
-        buckets = self._buckets(ranking)
+        buckets, batch, last = self._buckets(ranking), budget.global_batch_size, self.num_buckets - 1
+        # The steps at which training on each bucket's pool has to end; the last is the run's end.
         limits = [*self._deadlines(buckets, ranking, budget)[1:], self.declared_steps(ranking, budget)]
-        batch, stages = budget.global_batch_size, []
-        for number, bucket, first, end, decides in self._rounds(buckets, limits, batch, log):
-            rule = "all" if bucket == self.num_buckets - 1 else f"buckets 1 to {bucket + 1}" if bucket else "bucket 1"
-            pool, draws = ((0, buckets.ends[bucket]),), (end - first) * batch
+        stages, bucket, step = [], 0, 0
+        for number in range(len(log) + 1):
+            final = bucket == last and not self.stop
+            stopped = number < len(log) and log[number]["decision"] == "stop"
+            end = limits[-1] if final else min(step + num_steps(buckets.ends[bucket], batch), limits[bucket])
+            decides = not final and not stopped and end < limits[-1]
+            rule = "all" if bucket == last else f"buckets 1 to {bucket + 1}" if bucket else "bucket 1"
+            pool, draws = ((0, buckets.ends[bucket]),), (end - step) * batch
             stages.append(Stage(number, f"round {number + 1}", rule, pool, draws, decides=decides))
+            if not decides or number == len(log):
+                break
+            step, bucket = end, log[number]["bucket"]
         return tuple(stages)
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
@@ -160,22 +168,3 @@ class BabySteps(SizedCurriculum):
                 "enough. Give it more epochs, or use fewer buckets or a smaller min_epochs."
             )
         return deadlines
-
-    def _rounds(
-        self, buckets: Buckets, limits: list[int], batch: int, log: Log
-    ) -> Iterator[tuple[int, int, int, int, bool]]:
-        """(number, bucket, first step, end, whether a decision follows) of each round that is known.
-
-        `limits` are the steps at which training on each bucket's pool has to end; the last is the run's end.
-        """
-        bucket, step, total = 0, 0, limits[-1]
-        for number in range(len(log) + 1):
-            if bucket == self.num_buckets - 1 and not self.stop:
-                yield number, bucket, step, total, False
-                return
-            end = min(step + num_steps(buckets.ends[bucket], batch), limits[bucket])
-            stopped = number < len(log) and log[number]["decision"] == "stop"
-            yield number, bucket, step, end, end < total and not stopped
-            if stopped or end >= total or number == len(log):
-                return
-            step, bucket = end, log[number]["bucket"]

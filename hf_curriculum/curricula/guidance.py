@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -251,8 +251,21 @@ class AdaptiveGuidance(_ByLevel):
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """Two stages per epoch that has begun, and one for the epochs on all real images."""
-        batch = budget.global_batch_size
-        rounds = self._rounds(self._find_levels(ranking, self.levels), batch, log)
+        batch, levels = budget.global_batch_size, self._find_levels(ranking, self.levels)
+        rounds = []
+        for number, entry in enumerate(log):
+            epoch = number // 2 + 1
+            if entry["decision"] == "measured":
+                steps = num_steps(self.probe_examples, batch)
+                rounds.append((f"epoch {epoch}, probe", "real", (levels.real,), steps, True))
+                continue
+            level, pool = entry["level"], self._pool(levels, entry["level"])
+            rule = "real" if level == self.real else f"guidance {level:g} and real, not hard"
+            steps, more = num_steps(_size(pool), batch), epoch < self.curriculum_epochs
+            rounds.append((f"epoch {epoch}, level {level:g}", rule, pool, steps, more))
+        rest = self._rest(levels, batch)
+        if rest and len(log) == 2 * self.curriculum_epochs:
+            rounds.append(("real images", "real", (levels.real,), rest, False))
         return tuple(
             Stage(number, name, rule, pool, steps * batch, decides=decides)
             for number, (name, rule, pool, steps, decides) in enumerate(rounds)
@@ -297,24 +310,6 @@ class AdaptiveGuidance(_ByLevel):
         """Steps of the epochs on all real images."""
         epochs = self.epochs - self.curriculum_epochs
         return num_steps(epochs * _size((levels.real,)), batch) if epochs else 0
-
-    def _rounds(
-        self, levels: _Levels, batch: int, log: Log
-    ) -> Iterator[tuple[str, str, tuple[Slice, ...], int, bool]]:
-        """(name, rule, pool, steps, whether a decision follows) of each round that is known."""
-        for number, entry in enumerate(log):
-            epoch = number // 2 + 1
-            if entry["decision"] == "measured":
-                yield f"epoch {epoch}, probe", "real", (levels.real,), num_steps(self.probe_examples, batch), True
-                continue
-            level = entry["level"]
-            pool = self._pool(levels, level)
-            rule = "real" if level == self.real else f"guidance {level:g} and real, not hard"
-            more = epoch < self.curriculum_epochs
-            yield f"epoch {epoch}, level {level:g}", rule, pool, num_steps(_size(pool), batch), more
-        rest = self._rest(levels, batch)
-        if rest and len(log) == 2 * self.curriculum_epochs:
-            yield "real images", "real", (levels.real,), rest, False
 
 
 def _union(*slices: Slice) -> tuple[Slice, ...]:

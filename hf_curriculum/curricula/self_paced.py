@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -78,13 +77,26 @@ class SelfPaced(SizedCurriculum):
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per round; their positions refer to the order of the last scoring pass."""
         size, batch, total = len(ranking), budget.global_batch_size, self.declared_steps(ranking, budget)
-        stages = []
-        for number, (name, pool, first, last, decides) in enumerate(self._rounds(size, batch, total, log)):
-            chosen = name.startswith("round") and pool < size
-            rule = f"loss ≤ {log[int(name.split()[1]) - 1]['threshold']:.4g}" if chosen else "all"
-            draws = (last - first) * batch
-            stages.append(Stage(number, name, rule, ((0, pool),), draws, decides=decides))
-        return tuple(stages)
+        step = num_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
+        last = total - self._final_steps(size, batch)
+        if last <= step:
+            raise ValueError(
+                f"SelfPaced has a budget of {total:,} steps, of which the first {step:,} and the last "
+                f"{total - last:,} are for passes over everything: no round is left for choosing. Give it more "
+                "epochs, or smaller warmup_epochs or final_epochs."
+            )
+        rounds = [("warm-up", "all", size, step, True)] if step else []
+        for number, entry in enumerate(log, start=1):
+            end = min(step + num_steps(entry["pool"], batch), last)
+            rule = f"loss ≤ {entry['threshold']:.4g}" if entry["pool"] < size else "all"
+            rounds.append((f"round {number}", rule, entry["pool"], end - step, end < last))
+            step = end
+        if step == last < total:
+            rounds.append(("everything", "all", size, total - last, False))
+        return tuple(
+            Stage(number, name, rule, ((0, pool),), steps * batch, decides=decides)
+            for number, (name, rule, pool, steps, decides) in enumerate(rounds)
+        )
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
         """The next threshold, and how many examples it lets in."""
@@ -108,23 +120,3 @@ class SelfPaced(SizedCurriculum):
 
     def _final_steps(self, size: int, batch: int) -> int:
         return num_steps(self.final_epochs * size, batch) if self.final_epochs else 0
-
-    def _rounds(self, size: int, batch: int, total: int, log: Log) -> Iterator[tuple[str, int, int, int, bool]]:
-        """(name, pool, first step, end, whether a decision follows) of each round that is known."""
-        warmup = num_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
-        last = total - self._final_steps(size, batch)
-        if last <= warmup:
-            raise ValueError(
-                f"SelfPaced has a budget of {total:,} steps, of which the first {warmup:,} and the last "
-                f"{total - last:,} are for passes over everything: no round is left for choosing. Give it more "
-                "epochs, or smaller warmup_epochs or final_epochs."
-            )
-        if warmup:
-            yield "warm-up", size, 0, warmup, True
-        step = warmup
-        for number, entry in enumerate(log, start=1):
-            end = min(step + num_steps(entry["pool"], batch), last)
-            yield f"round {number}", entry["pool"], step, end, end < last
-            step = end
-        if step == last < total:
-            yield "everything", size, last, total, False

@@ -88,7 +88,7 @@ class ByImage(Batches):
 class ByLength(Batches):
     """Puts examples of like length into the same batch, so that less of it is padding.
 
-    The examples of `window` consecutive batches are sorted by length, cut into batches again, and the batches are
+    The examples of `window` consecutive batches are sorted by length, divided into batches again, and the batches are
     shuffled. A window is within one stage, and a step's examples stay a pure function of the plan.
 
     Args:
@@ -268,7 +268,7 @@ class LengthLayout(Layout):
         return np.concatenate([self._sorted(plan, *span) for span in spans if span[0] < min(span[1], end)])
 
     def _sorted(self, plan: Draws, begin: int, end: int, width: int) -> np.ndarray:
-        """Windows of `width` sample positions, each sorted by length, cut into batches, and those shuffled."""
+        """Windows of `width` sample positions, each sorted by length, divided into batches, and those shuffled."""
         rows = super().rows(plan, begin, end).reshape(-1, width)
         rows = np.take_along_axis(rows, np.argsort(self.lengths[rows], axis=1, kind="stable"), axis=1)
         count = width // plan.global_batch_size

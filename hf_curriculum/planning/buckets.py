@@ -37,8 +37,7 @@ class Buckets:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Examples per bucket; 0 where one value spans more than a bucket."""
-        starts = (0, *self.ends[:-1])
-        return tuple(end - start for start, end in zip(starts, self.ends, strict=True))
+        return tuple(stop - start for start, stop in self.slices())
 
     def slices(self) -> tuple[tuple[int, int], ...]:
         """Each bucket as a half-open stretch `(start, stop)` of the order."""

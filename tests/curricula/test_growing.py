@@ -62,15 +62,15 @@ def test_a_share_starts_at_b_ends_with_everything_and_never_shrinks(rule):
 @settings(deadline=None, max_examples=60)
 def test_draws_stay_within_the_pool_of_their_step(rule, size, batch, seed, data):
     plan = make_plan(rule, np.arange(size), global_batch_size=batch, seed=seed, epochs=2)
-    ranks = plan.positions(0, plan.num_samples)
-    assert len(ranks) == plan.num_samples == plan.num_steps * batch
+    positions = plan.positions(0, plan.num_samples)
+    assert len(positions) == plan.num_samples == plan.num_steps * batch
     assert plan.num_samples - 2 * size == plan.num_filled < batch
     stage = plan.stages[0]
     for step in range(plan.num_steps):
-        assert ranks[step * batch : (step + 1) * batch].min() >= 0
-        assert ranks[step * batch : (step + 1) * batch].max() < stage.pool_at(step) <= size
+        assert positions[step * batch : (step + 1) * batch].min() >= 0
+        assert positions[step * batch : (step + 1) * batch].max() < stage.pool_at(step) <= size
     start = data.draw(st.integers(0, plan.num_samples))
-    assert plan.positions(start, plan.num_samples).tolist() == ranks[start:].tolist()
+    assert plan.positions(start, plan.num_samples).tolist() == positions[start:].tolist()
 
 
 def test_draws_are_even_over_the_pool():

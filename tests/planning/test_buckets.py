@@ -47,8 +47,8 @@ def test_value_cuts_are_numpys_quantiles(scores, num_buckets, easy):
     sign = 1 if easy == "low" else -1
     cuts = np.percentile(sign * scores, [100 * k / num_buckets for k in range(1, num_buckets)])
     assert [sign * cut for cut in buckets.thresholds] == pytest.approx(cuts.tolist())
-    behind = [int((sign * scores <= sign * cut).sum()) for cut in buckets.thresholds]
-    assert list(buckets.ends) == [*behind, len(scores)]
+    ends = [int((sign * scores <= sign * cut).sum()) for cut in buckets.thresholds]
+    assert list(buckets.ends) == [*ends, len(scores)]
 
 
 def test_one_value_over_two_quarters_leaves_a_bucket_empty():

@@ -219,7 +219,7 @@ def test_a_plan_is_written_down():
     assert changed.fingerprint()["scores"] != facts["scores"]
 
 
-def test_slots_outside_the_run_are_refused():
+def test_sample_positions_outside_the_run_are_refused():
     plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
     with pytest.raises(IndexError, match="the plan has 4 positions"):
         plan.rows(0, 5)
