@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +77,60 @@ def _read(value: str | Path, what: str, names: list[str]) -> Any:
         except yaml.YAMLError as error:
             known = f"a name of {names}, " if names else ""
             raise ValueError(f"The {what} {str(value)!r} is neither {known}a file, JSON nor YAML: {error}") from error
+
+
+class Configured:
+    """A dataclass that is written as a mapping of its `type` and its fields, and read back."""
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able mapping, `{"type": "phases", ...}`; fields that hold their default are left out."""
+        values: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                value = value.to_dict() if isinstance(value, Configured) else value
+                values[item.name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Any:
+        """What `to_dict` wrote.
+
+        Raises:
+            ValueError: a field is not one of this class, is missing, or holds a value of another kind.
+        """
+        known = [item.name for item in fields(cls)]
+        given = {name: value for name, value in values.items() if name != "type"}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. A misspelt field "
+                "would leave the default in its place."
+            )
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise ValueError(
+                f"{dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of another kind than "
+                "its own, such as a number in quotes."
+            ) from error
+
+
+def at_least(owner: str, **limits: tuple[float, float]) -> None:
+    """Checks that numbers are finite and not below their limits.
+
+    Args:
+        owner: the class that they are arguments of, for the message.
+        limits: argument → (its value, the smallest possible value).
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, (value, limit) in limits.items():
+        if not limit <= value < math.inf:
+            raise ValueError(f"{owner}({name}={value}) is not possible; {name} is at least {limit:g}.")
 
 
 def read_yaml(text: str) -> Any:

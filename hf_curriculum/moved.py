@@ -131,7 +131,7 @@ MODULES_BEFORE = {
         "filter": "curricula.filter",
         "growing": "curricula.growing",
         "guidance levels": "curricula.guidance",
-        "controls": "curricula.controls",
+        "controls": "curricula.iid",
         "iid": "curricula.iid",
         "node_sampling": "curricula.node_sampling",
         "phases": "curricula.phases",
@@ -140,8 +140,8 @@ MODULES_BEFORE = {
         "weighted": "curricula.weighted",
         "batches layouts": "planning.batches",
         "curriculum length": "planning.curriculum",
-        "signals": "planning.signals",
-        "node_batches": "planning.node_batches",
+        "signals": "planning.curriculum",
+        "node_batches": "planning.stage",
         "describe facts plan": "planning.plan",
         "stages": "planning.stage",
         "bucket_plan lanes": "streaming.plan",
@@ -209,6 +209,34 @@ RENAMED = {
     "attach_columns": "append_columns",
 }
 """Name of version 0.1 → its name now."""
+
+
+ATTRIBUTES_RENAMED = {
+    "imagined": "scenarios",
+    "known_slots": "known_samples",
+    "num_slots": "num_samples",
+    "outlook": "pending_decisions",
+    "ranks": "positions",
+}
+"""Attribute of plans, stages and curricula in version 0.1 → its name now."""
+
+
+class RenamedAttributes:
+    """Attributes under their name of version 0.1, used or overridden, with a `DeprecationWarning`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for before, now in ATTRIBUTES_RENAMED.items():
+            if before in cls.__dict__:
+                warnings.warn(f"{cls.__name__}.{before} is called `{now}` now.", DeprecationWarning, stacklevel=2)
+                setattr(cls, now, cls.__dict__[before])
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ATTRIBUTES_RENAMED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        now = ATTRIBUTES_RENAMED[name]
+        warnings.warn(f"{type(self).__name__}.{name} is called `{now}` now.", DeprecationWarning, stacklevel=2)
+        return getattr(self, now)
 
 
 class MovedModule(ModuleType):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 PAD_INDEX = -1
-"""Stands for a row where a sample position has no example: it fills a batch that is smaller than the others."""
+"""The row number at a sample position without an example, which fills up a batch that is smaller than others."""
 
 _MASK64 = (1 << 64) - 1
 _ROUNDS = 6
@@ -136,7 +136,7 @@ def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
         (2, 3)
     """
     drawn = np.empty((len(sizes), count), dtype=np.int64)
-    # A few of many: there the beginning of a network's permutation is as good as any, and sorting costs more.
+    # A few of many: the beginning of a network's permutation is as good, and sorting costs more.
     small = sizes <= max(_FEW, count)
     few = (sizes >= count) & (sizes <= _FEW)
     for chosen, draw in ((few, _draw_few), (small & ~few, _draw_sorted), (~small, _draw_permuted)):
@@ -148,18 +148,18 @@ def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
 def _draw_sorted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """`draw_each` by sorting (pass, hash, number) packed into one integer; sizes and keys of shape (m, 1)."""
     passes = -(-count // sizes)
-    places = np.arange(int((passes * sizes).max()), dtype=np.uint64)
+    numbers = np.arange(int((passes * sizes).max()), dtype=np.uint64)
     bits = np.uint64(max(_FEW, count).bit_length())
-    packed = _finish(keys + places)
+    packed = _finish(keys + numbers)
     packed >>= np.uint64(2) * bits
     packed <<= bits
     if (passes > 1).any():
-        number, value = np.divmod(places.astype(np.uint32), sizes.astype(np.uint32))
+        number, value = np.divmod(numbers.astype(np.uint32), sizes.astype(np.uint32))
         packed |= number.astype(np.uint64) << (np.uint64(64) - bits)
         packed |= value
     else:
-        packed |= places
-    packed[places >= (passes * sizes).astype(np.uint64)] = np.uint64(_MASK64)
+        packed |= numbers
+    packed[numbers >= (passes * sizes).astype(np.uint64)] = np.uint64(_MASK64)
     packed.sort(axis=1)
     packed &= (np.uint64(1) << bits) - np.uint64(1)
     return packed[:, :count].view(np.int64)
@@ -167,8 +167,8 @@ def _draw_sorted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
 
 def _draw_few(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """`draw_each` of `count` … 256 numbers by sorting 24 bits of hash and 8 of number in 32; shapes as there."""
-    places = np.arange(int(sizes.max()), dtype=np.uint32)
-    packed = places * np.uint32(0x9E3779B1) + keys.astype(np.uint32)
+    numbers = np.arange(int(sizes.max()), dtype=np.uint32)
+    packed = numbers * np.uint32(0x9E3779B1) + keys.astype(np.uint32)
     packed ^= packed >> np.uint32(16)
     packed *= np.uint32(0x85EBCA6B)
     packed ^= (keys >> np.uint64(32)).astype(np.uint32)
@@ -176,8 +176,8 @@ def _draw_few(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     packed *= np.uint32(0xC2B2AE35)
     packed ^= packed >> np.uint32(16)
     packed &= np.uint32(0xFFFFFF00)
-    packed |= places
-    packed[places >= sizes.astype(np.uint32)] = np.uint32(0xFFFFFFFF)
+    packed |= numbers
+    packed[numbers >= sizes.astype(np.uint32)] = np.uint32(0xFFFFFFFF)
     packed.sort(axis=1)
     return (packed[:, :count] & np.uint32(0xFF)).astype(np.int64)
 
@@ -203,14 +203,7 @@ def _draw_permuted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarra
 
 
 def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """One application of the network to uint32 numbers below rows · columns, the smallest such product ≥ the size.
-
-    Args:
-        positions: the numbers.
-        rows: ⌈√size⌉, uint32; one, or an array that can be broadcast.
-        columns: likewise.
-        keys: uint64, of each round; what is behind the first axis is broadcast likewise.
-    """
+    """One application of the network to uint32 numbers below rows · columns; `keys` are uint64, of each round."""
     left = positions // columns
     right = positions - left * columns
     hashed, shifted = np.empty_like(left), np.empty_like(left)

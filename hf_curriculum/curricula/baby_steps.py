@@ -1,44 +1,37 @@
-"""Baby steps: the next bucket is merged in when training on the pool no longer helps."""
+"""Baby steps: the next bucket joins the pool when a validation metric no longer improves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hf_curriculum.config import at_least
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.curriculum import (
     Budget,
-    Curriculum,
     Log,
     Observed,
     Signal,
-    check_length,
-    epochs_of,
-    num_draws,
-)
-from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import (
-    at_least,
-    improves,
+    SizedCurriculum,
     is_greater_better,
     metric_name,
     metric_value,
-    validate_partial_batches,
-    whole_steps,
+    num_steps,
 )
+from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
 
 @dataclass(frozen=True)
-class BabySteps(Curriculum):
-    """Trains on the easiest bucket until a validation metric stands still, then merges the next one into the pool.
+class BabySteps(SizedCurriculum):
+    """Trains on the easiest bucket until a validation metric stops improving, then merges the next one into the pool.
 
-    A round is one pass over the pool, rounded up to whole optimizer steps, and ends with an evaluation. When the
-    metric has not improved for `patience` passes the next bucket joins, and the count and the best value start anew.
-    The run is as long as its budget, the last rounds being on everything. So that the budget always suffices, a bucket
-    that has waited too long is forced in: early enough for it and every later one to have `min_epochs` passes of
-    their pools.
+    A round is one pass over the pool, rounded up to optimizer steps, and ends with an evaluation. When the metric has
+    not improved for `patience` passes the next bucket joins, and the count and the best value are reset. The run is as
+    long as its budget, the last rounds being on everything. So that the budget always suffices, a bucket that has
+    waited too long is forced in: early enough for it and every later one to have `min_epochs` passes of their pools.
 
     Args:
         num_buckets: buckets, easiest first.
@@ -46,9 +39,9 @@ class BabySteps(Curriculum):
         metric: a metric that `evaluate()` returns, such as "loss" or "cider".
         greater_is_better: whether it should rise; None: a loss should fall, anything else rise.
         min_delta: by how much a value must be better to count as an improvement, in the metric's unit.
-        min_epochs: passes over its pool that the budget keeps free for each bucket that has not joined yet.
+        min_epochs: passes over its pool that the budget reserves for each bucket that has not joined yet.
         cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
-        thresholds: the inner cuts as scores, with `cut="value"`; see `Phases`.
+        thresholds: the inner thresholds as scores, with `cut="value"`; see `Phases`.
         epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
         examples: the budget in examples.
         stop: whether the run ends early, once everything is in the pool and `patience` has run out again.
@@ -60,7 +53,7 @@ class BabySteps(Curriculum):
         ValueError: an argument is out of range, or the budget is too small to show every bucket.
 
     Source: Zhang et al. 2022 (Simi-CL) §3.2, after Spitkovsky et al. 2010; 5 buckets for COCO, 3 for Flickr30k. The
-        patience is not published; what becomes of the best value, and the rule that forces buckets in, are ours.
+        patience is not published; resetting the best value, and the rule that forces buckets in, are ours.
 
     Example:
         >>> BabySteps(num_buckets=5, patience=3, metric="cider").to_dict()
@@ -68,6 +61,8 @@ class BabySteps(Curriculum):
     """
 
     type: ClassVar[str] = "baby_steps"
+    signal: ClassVar[Signal] = "metrics"
+    has_passes: ClassVar[bool] = False
 
     num_buckets: int = 4
     patience: int = 3
@@ -84,8 +79,6 @@ class BabySteps(Curriculum):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._choice("cut", ("rank", "value"))
-        if self.thresholds is not None:
-            object.__setattr__(self, "thresholds", tuple(self.thresholds))
         at_least(
             "BabySteps",
             num_buckets=(self.num_buckets, 2),
@@ -93,43 +86,35 @@ class BabySteps(Curriculum):
             min_delta=(self.min_delta, 0),
             min_epochs=(self.min_epochs, 0),
         )
-        validate_partial_batches("BabySteps", self.partial_batches)
-        check_length(self)
-
-    @property
-    def signal(self) -> Signal:
-        """A metric of `evaluate()`."""
-        return "metrics"
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The budget in passes over all examples."""
-        return epochs_of(self, budget, len(ranking))
-
-    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
-        """The budget in optimizer steps: all of them are taken, unless `stop`."""
-        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per round."""
-        buckets = self._buckets(ranking)
-        deadlines, batch = self._deadlines(buckets, ranking, budget), budget.global_batch_size
-        total = self.declared_steps(ranking, budget)
-        stages = []
-        for number, bucket, first, behind, decides in self._rounds(buckets, [*deadlines[1:], total], batch, log):
-            end = buckets.ends[bucket]
-            rule = "all" if bucket == self.num_buckets - 1 else f"buckets 1 to {bucket + 1}" if bucket else "bucket 1"
-            draws = (behind - first) * batch
-            stages.append(Stage(number, f"round {number + 1}", rule, ((0, end),), draws, decides=decides))
+        buckets, batch, last = self._buckets(ranking), budget.global_batch_size, self.num_buckets - 1
+        # The steps at which training on each bucket's pool has to end; the last is the run's end.
+        limits = [*self._deadlines(buckets, ranking, budget)[1:], self.declared_steps(ranking, budget)]
+        stages, bucket, step = [], 0, 0
+        for number in range(len(log) + 1):
+            final = bucket == last and not self.stop
+            stopped = number < len(log) and log[number]["decision"] == "stop"
+            end = limits[-1] if final else min(step + num_steps(buckets.ends[bucket], batch), limits[bucket])
+            decides = not final and not stopped and end < limits[-1]
+            rule = "all" if bucket == last else f"buckets 1 to {bucket + 1}" if bucket else "bucket 1"
+            pool, draws = ((0, buckets.ends[bucket]),), (end - step) * batch
+            stages.append(Stage(number, f"round {number + 1}", rule, pool, draws, decides=decides))
+            if not decides or number == len(log):
+                break
+            step, bucket = end, log[number]["bucket"]
         return tuple(stages)
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """Stay with the pool, merge the next bucket because the metric stands still, or because it is time."""
+        """Stay with the pool, merge the next bucket because the metric no longer improves, or force it in."""
         bucket = log[-1]["bucket"] if log else 0
         value = metric_value(observed.metrics, self.metric, "BabySteps")
         greater = is_greater_better(self.metric, self.greater_is_better)
         since = [entry for entry in log if entry["pool_of"] == bucket]
         best = since[-1]["best"] if since else None
-        better = improves(value, best, greater, self.min_delta)
+        gain = math.inf if best is None else value - best if greater else best - value
+        better = not math.isnan(value) and gain > self.min_delta
         waited = 0 if better else (since[-1]["without_improvement"] if since else 0) + 1
         last = self.num_buckets - 1
         decision = "stay"
@@ -172,9 +157,9 @@ class BabySteps(Curriculum):
         return cut_buckets(ranking, self.num_buckets, self.cut, thresholds=self.thresholds)
 
     def _deadlines(self, buckets: Buckets, ranking: Ranking, budget: Budget) -> list[int]:
-        """The last step after which each bucket can join, if it and those behind it are to have their passes."""
+        """The last step after which each bucket can join, if it and the harder ones are to have their passes."""
         total = self.declared_steps(ranking, budget)
-        needed = [whole_steps(self.min_epochs * end, budget.global_batch_size) for end in buckets.ends]
+        needed = [num_steps(self.min_epochs * end, budget.global_batch_size) for end in buckets.ends]
         deadlines = [total - sum(needed[number:]) for number in range(self.num_buckets)]
         if deadlines[0] < 0:
             raise ValueError(
@@ -183,26 +168,3 @@ class BabySteps(Curriculum):
                 "enough. Give it more epochs, or use fewer buckets or a smaller min_epochs."
             )
         return deadlines
-
-    def _rounds(
-        self, buckets: Buckets, limits: list[int], batch: int, log: Log
-    ) -> Iterator[tuple[int, int, int, int, bool]]:
-        """(number, bucket, first step, step behind the last, whether a decision follows) of each settled round.
-
-        Args:
-            buckets: the buckets.
-            limits: the step after which training on each bucket's pool has to end; the last is the run's end.
-            batch: examples per step.
-            log: the decisions.
-        """
-        bucket, step, last, total = 0, 0, self.num_buckets - 1, limits[-1]
-        for number in range(len(log) + 1):
-            if bucket == last and not self.stop:
-                yield number, bucket, step, total, False
-                return
-            behind = min(step + whole_steps(buckets.ends[bucket], batch), limits[bucket])
-            stopped = number < len(log) and log[number]["decision"] == "stop"
-            yield number, bucket, step, behind, behind < total and not stopped
-            if stopped or behind >= total or number == len(log):
-                return
-            step, bucket = behind, log[number]["bucket"]

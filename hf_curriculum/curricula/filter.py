@@ -1,4 +1,4 @@
-"""Filtering as a curriculum: another curriculum over the easiest share of the examples alone."""
+"""Filtering as a curriculum: another curriculum over the easiest share of the examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.curricula.iid import IID
 from hf_curriculum.planning.buckets import keep_easiest
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal, curriculum_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -22,14 +21,13 @@ class Filter(Curriculum):
 
     Args:
         keep: the share to keep, more than 0 and at most 1.
-        then: the curriculum over what is kept; which end is easy, and what becomes of unscored rows, is said here and
-            not there.
+        then: the curriculum over what is kept; `easy` and `unscored` are arguments of the filter.
         easy: see `Curriculum`.
         unscored: see `Curriculum`; an unscored row is never kept, so only `"error"` makes a difference.
         partial_batches: taken from `then`.
 
     Raises:
-        ValueError: `keep` is out of range, or `then` says itself what belongs here.
+        ValueError: `keep` is out of range, or `then` is no curriculum or has `easy`, `unscored` or `batches`.
 
     Source: Nebbia & Kovashka 2024 (WSOD) §3.4: keep 0.5 or 0.75, alone or before four phases.
 
@@ -42,13 +40,12 @@ class Filter(Curriculum):
     type: ClassVar[str] = "filter"
 
     keep: float = 0.5
-    then: Curriculum = field(default_factory=IID)
+    then: Curriculum = field(default_factory=lambda: curriculum_from("iid"))
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
             raise ValueError(f"Filter(keep={self.keep}) is not possible; keep is more than 0 and at most 1.")
-        if not isinstance(self.then, Curriculum):
-            raise ValueError(f"Filter(then={self.then!r}) is not possible; then is a curriculum, such as Phases(4).")
+        object.__setattr__(self, "then", curriculum_from(self.then))
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
         super().__post_init__()
         if self.then.easy is not None or self.then.unscored != "last":
@@ -100,17 +97,5 @@ class Filter(Curriculum):
         return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `Curriculum.to_dict`, with `then` as a mapping of its own."""
-        values = super().to_dict()
-        values.pop("partial_batches", None)
-        return {**values, "then": self.then.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Curriculum:
-        """As `Curriculum.from_dict`."""
-        from hf_curriculum.planning.curriculum import curriculum_from
-
-        given = dict(values)
-        if "then" in given:
-            given["then"] = curriculum_from(given["then"])
-        return super().from_dict(given)
+        """As `Curriculum.to_dict`, without what is taken from `then`."""
+        return {name: value for name, value in super().to_dict().items() if name != "partial_batches"}

@@ -11,20 +11,20 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
+from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
 from hf_curriculum.planning.ranking import Ranking, require_spread
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import hash64, hash_below, mix64
 
 _GRID = 30
-"""Shares are rounded to multiples of 2^-30, so that another machine's last bit of a logarithm moves no example."""
+"""Shares are rounded to multiples of 2^-30, so that another machine's last bit of a logarithm changes no draw."""
 
 
 @dataclass(frozen=True)
-class Growing(Curriculum):
+class Growing(SizedCurriculum):
     """Draws evenly from the easiest share of the examples, a share that grows with every step.
 
-    With x the part of the run that lies behind, x/a capped at 1, and b the initial share, the share is
+    With x the completed part of the run, x/a capped at 1, and b the initial share, the share is
 
     | function | share of examples | source |
     |---|---|---|
@@ -35,8 +35,8 @@ class Growing(Curriculum):
     | `"step"` | b until x = a, then everything | Wu et al. 2021 |
     | `"geometric"` | b · r^⌊x/s⌋ | Hacohen & Weinshall 2019, fixed exponential pacing |
 
-    rounded to whole examples, never less than one and never more than all. Draws are independent, so an example may
-    come again before another has come. Like `IID`, it takes its length from the training arguments if none is given.
+    rounded to examples, never less than one and never more than all. Draws are independent, so an example may be
+    drawn again before another is drawn. Like `IID`, it takes its length from the training arguments if none is given.
 
     Args:
         function: which of the above.
@@ -60,6 +60,7 @@ class Growing(Curriculum):
     """
 
     type: ClassVar[str] = "growing"
+    has_passes: ClassVar[bool] = False
 
     function: Literal["competence", "polynomial", "logarithmic", "exponential", "step", "geometric"] = "competence"
     initial: float = 0.01
@@ -73,7 +74,6 @@ class Growing(Curriculum):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._choice("function", tuple(_SHARES))
-        check_length(self)
         for name, low, high in (
             ("initial", 0, 1),
             ("full_at", 0, 1),
@@ -87,11 +87,9 @@ class Growing(Curriculum):
                     f"Growing({name}={value}) is not possible; {name} is more than {low}"
                     + (f" and at most {high}." if high < math.inf else ".")
                 )
-        if self.partial_batches == "keep":
-            raise ValueError("Growing(partial_batches='keep') is not possible: it has no passes that could end.")
 
     def share(self, progress: float) -> float:
-        """The share of examples that may be drawn, more than 0 and at most 1, when `progress` (0 … 1) is behind."""
+        """The share of examples that may be drawn at `progress` (0 … 1) of the run, more than 0 and at most 1."""
         share = _SHARES[self.function](self, min(1.0, progress / self.full_at), progress, math)
         return min(1.0, max(0.0, share))
 
@@ -100,33 +98,24 @@ class Growing(Curriculum):
         shares = _SHARES[self.function](self, np.minimum(1.0, progress / self.full_at), progress, np)
         units = np.clip(shares, 0.0, 1.0) * (1 << _GRID)
         rounded = np.rint(units).astype(np.int64)
-        # NumPy's powers may differ from Python's in the last bits: near a half, where these decide, ask Python.
-        for place in np.flatnonzero(np.abs(units - np.floor(units) - 0.5) < 1e-3):
-            rounded[place] = round(self.share(float(progress[place])) * (1 << _GRID))
+        # NumPy's powers may differ from Python's in the last bits: near a half, where these decide, Python's count.
+        for index in np.flatnonzero(np.abs(units - np.floor(units) - 0.5) < 1e-3):
+            rounded[index] = round(self.share(float(progress[index])) * (1 << _GRID))
         return rounded
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The run's length in passes over the data set."""
-        return epochs_of(self, budget, len(ranking))
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage whose pool grows."""
         size = len(ranking)
         if size > 1 and self.initial < 1:
             require_spread(ranking, "the easiest share")
-        draws, batch = num_draws(self, budget, size), budget.global_batch_size
+        draws, batch = self.num_draws(budget, size), budget.global_batch_size
         rule = f"easiest {100 * self.share(0):.3g} % to {100 * self.share(1):.3g} %"
         return (GrowingStage(0, "growing", rule, ((0, size),), draws, growth=self, batch_size=batch),)
 
 
 @dataclass(frozen=True)
 class GrowingStage(Stage):
-    """Independent draws from the first n ranks, n a function of the step; a pure function of (key, sample position).
-
-    Args:
-        growth: the rule.
-        batch_size: the global batch size.
-    """
+    """Independent draws from the first n positions, n a function of the step; pure in (key, sample position)."""
 
     growth: Growing = field(kw_only=True)
     batch_size: int = field(kw_only=True)
@@ -136,11 +125,6 @@ class GrowingStage(Stage):
         """Optimizer steps of the stage."""
         return -(-self.num_draws // self.batch_size)
 
-    @property
-    def num_samples(self) -> int:
-        """Places in the stream: every one holds an example."""
-        return self.num_draws
-
     def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
         """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""
         shares = self.growth.grid_shares(np.atleast_1d(step) / self.num_steps)
@@ -148,16 +132,16 @@ class GrowingStage(Stage):
         return pools if np.ndim(step) else int(pools[0])
 
     def pools(self) -> list[tuple[int, int, int]]:
-        """(first sample position, last sample position, pool) at about 50 places of the stage."""
+        """(first sample position, last sample position, pool) of about 50 parts of the stage."""
         size = self.batch_size
-        steps = sorted({int(place) for place in np.linspace(0, self.num_steps, 51)})
+        steps = sorted({int(step) for step in np.linspace(0, self.num_steps, 51)})
         return [
-            (first * size, min(behind * size, self.num_samples) - 1, self.pool_at(first))
-            for first, behind in itertools.pairwise(steps)
+            (first * size, min(end * size, self.num_samples) - 1, self.pool_at(first))
+            for first, end in itertools.pairwise(steps)
         ]
 
-    def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at positions `[start, stop)` of this stage, int64, shape (stop − start,)."""
+    def positions(self, start: int, stop: int, key: int) -> np.ndarray:
+        """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
         size = self.batch_size
         pools = self.pool_at(np.arange(start // size, -(-stop // size)))
         first = start // size * size
@@ -166,7 +150,7 @@ class GrowingStage(Stage):
 
 
 def _increases(rule: Growing, progress: float | np.ndarray, m: ModuleType) -> float | np.ndarray:
-    """How often the share has been increased: no oftener than it takes to reach everything, for powers overflow."""
+    """How often the share has been increased, limited to what reaches everything, because powers overflow."""
     enough = math.ceil(-math.log(rule.initial) / math.log(rule.increase)) + 1
     return np.minimum(m.floor(progress / rule.every + 1e-9), enough)
 

@@ -1,36 +1,110 @@
-"""From synthetic to real images, level by level, on a schedule."""
+"""From synthetic to real images, by level of guidance."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal
-from hf_curriculum.planning.groups import Kind
-from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import (
-    at_least,
+from hf_curriculum.config import at_least
+from hf_curriculum.planning.curriculum import (
+    Budget,
+    Curriculum,
+    Log,
+    Observed,
+    Signal,
     is_greater_better,
     metric_value,
-    validate_partial_batches,
-    whole_steps,
+    num_steps,
 )
+from hf_curriculum.planning.groups import Kind
+from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
-Pools = tuple[tuple[int, int], ...]
+Slice = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class GuidanceSchedule(Curriculum):
-    """Shows images made by diffusion from the least guided level to the real ones, always beside all real images.
+class _Levels:
+    """Half-open stretches of an order by level: of each level asked for, and of the real images, not hard and all."""
+
+    synthetic: dict[float, Slice]
+    real: Slice
+    not_hard: Slice
+
+
+class _ByLevel(Curriculum):
+    """What both curricula share: the order by level, the hard ones last within each, and E epochs."""
+
+    needs_easy: ClassVar[bool] = False
+
+    epochs: int
+    curriculum_epochs: int
+    levels: tuple[float, ...] | None
+    real: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        at_least(name, curriculum_epochs=(self.curriculum_epochs, 1), epochs=(self.epochs, 1))
+        if self.curriculum_epochs > self.epochs:
+            raise ValueError(
+                f"{name}(curriculum_epochs={self.curriculum_epochs}, epochs={self.epochs}) is not possible: the "
+                "curriculum is a part of the run."
+            )
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """E."""
+        return self.epochs
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """By level, low first, and the hard ones last within each."""
+        levels = ranking.scores[ranking.order].copy()
+        levels[ranking.num_scored :] = np.inf  # no level, not even minus infinity
+        hard = self._hard(ranking, ranking.order)
+        order = ranking.order[np.lexsort((hard, levels))]
+        return replace(ranking, order=order)
+
+    def _hard(self, ranking: Ranking, rows: np.ndarray) -> np.ndarray:
+        """Whether each of the rows is hard; none is where the rule reads no such column."""
+        column = getattr(self, "hard_column", None)
+        return np.zeros(len(rows), dtype=bool) if column is None else ranking.columns[column][rows] > 0
+
+    def _find_levels(self, ranking: Ranking, levels: tuple[float, ...] | None) -> _Levels:
+        """Where `levels` (None: all there are, ascending) are in the arranged order."""
+        values = ranking.scores[ranking.order[: ranking.num_scored]]
+        found = np.unique(values)
+
+        def span(level: float) -> Slice:
+            wanted = np.float32(level)
+            start, stop = np.searchsorted(values, [wanted, np.nextafter(wanted, np.float32(np.inf))])
+            if start == stop:
+                column = f"`{ranking.name}`" if ranking.name else "the level"
+                raise ValueError(
+                    f"{type(self).__name__} needs examples of level {level:g}, and {column} holds "
+                    f"{[round(float(value), 6) for value in found[:12]]}: that part of the schedule would have "
+                    "nothing to show. Give the levels that the data has, and `real=` as the data writes the level of "
+                    "real images."
+                )
+            return int(start), int(stop)
+
+        # Seven digits are what float32 holds: 0.1 and not 0.10000000149.
+        asked = [float(f"{value:.7g}") for value in found] if levels is None else list(levels)
+        start, stop = span(self.real)
+        num_hard = int(self._hard(ranking, ranking.order[start:stop]).sum())
+        return _Levels({level: span(level) for level in asked}, (start, stop), (start, stop - num_hard))
+
+
+@dataclass(frozen=True)
+class GuidanceSchedule(_ByLevel):
+    """Shows images made by diffusion from the least guided level to the real ones, always together with all real ones.
 
     The score column holds each row's guidance level λ, `real` for a real image. In epoch e of the first
     `curriculum_epochs` the pool is the synthetic images of level G(e), and all real images, hard or not; in the epochs
-    after them it is the real images alone. Where a level is `real` itself, no image is there twice.
+    after them it is the real images alone. Where a level is `real` itself, no image is in the pool twice.
 
     Args:
         epochs: E, passes over the pool in all.
@@ -38,7 +112,7 @@ class GuidanceSchedule(Curriculum):
         levels: the levels in the order they are shown; None: all that the data has, low first.
         schedule: G, one level for each of the `curriculum_epochs`; None divides them evenly among the levels.
         real: the level that stands for a real image.
-        easy: not used: the schedule says the order.
+        easy: not used: the order is by level.
         unscored: rows without a level are left out unless it is `"error"`.
         partial_batches: see `Curriculum`.
 
@@ -63,15 +137,6 @@ class GuidanceSchedule(Curriculum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("GuidanceSchedule", curriculum_epochs=(self.curriculum_epochs, 1), epochs=(self.epochs, 1))
-        for name in ("levels", "schedule"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.curriculum_epochs > self.epochs:
-            raise ValueError(
-                f"GuidanceSchedule(curriculum_epochs={self.curriculum_epochs}, epochs={self.epochs}) is not possible: "
-                "the curriculum is a part of the run."
-            )
         if self.schedule is not None and self.levels is not None:
             raise ValueError("GuidanceSchedule got levels and schedule; the schedule says the levels. Drop one.")
         if self.schedule is not None and len(self.schedule) != self.curriculum_epochs:
@@ -84,19 +149,6 @@ class GuidanceSchedule(Curriculum):
                 f"GuidanceSchedule(levels={self.levels}) is not possible: {self.curriculum_epochs} epochs need at "
                 "least one level, no level twice, and no more levels than epochs."
             )
-
-    @property
-    def needs_easy(self) -> bool:
-        """No: the levels say themselves what they are."""
-        return False
-
-    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """By level, low first."""
-        return arrange_levels(ranking, None)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """E."""
-        return self.epochs
 
     def epoch_levels(self, found: list[float]) -> tuple[float, ...]:
         """G: the level of each curriculum epoch, when the data has the levels `found`."""
@@ -113,114 +165,24 @@ class GuidanceSchedule(Curriculum):
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per level, and one for the epochs on real images."""
         asked = self.levels if self.schedule is None else tuple(dict.fromkeys(self.schedule))
-        levels = find_levels(ranking, asked, self.real, None, "GuidanceSchedule")
+        levels = self._find_levels(ranking, asked)
         stages: list[Stage] = []
         multiple = self.batch_multiple(budget)
         for level, epochs in itertools.groupby(self.epoch_levels(list(levels.synthetic))):
-            pool = union(levels.synthetic[level], levels.real)
-            size = sum(stop - start for start, stop in pool)
+            pool = _union(levels.synthetic[level], levels.real)
             rule = "real" if level == self.real else f"guidance {level:g} and real"
-            draws = len(list(epochs)) * size
+            draws = len(list(epochs)) * _size(pool)
             stages.append(Stage(len(stages), f"level {level:g}", rule, pool, draws, multiple))
         rest = self.epochs - self.curriculum_epochs
         if rest:
-            draws = rest * (levels.real[1] - levels.real[0])
+            draws = rest * _size((levels.real,))
             stages.append(Stage(len(stages), "real images", "real", (levels.real,), draws, multiple))
         return tuple(stages)
 
 
 @dataclass(frozen=True)
-class Levels:
-    """Where each level of guidance stands in an order by level.
-
-    Args:
-        synthetic: level → (first, behind the last) rank, of the levels asked for, in the order asked for.
-        real: (first, behind the last) rank of the real images.
-        hard: (first, behind the last) rank of the hard ones among them, which come last.
-    """
-
-    synthetic: dict[float, tuple[int, int]]
-    real: tuple[int, int]
-    hard: tuple[int, int]
-
-    @property
-    def not_hard(self) -> tuple[int, int]:
-        """(first, behind the last) rank of the real images that are not hard."""
-        return self.real[0], self.hard[0]
-
-
-def arrange_levels(ranking: Ranking, hard_column: str | None) -> Ranking:
-    """By level, the hard ones last within each level.
-
-    Args:
-        ranking: by level, low first.
-        hard_column: says of each row whether it is hard (0 or 1), or None.
-
-    Returns:
-        The order. In it, the hard column is the ranks where hard examples begin and those behind their last, in turn:
-        a few numbers in place of one per row.
-    """
-    levels = ranking.scores[ranking.order].copy()
-    levels[ranking.num_scored :] = np.inf  # no level, not even minus infinity
-    if hard_column is None and (levels[:-1] <= levels[1:]).all():
-        return ranking
-    if hard_column is None:
-        return replace(ranking, order=ranking.order[np.argsort(levels, kind="stable")])
-    hard = ranking.columns[hard_column][ranking.order] > 0
-    places = np.lexsort((hard, levels))
-    ends = np.flatnonzero(np.diff(hard[places], prepend=False, append=False))
-    return replace(ranking, order=ranking.order[places], columns={**ranking.columns, hard_column: ends})
-
-
-def find_levels(
-    ranking: Ranking, levels: tuple[float, ...] | None, real: float, hard_column: str | None, rule: str
-) -> Levels:
-    """Finds the levels in an order by `arrange_levels`.
-
-    Args:
-        ranking: the order.
-        levels: the levels to find; None: all there are, ascending.
-        real: the level of real images.
-        hard_column: as in `arrange_levels`.
-        rule: the curriculum, for messages.
-
-    Raises:
-        ValueError: a level has no examples.
-    """
-    values = ranking.scores[ranking.order[: ranking.num_scored]]
-    found = np.unique(values)
-
-    def span(level: float) -> tuple[int, int]:
-        wanted = np.float32(level)
-        ends = np.searchsorted(values, [wanted, np.nextafter(wanted, np.float32(np.inf))])
-        if ends[0] == ends[1]:
-            column = f"`{ranking.name}`" if ranking.name else "the level"
-            raise ValueError(
-                f"{rule} needs examples of level {level:g}, and {column} holds "
-                f"{[round(float(value), 6) for value in found[:12]]}: that part of the schedule would have nothing to "
-                "show. Give the levels that the data has, and `real=` as the data writes the level of real images."
-            )
-        return int(ends[0]), int(ends[1])
-
-    # Seven digits are what float32 holds: 0.1 and not 0.10000000149.
-    asked = [float(f"{value:.7g}") for value in found] if levels is None else list(levels)
-    whole = span(real)
-    first_hard = whole[1]
-    if hard_column is not None:
-        # They come last, so of all the hard ranks that are real ones only the number matters.
-        ends = np.clip(ranking.columns[hard_column], *whole)
-        first_hard = whole[1] - int((ends[1::2] - ends[::2]).sum())
-    return Levels({level: span(level) for level in asked}, whole, (first_hard, whole[1]))
-
-
-def union(*slices: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-    """Slices of an order as a set: none twice, none empty, ascending."""
-    return tuple(sorted({part for part in slices if part[0] < part[1]}))
-
-
-@dataclass(frozen=True)
-class AdaptiveGuidance(Curriculum):
-    """Tries real images, sees on which level of guidance the model got better most, and shows that level.
+class AdaptiveGuidance(_ByLevel):
+    """Trains on some real images, then on the level of guidance whose metric they improved most, epoch by epoch.
 
     The score column holds each row's guidance level λ, `real` for a real image. Each of the first
     `curriculum_epochs` has two rounds: one over `probe_examples` random real images, before and after which the model
@@ -246,7 +208,7 @@ class AdaptiveGuidance(Curriculum):
         ValueError: the epochs do not fit each other, or a level has no examples.
 
     Source: Liang et al. 2024 (DisCL), algorithm 3. Its "D_nl" is read as the images that are not hard; unlike in
-        algorithm 2 the hard real images are not beside a level. Rounds are rounded up to whole optimizer steps.
+        algorithm 2 the hard real images are not shown with a level. Rounds are rounded up to optimizer steps.
 
     Example:
         >>> AdaptiveGuidance(epochs=20, curriculum_epochs=15, probe_examples=5000).to_dict()
@@ -254,6 +216,8 @@ class AdaptiveGuidance(Curriculum):
     """
 
     type: ClassVar[str] = "adaptive_guidance"
+    signal: ClassVar[Signal] = "metrics"
+    has_passes: ClassVar[bool] = False
 
     epochs: int = 10
     curriculum_epochs: int = 8
@@ -266,69 +230,50 @@ class AdaptiveGuidance(Curriculum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(
-            "AdaptiveGuidance",
-            curriculum_epochs=(self.curriculum_epochs, 1),
-            epochs=(self.epochs, 1),
-            probe_examples=(self.probe_examples, 1),
-        )
-        if self.curriculum_epochs > self.epochs:
-            raise ValueError(
-                f"AdaptiveGuidance(curriculum_epochs={self.curriculum_epochs}, epochs={self.epochs}) is not possible: "
-                "the curriculum is a part of the run."
-            )
-        if self.levels is not None:
-            object.__setattr__(self, "levels", tuple(self.levels))
+        at_least("AdaptiveGuidance", probe_examples=(self.probe_examples, 1))
         if "{level" not in self.metric:
             raise ValueError(
                 f"AdaptiveGuidance(metric={self.metric!r}) names one metric for all levels; it needs a place for the "
                 "level, such as 'level_{level:g}_probability'."
             )
-        validate_partial_batches("AdaptiveGuidance", self.partial_batches)
-
-    @property
-    def signal(self) -> Signal:
-        """Metrics of `evaluate()`, one per level."""
-        return "metrics"
 
     @property
     def reads(self) -> Mapping[str, Kind]:
         """Which images are hard."""
         return {self.hard_column: "numbers"}
 
-    @property
-    def needs_easy(self) -> bool:
-        """No: the levels say themselves what they are."""
-        return False
-
-    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """By level, low first, the hard ones last within each."""
-        return arrange_levels(ranking, self.hard_column)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """E."""
-        return self.epochs
-
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
         """The steps of a run that shows the largest level in every epoch."""
-        levels, batch = self._levels(ranking), budget.global_batch_size
+        levels, batch = self._find_levels(ranking, self.levels), budget.global_batch_size
         largest = max(_size(self._pool(levels, level)) for level in levels.synthetic)
-        each = whole_steps(self.probe_examples, batch) + whole_steps(largest, batch)
+        each = num_steps(self.probe_examples, batch) + num_steps(largest, batch)
         return self.curriculum_epochs * each + self._rest(levels, batch)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """Two stages per epoch that has begun, and one for the epochs on all real images."""
-        batch = budget.global_batch_size
+        batch, levels = budget.global_batch_size, self._find_levels(ranking, self.levels)
+        rounds = []
+        for number, entry in enumerate(log):
+            epoch = number // 2 + 1
+            if entry["decision"] == "measured":
+                steps = num_steps(self.probe_examples, batch)
+                rounds.append((f"epoch {epoch}, probe", "real", (levels.real,), steps, True))
+                continue
+            level, pool = entry["level"], self._pool(levels, entry["level"])
+            rule = "real" if level == self.real else f"guidance {level:g} and real, not hard"
+            steps, more = num_steps(_size(pool), batch), epoch < self.curriculum_epochs
+            rounds.append((f"epoch {epoch}, level {level:g}", rule, pool, steps, more))
+        rest = self._rest(levels, batch)
+        if rest and len(log) == 2 * self.curriculum_epochs:
+            rounds.append(("real images", "real", (levels.real,), rest, False))
         return tuple(
             Stage(number, name, rule, pool, steps * batch, decides=decides)
-            for number, (name, rule, pool, steps, decides) in enumerate(
-                self._rounds(self._levels(ranking), batch, log)
-            )
+            for number, (name, rule, pool, steps, decides) in enumerate(rounds)
         )
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """Notes how the model does on every level; after real images also takes the level where it rose most."""
-        levels = {f"{level:g}": level for level in self._levels(ranking).synthetic}
+        """Records the metric of every level; after the round on real images also the level where it rose most."""
+        levels = {f"{level:g}": level for level in self._find_levels(ranking, self.levels).synthetic}
         values = {
             name: metric_value(observed.metrics, self.metric.format(level=level), "AdaptiveGuidance")
             for name, level in levels.items()
@@ -351,39 +296,26 @@ class AdaptiveGuidance(Curriculum):
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """What each epoch may be."""
-        levels = self._levels(ranking)
+        levels = self._find_levels(ranking, self.levels)
         sizes = ", ".join(f"{level:g}: {_size(self._pool(levels, level)):,}" for level in levels.synthetic)
         return (
             f"{self.curriculum_epochs} epochs of {self.probe_examples:,} random real images and one level each "
             f"(examples by level {sizes})",
         )
 
-    def _levels(self, ranking: Ranking) -> Levels:
-        return find_levels(ranking, self.levels, self.real, self.hard_column, "AdaptiveGuidance")
+    def _pool(self, levels: _Levels, level: float) -> tuple[Slice, ...]:
+        return _union(levels.synthetic[level], levels.not_hard) if level != self.real else (levels.real,)
 
-    def _pool(self, levels: Levels, level: float) -> Pools:
-        return union(levels.synthetic[level], levels.not_hard) if level != self.real else union(levels.real)
-
-    def _rest(self, levels: Levels, batch: int) -> int:
+    def _rest(self, levels: _Levels, batch: int) -> int:
+        """Steps of the epochs on all real images."""
         epochs = self.epochs - self.curriculum_epochs
-        return whole_steps(epochs * (levels.real[1] - levels.real[0]), batch) if epochs else 0
-
-    def _rounds(self, levels: Levels, batch: int, log: Log) -> Iterator[tuple[str, str, Pools, int, bool]]:
-        """(name, rule, pool, steps, whether a decision follows) of each settled round."""
-        rest = self._rest(levels, batch)
-        probe = whole_steps(self.probe_examples, batch)
-        for number, entry in enumerate(log):
-            epoch = number // 2 + 1
-            if entry["decision"] == "measured":
-                yield f"epoch {epoch}, probe", "real", (levels.real,), probe, True
-                continue
-            level = entry["level"]
-            pool, steps = self._pool(levels, level), whole_steps(_size(self._pool(levels, level)), batch)
-            rule = "real" if level == self.real else f"guidance {level:g} and real, not hard"
-            yield f"epoch {epoch}, level {level:g}", rule, pool, steps, epoch < self.curriculum_epochs
-        if rest and len(log) == 2 * self.curriculum_epochs:
-            yield "real images", "real", (levels.real,), rest, False
+        return num_steps(epochs * _size((levels.real,)), batch) if epochs else 0
 
 
-def _size(pool: Pools) -> int:
+def _union(*slices: Slice) -> tuple[Slice, ...]:
+    """The slices that are not empty, each once, ascending."""
+    return tuple(sorted({part for part in slices if part[0] < part[1]}))
+
+
+def _size(pool: tuple[Slice, ...]) -> int:
     return sum(stop - start for start, stop in pool)

@@ -1,20 +1,25 @@
-"""The control: every example at any time."""
+"""The controls: every example at any time, and what is as long as a curriculum."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+import itertools
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, check_length, epochs_of, num_draws
-from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.curricula.filter import Filter
+from hf_curriculum.curricula.phases import Phases
+from hf_curriculum.curricula.weighted import Weighted
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum
+from hf_curriculum.planning.plan import Plan, bind
+from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
 
 
 @dataclass(frozen=True)
-class IID(Curriculum):
+class IID(SizedCurriculum):
     """Independent and identically distributed training: shuffled passes over all examples.
 
-    The one curriculum that takes its length from `num_train_epochs` or `max_steps` where it is not given here.
+    Its length is that of `num_train_epochs` or `max_steps` where it is not given here.
 
     Args:
         epochs: passes over the data set.
@@ -37,16 +42,64 @@ class IID(Curriculum):
     epochs: float | None = None
     examples: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_length(self)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """Passes over the data set."""
-        return epochs_of(self, budget, len(ranking))
-
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage."""
         size = len(ranking)
-        draws = num_draws(self, budget, size)
+        draws = self.num_draws(budget, size)
         return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self.batch_multiple(budget)),)
+
+
+def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
+    """A control that draws as many examples, in as many optimizer steps, as a plan.
+
+    Two more controls are the same curriculum over the columns that `shuffle_scores` adds: an order at random, and one
+    matched for length.
+
+    Args:
+        plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
+        kind: `"iid"`: shuffled passes over everything; `"hard_first"`: the same rule with the hard end called easy.
+
+    Raises:
+        ValueError: the kind is unknown, or the rule has no hard end or another length from there.
+
+    Example:
+        >>> import numpy as np
+        >>> plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+        >>> control_of(plan, "iid").to_dict()
+        {'type': 'iid', 'examples': 12}
+    """
+    rule = plan.curriculum
+    if kind == "iid":
+        same = {"unscored": rule.unscored, "batches": rule.batches, "partial_batches": rule.partial_batches}
+        return IID(examples=(plan.num_draws - plan.num_filled) // plan.layout.unit, **same)
+    if kind != "hard_first":
+        raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
+    if not rule.needs_easy or isinstance(rule, Weighted):
+        raise ValueError(
+            f"{type(rule).__name__} has no hard end to begin with: it does not go from easy to hard by a score. "
+            "Compare it with 'iid'."
+        )
+    easy = "high" if plan.ranking.easy == "low" else "low"
+    flipped, ranking = replace(_turned(rule), easy=easy), plan.ranking
+    turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
+    turned = replace(turned, columns=ranking.columns)
+    steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
+    if steps == plan.max_steps:
+        return flipped
+    if not isinstance(rule, Phases):
+        raise ValueError(
+            f"{type(rule).__name__} takes {plan.max_steps:,} steps, and with the hard end first {steps:,}: buckets by "
+            "value are not the same from both ends. Use cut='rank'."
+        )
+    # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
+    ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
+    lengths = tuple(end - first for first, end in itertools.pairwise(ends))
+    return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
+
+
+def _turned(rule: Curriculum) -> Curriculum:
+    """The rule with its thresholds in the order of the other end."""
+    if isinstance(rule, Filter):
+        return replace(rule, then=_turned(rule.then))
+    thresholds = getattr(rule, "thresholds", None)
+    return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

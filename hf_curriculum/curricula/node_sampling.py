@@ -8,33 +8,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Curriculum,
-    Log,
-    Observed,
-    Signal,
-    check_length,
-    epochs_of,
-    num_draws,
-)
+from hf_curriculum.config import at_least
+from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, metric_value
 from hf_curriculum.planning.groups import Groups, Kind
-from hf_curriculum.planning.node_batches import NodeStage
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import at_least, metric_value, validate_partial_batches, whole_steps
-from hf_curriculum.planning.stage import Stage
+from hf_curriculum.planning.stage import NodeStage, Stage
 
 _SLACK = 1e-12
 
 
 @dataclass(frozen=True)
-class NodeSampling(Curriculum):
+class NodeSampling(SizedCurriculum):
     """Contrastive batches that get harder: the more alike a batch's examples are, the harder its negatives.
 
     At first every batch is random. Every `check_every` steps the model is evaluated; where its metric is at least
-    `threshold`, the share of random batches is multiplied by `decay`, and what it loses goes to batches whose examples
-    all belong to one node, each node in proportion to its examples. With k such refreshes behind, random batches have
-    the share decay^k. No refresh takes it below `floor`.
+    `threshold`, the share of random batches is multiplied by `decay`. In the other batches all examples belong to one
+    node, each node in proportion to its examples. After k such refreshes random batches have the share decay^k. No
+    refresh takes it below `floor`.
 
     Args:
         node_column: names the nodes of each row: a string, or a list of them (an example with two objects is in two).
@@ -64,7 +54,9 @@ class NodeSampling(Curriculum):
     """
 
     type: ClassVar[str] = "node_sampling"
+    signal: ClassVar[Signal] = "metrics"
     needs_scores: ClassVar[bool] = False
+    has_passes: ClassVar[bool] = False
 
     node_column: str = "nodes"
     metric: str = "retrieval_accuracy"
@@ -85,13 +77,6 @@ class NodeSampling(Curriculum):
         for name, value, highest in (("decay", self.decay, "less than 1"), ("floor", self.floor, "at most 1")):
             if not 0 < value <= 1 or (name == "decay" and value == 1):
                 raise ValueError(f"NodeSampling({name}={value}) is not possible; {name} is more than 0 and {highest}.")
-        validate_partial_batches("NodeSampling", self.partial_batches)
-        check_length(self)
-
-    @property
-    def signal(self) -> Signal:
-        """A metric of `evaluate()`."""
-        return "metrics"
 
     @property
     def reads(self) -> Mapping[str, Kind]:
@@ -111,14 +96,6 @@ class NodeSampling(Curriculum):
             return self.decay**refreshes > self.floor * (1 + _SLACK)
         return self.decay ** (refreshes + 1) >= self.floor * (1 - _SLACK)
 
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The budget in passes over all examples."""
-        return epochs_of(self, budget, len(ranking))
-
-    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
-        """The budget in optimizer steps: all of them are taken."""
-        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
-
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per round between two evaluations."""
         total, batch = self.declared_steps(ranking, budget), budget.global_batch_size
@@ -126,8 +103,7 @@ class NodeSampling(Curriculum):
         stages = []
         for number, refreshes in enumerate([0, *(entry["refreshes"] for entry in log)]):
             first = number * self.check_every
-            open_ended = not self.may_refresh(refreshes)
-            behind = total if open_ended else min(first + self.check_every, total)
+            end = min(first + self.check_every, total) if self.may_refresh(refreshes) else total
             share = self.random_share(refreshes)
             stages.append(
                 NodeStage(
@@ -135,15 +111,15 @@ class NodeSampling(Curriculum):
                     f"round {number + 1}",
                     f"{100 * share:.4g} % random batches, others from one of {len(groups)} nodes",
                     ((0, len(ranking)),),
-                    (behind - first) * batch,
-                    decides=behind < total,
+                    (end - first) * batch,
+                    decides=end < total,
                     groups=groups,
                     random_share=share,
                     batch_size=batch,
                     images=images,
                 )
             )
-            if behind == total:
+            if end == total:
                 break
         return tuple(stages)
 
@@ -175,7 +151,7 @@ class NodeSampling(Curriculum):
         )
 
     def _nodes(self, ranking: Ranking) -> Groups:
-        groups = ranking.columns[self.node_column].ranked(ranking.order, ranking.num_rows)
+        groups = ranking.columns[self.node_column].in_order(ranking.order, ranking.num_rows)
         large = np.flatnonzero(groups.sizes >= self.min_examples)
         if not len(large):
             raise ValueError(

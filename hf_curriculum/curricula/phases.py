@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -27,7 +26,7 @@ class Phases(Curriculum):
         epochs_per_phase: passes over the phase's pool, one number for all phases or one per phase; fractions are fine.
         cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
         pools: `"cumulative"` or `"exclusive"`.
-        thresholds: the inner cuts as scores, easiest first, in place of quantiles; only with `cut="value"`.
+        thresholds: the inner thresholds as scores, easiest first, in place of quantiles; only with `cut="value"`.
         steps_per_phase: optimizer steps per phase, in place of `epochs_per_phase`.
         easy: see `Curriculum`.
         unscored: see `Curriculum`.
@@ -61,10 +60,6 @@ class Phases(Curriculum):
             raise ValueError(
                 f"Phases(num_phases={self.num_phases}) is not possible; a curriculum has at least 1 phase."
             )
-        for name in ("epochs_per_phase", "thresholds", "steps_per_phase"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence):
-                object.__setattr__(self, name, tuple(value))
         for name, values in (("epochs_per_phase", self._epochs()), ("steps_per_phase", self.steps_per_phase)):
             if values is None:
                 continue
@@ -90,17 +85,15 @@ class Phases(Curriculum):
         """One stage per phase."""
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
         self._warn_of_empty_buckets(buckets, ranking)
-        stages = []
+        stages, multiple = [], self.batch_multiple(budget)
         for number, (start, stop) in enumerate(buckets.slices()):
             first = 0 if self.pools == "cumulative" else start
-            size = stop - first
             if self.steps_per_phase is not None:
                 draws = self.steps_per_phase[number] * budget.global_batch_size
             else:
-                draws = max(int(self._epochs()[number] * size + 0.5), 1)
+                draws = max(int(self._epochs()[number] * (stop - first) + 0.5), 1)
             rule = self._rule(buckets, number, ranking)
-            pool, multiple = ((first, stop),), self.batch_multiple(budget)
-            stages.append(Stage(number, f"phase {number + 1}", rule, pool, draws, multiple))
+            stages.append(Stage(number, f"phase {number + 1}", rule, ((first, stop),), draws, multiple))
         return tuple(stages)
 
     def _rule(self, buckets: Buckets, number: int, ranking: Ranking) -> str:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Curriculum,
-    Log,
-    Observed,
-    Signal,
-    check_length,
-    epochs_of,
-    num_draws,
-)
+from hf_curriculum.config import at_least
+from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, num_steps
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.signals import at_least, validate_partial_batches, whole_steps
 from hf_curriculum.planning.stage import Stage
 
 
 @dataclass(frozen=True)
-class SelfPaced(Curriculum):
+class SelfPaced(SizedCurriculum):
     """Trains on the examples whose current loss is at most a threshold, and raises the threshold round by round.
 
     It begins with `warmup_epochs` passes over everything. Then, before each round, one scoring pass measures the loss
-    of every training example. The first threshold is the loss below which the share `initial` lies; each further one
-    is `growth` times the last. As the model learns, losses fall below the threshold by themselves too. A round is one
-    pass over the pool, rounded up to whole optimizer steps. The run is as long as its budget; the last `final_epochs`
-    passes are over everything, whatever the losses are.
+    of every training example. The first threshold is the `initial` quantile of the losses; each further one is
+    `growth` times the last. As the model learns, losses fall below the threshold by themselves too. A round is one
+    pass over the pool, rounded up to optimizer steps. The run is as long as its budget; the last `final_epochs` passes
+    are over everything, whatever the losses are.
 
     Args:
         initial: the share of examples in the first pool, and the least in any, more than 0 and at most 1.
@@ -56,7 +46,9 @@ class SelfPaced(Curriculum):
     """
 
     type: ClassVar[str] = "self_paced"
+    signal: ClassVar[Signal] = "losses"
     needs_scores: ClassVar[bool] = False
+    has_passes: ClassVar[bool] = False
 
     initial: float = 0.5
     growth: float = 1.3
@@ -74,41 +66,37 @@ class SelfPaced(Curriculum):
         if not self.growth > 1:
             raise ValueError(f"SelfPaced(growth={self.growth}) is not possible: the threshold would never rise.")
         at_least("SelfPaced", warmup_epochs=(self.warmup_epochs, 0), final_epochs=(self.final_epochs, 0))
-        validate_partial_batches("SelfPaced", self.partial_batches)
-        check_length(self)
-
-    @property
-    def signal(self) -> Signal:
-        """The losses of the training examples."""
-        return "losses"
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """By the losses of the last scoring pass; before the first one, as the examples come."""
+        """By the losses of the last scoring pass; before the first one, in the data set's order."""
         if losses is None:
             return ranking
         key = np.where(np.isfinite(losses), losses, np.inf)[ranking.order]
-        # The rows' own order gives places back as they are, and those of a sort are twice as wide as an order is.
-        order = ranking.order[np.argsort(key, kind="stable")].astype(np.int32, copy=False)
-        return replace(ranking, order=order)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The budget in passes over all examples."""
-        return epochs_of(self, budget, len(ranking))
-
-    def declared_steps(self, ranking: Ranking, budget: Budget) -> int:
-        """The budget in optimizer steps: all of them are taken."""
-        return whole_steps(num_draws(self, budget, len(ranking)), budget.global_batch_size)
+        return replace(ranking, order=ranking.order[np.argsort(key, kind="stable")])
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
-        """One stage per round; their ranks are those of the last scoring pass."""
+        """One stage per round; their positions refer to the order of the last scoring pass."""
         size, batch, total = len(ranking), budget.global_batch_size, self.declared_steps(ranking, budget)
-        stages = []
-        for number, (name, pool, first, behind, decides) in enumerate(self._rounds(size, batch, total, log)):
-            chosen = name.startswith("round") and pool < size
-            rule = f"loss ≤ {log[int(name.split()[1]) - 1]['threshold']:.4g}" if chosen else "all"
-            draws = (behind - first) * batch
-            stages.append(Stage(number, name, rule, ((0, pool),), draws, decides=decides))
-        return tuple(stages)
+        step = num_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
+        last = total - self._final_steps(size, batch)
+        if last <= step:
+            raise ValueError(
+                f"SelfPaced has a budget of {total:,} steps, of which the first {step:,} and the last "
+                f"{total - last:,} are for passes over everything: no round is left for choosing. Give it more "
+                "epochs, or smaller warmup_epochs or final_epochs."
+            )
+        rounds = [("warm-up", "all", size, step, True)] if step else []
+        for number, entry in enumerate(log, start=1):
+            end = min(step + num_steps(entry["pool"], batch), last)
+            rule = f"loss ≤ {entry['threshold']:.4g}" if entry["pool"] < size else "all"
+            rounds.append((f"round {number}", rule, entry["pool"], end - step, end < last))
+            step = end
+        if step == last < total:
+            rounds.append(("everything", "all", size, total - last, False))
+        return tuple(
+            Stage(number, name, rule, ((0, pool),), steps * batch, decides=decides)
+            for number, (name, rule, pool, steps, decides) in enumerate(rounds)
+        )
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
         """The next threshold, and how many examples it lets in."""
@@ -131,24 +119,4 @@ class SelfPaced(Curriculum):
         return (f"a scoring pass over all {len(ranking):,} examples before each round; everything from step {last:,}",)
 
     def _final_steps(self, size: int, batch: int) -> int:
-        return whole_steps(self.final_epochs * size, batch) if self.final_epochs else 0
-
-    def _rounds(self, size: int, batch: int, total: int, log: Log) -> Iterator[tuple[str, int, int, int, bool]]:
-        """(name, pool, first step, step behind the last, whether a decision follows) of each settled round."""
-        warmup = whole_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
-        last = total - self._final_steps(size, batch)
-        if last <= warmup:
-            raise ValueError(
-                f"SelfPaced has a budget of {total:,} steps, of which the first {warmup:,} and the last "
-                f"{total - last:,} are for passes over everything: no round is left for choosing. Give it more "
-                "epochs, or smaller warmup_epochs or final_epochs."
-            )
-        if warmup:
-            yield "warm-up", size, 0, warmup, True
-        step = warmup
-        for number, entry in enumerate(log, start=1):
-            behind = min(step + whole_steps(entry["pool"], batch), last)
-            yield f"round {number}", entry["pool"], step, behind, behind < last
-            step = behind
-        if step == last < total:
-            yield "everything", size, last, total, False
+        return num_steps(self.final_epochs * size, batch) if self.final_epochs else 0

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, curriculum_from
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -20,14 +20,14 @@ class Staged(Curriculum):
 
     `Staged({"text": IID(epochs=20), "captions": Phases(4)}, column="source")` shows the rows whose `source` is "text",
     then those whose `source` is "captions": one run, one optimizer, one learning-rate schedule. A part ends with a
-    whole batch, so that no batch holds rows of two.
+    full batch, so that no batch holds rows of two.
 
     Args:
         parts: name of a part → its curriculum, in the order they are shown. All must be planned beforehand, and have a
             length of their own.
         column: names the part of each row.
         easy: see `Curriculum`; one for all parts.
-        unscored: see `Curriculum`; a part whose curriculum looks at no score may well have none.
+        unscored: see `Curriculum`; a part whose curriculum needs no score may have none.
         partial_batches: taken from the parts: `"keep"` if one of them keeps its own.
 
     Raises:
@@ -45,8 +45,6 @@ class Staged(Curriculum):
     column: str = "source"
 
     def __post_init__(self) -> None:
-        from hf_curriculum.planning.curriculum import curriculum_from
-
         object.__setattr__(self, "parts", {name: curriculum_from(rule) for name, rule in dict(self.parts).items()})
         kept = any(rule.partial_batches == "keep" for rule in self.parts.values())
         object.__setattr__(self, "partial_batches", "keep" if kept else "stream")
@@ -79,7 +77,7 @@ class Staged(Curriculum):
         return {self.column: "groups", **others}
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """Part after part, each as its curriculum arranges it; the rows of a part are then a stretch of the order."""
+        """Part after part, each as its curriculum arranges it, so that a part is a stretch of the order."""
         parts = self._parts(ranking)
         order = np.concatenate([part.order for part in parts.values()])
         starts = np.cumsum([0, *map(len, parts.values())])
@@ -87,14 +85,12 @@ class Staged(Curriculum):
         return replace(ranking, order=order, columns={**columns, self.column: Groups(tuple(parts), starts, order)})
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """What the parts' epochs are in epochs of everything."""
-        parts = self._stretches(ranking)
-        return sum(self.parts[name].nominal_epochs(budget, part) * len(part) for name, part in parts.items()) / len(
-            ranking
-        )
+        """The parts' epochs in epochs of everything."""
+        parts = self._stretches(ranking).items()
+        return sum(self.parts[name].nominal_epochs(budget, part) * len(part) for name, part in parts) / len(ranking)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
-        """The stages of the parts; their slices are moved to where the part stands in the order."""
+        """The stages of the parts, with slices of the order of all parts."""
         stages: list[Stage] = []
         first = 0
         for name, part in self._stretches(ranking).items():
@@ -121,15 +117,15 @@ class Staged(Curriculum):
             )
         codes = np.full(ranking.num_rows, -1, dtype=np.int32)
         codes[groups.members] = np.repeat(np.arange(len(groups), dtype=np.int32), groups.sizes)
-        of_rank = codes[ranking.order]
-        nameless = int((of_rank < 0).sum())
+        part_of = codes[ranking.order]
+        nameless = int((part_of < 0).sum())
         if nameless:
             raise ValueError(
                 f"`{self.column}` names no part for {nameless:,} of {len(ranking):,} rows: they would never be shown. "
                 "Name their part, or filter them out first."
             )
         return {
-            name: rule.arrange(_part(ranking, ranking.order[of_rank == groups.names.index(name)]))
+            name: rule.arrange(_part(ranking, ranking.order[part_of == groups.names.index(name)]))
             for name, rule in self.parts.items()
         }
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import read_config
+from hf_curriculum.config import Configured, at_least, read_config
 from hf_curriculum.names import BATCHES
 from hf_curriculum.planning.groups import Groups, Kind
-from hf_curriculum.planning.node_batches import NodeStage
-from hf_curriculum.planning.ranking import Ascending, Ranking, rank_scores
-from hf_curriculum.planning.signals import at_least
-from hf_curriculum.planning.stage import Stage
+from hf_curriculum.planning.ranking import Ranking, rank_scores
+from hf_curriculum.planning.stage import NodeStage, Stage
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64
 
 
@@ -29,15 +28,13 @@ class Draws(Protocol):
     stage_starts: Sequence[int]
     order: Ranking
 
-    def ranks(self, start: int, stop: int) -> np.ndarray:
-        """Ranks at positions `start … stop − 1`."""
+    def positions(self, start: int, stop: int) -> np.ndarray:
+        """Positions in the order of the draws `[start, stop)`."""
 
 
 @dataclass(frozen=True)
-class Batches(ABC):
-    """How batches are put together, for any curriculum: `Phases(4, batches=ByImage())`."""
-
-    type: ClassVar[str]
+class Batches(Configured, ABC):
+    """The structure of batches, for any curriculum: `Phases(4, batches=ByImage())`."""
 
     @property
     @abstractmethod
@@ -46,22 +43,14 @@ class Batches(ABC):
 
     @abstractmethod
     def layout(self, ranking: Ranking) -> Layout:
-        """The same, bound to ranked examples."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a JSON-able mapping; fields that hold their default are left out."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {
-            "type": self.type,
-            **{item.name: given[item.name] for item in fields(self) if given[item.name] != item.default},
-        }
+        """How draws become rows of these examples."""
 
 
 @dataclass(frozen=True)
 class ByImage(Batches):
     """Each draw is an image, and brings `captions_per_image` of its captions, one after the other.
 
-    Images are ranked by the mean score of their captions. An image with more captions shows consecutive ones from a
+    Images are ordered by the mean score of their captions. An image with more captions shows consecutive ones from a
     random start; one with fewer repeats some.
 
     Args:
@@ -99,9 +88,8 @@ class ByImage(Batches):
 class ByLength(Batches):
     """Puts examples of like length into the same batch, so that less of it is padding.
 
-    The examples of `window` consecutive batches are sorted by length, cut into batches again, and the batches are
-    shuffled. No example leaves its window, no window leaves its stage, and a step's examples stay a pure function of
-    the plan.
+    The examples of `window` consecutive batches are sorted by length, divided into batches again, and the batches are
+    shuffled. A window is within one stage, and a step's examples stay a pure function of the plan.
 
     Args:
         column: the length of each row, such as `caption_length`.
@@ -136,7 +124,7 @@ class ByNode(Batches):
 
     A group is as likely as it has examples in the pool. Groups of fewer examples than a batch repeat some. Draws of
     different batches are independent, so there are no passes in which every example comes once. Every stage ends with
-    a whole batch.
+    a full batch.
 
     Args:
         column: names the groups of each row: a string or number, or a list of them.
@@ -164,17 +152,12 @@ def batches_from(value: Batches | Mapping[str, Any] | str) -> Batches:
     """The object, from itself, its name, a mapping, JSON, YAML or a file.
 
     Raises:
-        ValueError: `type` is missing or unknown, or a field does not exist.
+        ValueError: the value cannot be read, `type` is missing or unknown, or a field is not one of its.
     """
     if isinstance(value, Batches):
         return value
     mapping = read_config(value, "kind of batches", BATCHES)
-    made = BATCHES[mapping.pop("type")]
-    known = [item.name for item in fields(made)]
-    unknown = [name for name in mapping if name not in known]
-    if unknown:
-        raise ValueError(f"batches={value!r} has no field {unknown[0]!r}; {made.type!r} has the fields {known}.")
-    return made(**mapping)
+    return BATCHES[mapping["type"]].from_dict(mapping)
 
 
 class Layout:
@@ -182,18 +165,14 @@ class Layout:
 
     Attributes:
         unit: sample positions that a draw fills.
-        whole_stages: whether every stage ends with a whole batch, because no batch may be drawn from two.
+        whole_stages: whether every stage ends with a full batch, because none may be drawn from two stages.
     """
 
     unit = 1
     whole_stages = False
 
     def units(self, ranking: Ranking) -> Ranking:
-        """What the curriculum draws, in order.
-
-        Args:
-            ranking: the examples.
-        """
+        """What the curriculum draws, in order, made from the examples."""
         return ranking
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
@@ -205,73 +184,52 @@ class Layout:
         return stages
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at positions `[start, stop)` of a plan; int64, `PAD_INDEX` where there is no example."""
-        ranks = plan.ranks(start, stop)
-        rows = plan.order.order[ranks]
-        return np.where(ranks == PAD_INDEX, PAD_INDEX, rows) if plan.curriculum.partial_batches == "keep" else rows
+        """Row numbers at sample positions `[start, stop)` of a plan; `PAD_INDEX` where there is no example."""
+        positions = plan.positions(start, stop)
+        rows = plan.order.order[positions]
+        return np.where(positions == PAD_INDEX, PAD_INDEX, rows) if plan.curriculum.partial_batches == "keep" else rows
 
 
 class ImageLayout(Layout):
-    """A draw is an image and fills as many sample positions as it brings captions.
-
-    Args:
-        ranking: the examples.
-        column: of the images.
-        captions: that each image brings; None: as many as any has.
-    """
+    """A draw is an image and fills as many sample positions as it brings captions (None: as many as any has)."""
 
     def __init__(self, ranking: Ranking, column: str, captions: int | None) -> None:
-        self.groups = _present(ranking.columns[column], ranking)
-        # The images in the order of their first rows; the groups themselves are not copied.
-        firsts = self.groups.members[self.groups.starts[:-1]]
-        self.images: np.ndarray | Ascending = Ascending(len(firsts))
-        if not (firsts[:-1] < firsts[1:]).all():
-            self.images = np.argsort(firsts, kind="stable").astype(np.int32)
-        self.unit = int(captions or self.groups.sizes.max())
+        groups = _present(ranking.columns[column], ranking)
+        firsts = groups.members[groups.starts[:-1]]
+        # The images in the order of their first rows.
+        self.groups = groups if (np.diff(firsts) > 0).all() else groups.keep(np.argsort(firsts, kind="stable"))
+        self.unit = int(captions or groups.sizes.max())
 
     def units(self, ranking: Ranking) -> Ranking:
         """The images, by the mean score of their captions."""
         if ranking.scores is None:
             return Ranking.unordered(len(self.groups))
-        means = self._means(ranking.scores)
-        return rank_scores(means, ranking.easy, unscored="last", name=ranking.name)
-
-    def _means(self, values: np.ndarray) -> np.ndarray:
-        """The mean of each image's finite values, NaN where it has none."""
-        own = values[self.groups.members].astype(np.float64)
-        there = np.isfinite(own)
-        sums = np.add.reduceat(np.where(there, own, 0.0), self.groups.starts[:-1])
-        counts = np.add.reduceat(there.astype(np.float64), self.groups.starts[:-1])
-        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        return means[np.asarray(self.images)].astype(np.float32)
+        return rank_scores(self.losses(ranking.scores), ranking.easy, unscored="last", name=ranking.name)
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
-        """The mean loss of each image's captions."""
-        return None if losses is None else self._means(losses)
+        """The mean of each image's finite values, NaN where it has none."""
+        if losses is None:
+            return None
+        own = losses[self.groups.members].astype(np.float64)
+        finite = np.isfinite(own)
+        sums = np.add.reduceat(np.where(finite, own, 0.0), self.groups.starts[:-1])
+        counts = np.add.reduceat(finite.astype(np.float64), self.groups.starts[:-1])
+        return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).astype(np.float32)
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at positions `[start, stop)` of a plan, int64."""
-        first, behind = start // self.unit, -(-stop // self.unit)
-        images = self.images[plan.order.order[plan.ranks(first, behind)]]
+        """Row numbers at sample positions `[start, stop)` of a plan."""
+        first, end = start // self.unit, -(-stop // self.unit)
+        images = plan.order.order[plan.positions(first, end)]
         members = self.groups.starts[images]
         sizes = self.groups.starts[images + 1] - members
-        starts = hash_below(hash64(np.arange(first, behind), mix64(plan.seed, self.unit)), sizes)
-        places = (starts[:, None] + np.arange(self.unit)) % sizes[:, None]
-        rows = self.groups.members[members[:, None] + places].astype(np.int64)
+        starts = hash_below(hash64(np.arange(first, end), mix64(plan.seed, self.unit)), sizes)
+        captions = (starts[:, None] + np.arange(self.unit)) % sizes[:, None]
+        rows = self.groups.members[members[:, None] + captions].astype(np.int64)
         return rows.ravel()[start - first * self.unit : stop - first * self.unit]
 
 
 class LengthLayout(Layout):
-    """Batches of like length within windows.
-
-    Args:
-        ranking: the examples.
-        column: of the lengths.
-        window: batches per window.
-
-    Raises:
-        ValueError: a row has no length.
-    """
+    """Batches of like length within windows of so many batches."""
 
     def __init__(self, ranking: Ranking, column: str, window: int) -> None:
         lengths = ranking.columns[column]
@@ -281,90 +239,46 @@ class LengthLayout(Layout):
                 f"ByLength needs a length of every row, and `{column}` has none for {missing:,} of "
                 f"{len(lengths):,}. Drop those rows (`drop_empty_captions`), or give them a length."
             )
-        self.lengths, self.window, self.bits = lengths, window, 64  # no count, so far
-        self._last: tuple[Draws, int, np.ndarray] | None = None
-        if lengths.min() >= 0 and lengths.max() < 1 << 16:
-            words = lengths.astype(np.uint16)
-            if np.array_equal(words, lengths):  # counts, as lengths mostly are: half the bits serve
-                self.lengths, self.bits = words, int(words.max()).bit_length()
+        # NumPy sorts integers of 16 bits faster, and lengths mostly are counts.
+        counts = lengths.min() >= 0 and lengths.max() < 1 << 16 and not (lengths % 1).any()
+        self.lengths, self.window = lengths.astype(np.uint16) if counts else lengths, window
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
-        """Row numbers at positions `[start, stop)` of a plan, int64."""
-        size, parts = plan.global_batch_size, []
+        """Row numbers at sample positions `[start, stop)` of a plan."""
+        size, width, parts = plan.global_batch_size, self.window * plan.global_batch_size, []
         while start < stop:
-            number = int(np.searchsorted(plan.stage_starts, start, side="right")) - 1
-            # Whole batches of the stage; what a stage shares a batch with stays where it is.
-            first = -(-plan.stage_starts[number] // size) * size
-            last = plan.stage_starts[number + 1] // size * size
-            if not first <= start < last:
-                behind = min(stop, first if start < first else plan.stage_starts[number + 1])
-                parts.append(super().rows(plan, start, behind))
-                start = behind
-                continue
-            width = self.window * size
-            begin = first + (start - first) // width * width
-            behind = min(stop, last)
-            parts.append(self._windows(plan, begin, behind, last)[start - begin : behind - begin])
-            start = behind
+            number = bisect_right(plan.stage_starts, start) - 1
+            stage_start, stage_stop = plan.stage_starts[number : number + 2]
+            # Windows hold the stage's own batches; what shares a batch with another stage is not sorted.
+            first, last = -(-stage_start // size) * size, stage_stop // size * size
+            if first <= start < last:
+                begin, end = first + (start - first) // width * width, min(stop, last)
+                parts.append(self._windows(plan, begin, end, last)[start - begin : end - begin])
+            else:
+                end = min(stop, first if start < first else stage_stop)
+                parts.append(super().rows(plan, start, end))
+            start = end
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def _windows(self, plan: Draws, begin: int, stop: int, last: int) -> np.ndarray:
-        """The rows from a window's first sample position to `stop`, and those behind it in the same window.
-
-        The last window is kept, because the next rows that are asked for are mostly the rest of it.
-
-        Args:
-            plan: the plan.
-            begin: first sample position of a window.
-            stop: behind the last sample position that is needed.
-            last: behind the last sample position of the stage's windows.
-        """
+    def _windows(self, plan: Draws, begin: int, end: int, last: int) -> np.ndarray:
+        """The rows of the windows from `begin` up to the one that holds `end`; the stage's last may be shorter."""
         width = self.window * plan.global_batch_size
-        whole = min(-(-(stop - begin) // width), (last - begin) // width) * width
-        parts = []
-        if self._last is not None and self._last[0] is plan and self._last[1] == begin:
-            parts.append(self._last[2])
-            begin, whole = begin + len(parts[0]), max(whole - width, 0)
-        for end, length in ((begin + whole, width), (last, last - begin - whole)):
-            if begin < min(end, stop):
-                parts.append(self._sorted(plan, begin, end, length))
-                self._last = plan, end - length, parts[-1][-length:]
-                begin = end
-        return np.concatenate(parts)
+        middle = begin + min(-(-(end - begin) // width), (last - begin) // width) * width
+        spans = ((begin, middle, width), (middle, last, last - middle))
+        return np.concatenate([self._sorted(plan, *span) for span in spans if span[0] < min(span[1], end)])
 
     def _sorted(self, plan: Draws, begin: int, end: int, width: int) -> np.ndarray:
-        """Whole windows of `width` sample positions, each sorted by length, cut into batches, and those shuffled."""
-        size = plan.global_batch_size
+        """Windows of `width` sample positions, each sorted by length, divided into batches, and those shuffled."""
         rows = super().rows(plan, begin, end).reshape(-1, width)
-        sorted_places = self._by_length(rows)
-        firsts, count = np.arange(begin, end, width), width // size
-        shuffled = draw_each(np.full(len(rows), count), count, hash64(firsts, mix64(plan.seed, self.window)))
-        batches = sorted_places.reshape(-1, size)[shuffled + count * np.arange(len(rows))[:, None]]
-        return rows.ravel()[(batches.reshape(rows.shape) + np.arange(0, rows.size, width)[:, None]).ravel()]
-
-    def _by_length(self, rows: np.ndarray) -> np.ndarray:
-        """The places within each window in stable order of length; same shape as `rows`, int64."""
-        width = rows.shape[1]
-        # Bits that ascend as the lengths do, and the place behind them: sorted, they give the stable order.
-        if self.bits + (width - 1).bit_length() <= 32:
-            behind = np.uint32((width - 1).bit_length())
-            places = self.lengths[rows].astype(np.uint32) << behind | np.arange(width, dtype=np.uint32)
-            places.sort(axis=1)
-            return (places & ((np.uint32(1) << behind) - np.uint32(1))).astype(np.int64)
-        bits = (self.lengths[rows].astype(np.float32) + np.float32(0.0)).view(np.int32)
-        bits ^= (bits >> np.int32(31)) & np.int32(0x7FFFFFFF)
-        wide = bits.astype(np.int64) << 32 | np.arange(width)
-        wide.sort(axis=1)
-        return wide & 0xFFFFFFFF
+        rows = np.take_along_axis(rows, np.argsort(self.lengths[rows], axis=1, kind="stable"), axis=1)
+        count = width // plan.global_batch_size
+        keys = hash64(np.arange(begin, end, width), mix64(plan.seed, self.window))
+        shuffled = draw_each(np.full(len(rows), count), count, keys)  # (windows, count)
+        return np.take_along_axis(rows.reshape(len(rows), count, -1), shuffled[..., None], axis=1).ravel()
 
 
 class NodeLayout(Layout):
-    """Each batch from one group of the pool.
-
-    Args:
-        ranking: the examples.
-        column: of the groups.
-    """
+    """Each batch from one group of the pool."""
 
     whole_stages = True
 
@@ -372,12 +286,8 @@ class NodeLayout(Layout):
         self.groups: Groups = ranking.columns[column]
 
     def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
-        """The stages with the same pools, drawn from group by group.
-
-        Raises:
-            ValueError: a pool is not one stretch of the order, or the curriculum draws in a way of its own.
-        """
-        groups = self.groups.ranked(order.order, order.num_rows)
+        """The stages with the same pools, each batch drawn from one group."""
+        groups = self.groups.in_order(order.order, order.num_rows)
         return tuple(_one_group_per_batch(stage, groups, batch_size) for stage in stages)
 
 

@@ -1,4 +1,4 @@
-"""Buckets: consecutive parts of an order, cut by rank or by value."""
+"""Buckets: consecutive parts of an order, of equal size or divided by value."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Cut = Literal["rank", "value"]
 
 @dataclass(frozen=True)
 class Buckets:
-    """Where an order is cut.
+    """Where an order is divided into buckets.
 
     Args:
-        ends: the rank behind each bucket's last example, ascending, the last one being the number of ranked examples.
-        thresholds: the score at each inner cut in its natural unit, one fewer than `ends`; for `cut="rank"` the score
-            of the hardest example before the cut.
-        cut: how the cuts were made.
+        ends: where each bucket ends (exclusive) in the order, ascending; the last one is the number of examples.
+        thresholds: the score at each inner end in its natural unit, one fewer than `ends`; for `cut="rank"` the score
+            of the hardest example of the bucket.
+        cut: by rank or by value.
     """
 
     ends: tuple[int, ...]
@@ -37,29 +37,28 @@ class Buckets:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Examples per bucket; 0 where one value spans more than a bucket."""
-        starts = (0, *self.ends[:-1])
-        return tuple(end - start for start, end in zip(starts, self.ends, strict=True))
+        return tuple(stop - start for start, stop in self.slices())
 
     def slices(self) -> tuple[tuple[int, int], ...]:
-        """(first rank, rank behind the last) of each bucket."""
+        """Each bucket as a half-open stretch `(start, stop)` of the order."""
         return tuple(zip((0, *self.ends[:-1]), self.ends, strict=True))
 
 
 def cut_buckets(
     ranking: Ranking, num_buckets: int, cut: Cut = "rank", *, thresholds: Sequence[float] | None = None
 ) -> Buckets:
-    """Cuts an order into buckets, easiest first.
+    """Divides an order into buckets, easiest first.
 
-    - `"rank"`: bucket k ends at ⌊n·k/L⌋: equal sizes, ties may be torn apart.
-    - `"value"`: the cuts are the quantiles k/L of the scored rows (linear between neighbours), and an example belongs
-      to a bucket if its score is at most the cut (at least, where high is easy): ties stay together, sizes differ and
-      may be 0. Unscored rows stand in the last bucket.
+    - `"rank"`: bucket k ends at ⌊n·k/L⌋: equal sizes, ties may be separated.
+    - `"value"`: the thresholds are the quantiles k/L of the scored rows (linear between neighbours), and an example
+      belongs to a bucket if its score is at most the threshold (at least, where high is easy): ties stay together,
+      sizes differ and may be 0. Unscored rows are in the last bucket.
 
     Args:
         ranking: the order.
         num_buckets: L ≥ 1.
         cut: by rank or by value.
-        thresholds: the inner cuts by value, easiest first, in place of quantiles (BabyLM: 2, 3, 5).
+        thresholds: the inner thresholds by value, easiest first, in place of quantiles (BabyLM: 2, 3, 5).
 
     Raises:
         ValueError: an option is unknown, there are fewer examples than buckets by rank, no scores or equal ones, or
@@ -82,11 +81,12 @@ def cut_buckets(
     require_spread(ranking, f"{num_buckets} buckets")
     if thresholds is not None:
         given = _checked(thresholds, num_buckets, cut, ranking)
-        # 0.3 as float32 is more than 0.3 as Python has it, and a score of 0.3 belongs below a cut at 0.3.
-        ends = _cut_at(ranking, [float(ranking.scores.dtype.type(value)) for value in given], "value").ends
-        return Buckets(ends, tuple(given), "value")
+        # 0.3 as float32 is more than 0.3 as Python has it, and a score of 0.3 belongs below a threshold of 0.3.
+        ends = [_count_upto(ranking, float(ranking.scores.dtype.type(value))) for value in given]
+        return Buckets((*ends, len(ranking)), tuple(given), "value")
     if cut == "value":
-        return _cut_at(ranking, [_quantile(ranking, k, num_buckets) for k in range(1, num_buckets)], cut)
+        quantiles = tuple(_quantile(ranking, k, num_buckets) for k in range(1, num_buckets))
+        return Buckets((*(_count_upto(ranking, value) for value in quantiles), len(ranking)), quantiles, cut)
     size = len(ranking)
     if size < num_buckets:
         raise ValueError(
@@ -102,8 +102,8 @@ def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: R
         raise ValueError("`thresholds` are scores, so they need cut='value'; cut='rank' was given.")
     if len(thresholds) != num_buckets - 1:
         raise ValueError(
-            f"{len(thresholds)} thresholds were given for {num_buckets} buckets; {num_buckets - 1} inner cuts are "
-            "needed."
+            f"{len(thresholds)} thresholds were given for {num_buckets} buckets; {num_buckets - 1} inner thresholds "
+            "are needed."
         )
     signed = [value if ranking.easy == "low" else -value for value in thresholds]
     if signed != sorted(signed):
@@ -115,20 +115,13 @@ def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: R
 
 def _quantile(ranking: Ranking, k: int, num_buckets: int) -> float:
     """The k/L quantile of the scored rows counted from the easy end, linear between neighbours (NumPy's default)."""
-    whole, part = divmod((ranking.num_scored - 1) * k, num_buckets)
-    below = ranking.score_at(whole)
-    if part == 0:
-        return below
-    return below + (ranking.score_at(whole + 1) - below) * (part / num_buckets)
+    position, part = divmod((ranking.num_scored - 1) * k, num_buckets)
+    below = ranking.score_at(position)
+    return below + (ranking.score_at(position + 1) - below) * (part / num_buckets) if part else below
 
 
-def _cut_at(ranking: Ranking, thresholds: list[float], cut: Cut) -> Buckets:
-    ends = [_rank_behind(ranking, value) for value in thresholds]
-    return Buckets((*ends, len(ranking)), tuple(thresholds), cut)
-
-
-def _rank_behind(ranking: Ranking, threshold: float) -> int:
-    """How many scored examples are as easy as the threshold or easier: a binary search that sorts nothing."""
+def _count_upto(ranking: Ranking, threshold: float) -> int:
+    """How many scored examples are as easy as the threshold or easier, by binary search."""
     low, high = 0, ranking.num_scored
     while low < high:
         middle = (low + high) // 2

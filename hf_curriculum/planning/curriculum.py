@@ -1,40 +1,39 @@
-"""What every curriculum is: a frozen rule that names pools and their lengths, and can be written as JSON or YAML."""
+"""The base class of curricula: frozen rules that name pools and their lengths, written as JSON or YAML."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.config import read_config
+from hf_curriculum.config import Configured, read_config
+from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, batches_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
-from hf_curriculum.planning.signals import (
-    validate_partial_batches,
-)
 from hf_curriculum.planning.stage import Stage
 
 PartialBatches = Literal["stream", "keep"]
 Signal = Literal["metrics", "losses"]
 Log = Sequence[Mapping[str, Any]]
 """The decisions taken so far, in order, each a JSON-able mapping with `round`, `step` and `decision`."""
+DEFAULT_EPOCHS = 3.0
+"""The default of `num_train_epochs` in `transformers.TrainingArguments`."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run was told to spend by the training arguments: epochs of the whole data set, or optimizer steps.
+    """The length of a run in the training arguments: epochs of the whole data set, or optimizer steps.
 
     Args:
-        epochs: passes over the data set (`num_train_epochs`), None where nobody said.
-        steps: optimizer steps (`max_steps`), None where nobody said.
+        epochs: passes over the data set (`num_train_epochs`), or None.
+        steps: optimizer steps (`max_steps`), or None.
         global_batch_size: examples per optimizer step, over all processes and accumulated batches.
 
     Raises:
@@ -56,7 +55,7 @@ class Observed:
     """What a decision between two rounds is taken on.
 
     Args:
-        step: optimizer steps that lie behind.
+        step: completed optimizer steps.
         metrics: what `evaluate()` returned, for a curriculum whose signal is `"metrics"`.
         losses: current loss of each row of the training data, float32, shape (num_rows,), NaN where there is none; for
             one whose signal is `"losses"`.
@@ -68,7 +67,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Curriculum(ABC):
+class Curriculum(Configured, RenamedAttributes, ABC):
     """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
 
     A planned curriculum knows all its stages beforehand. A signal-paced one knows them up to the next decision: its
@@ -77,14 +76,17 @@ class Curriculum(ABC):
 
     Args:
         easy: which end of the score is easy, in place of what the score's provenance says.
-        unscored: what to do with rows that have no score: rank them `"last"`, `"drop"` them, or raise an `"error"`.
+        unscored: what to do with rows that have no score: put them `"last"`, `"drop"` them, or raise an `"error"`.
         batches: what a batch is made of, in place of single examples: `ByImage()`, `ByLength()` or `ByNode()`.
         partial_batches: `"stream"` lets stages follow each other within a batch, so that every batch is full; `"keep"`
             ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
     """
 
-    type: ClassVar[str]
     needs_scores: ClassVar[bool] = True
+    signal: ClassVar[Signal | None] = None
+    """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: there are none."""
+    has_passes: ClassVar[bool] = True
+    """Whether draws come in passes over a pool, which can end with a smaller batch."""
 
     easy: Easy | None = field(default=None, kw_only=True)
     unscored: Unscored = field(default="last", kw_only=True)
@@ -92,12 +94,21 @@ class Curriculum(ABC):
     partial_batches: PartialBatches = field(default="stream", kw_only=True)
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, (list, range, np.ndarray)):
+                object.__setattr__(self, item.name, tuple(value))
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
         if self.batches is not None:
             object.__setattr__(self, "batches", batches_from(self.batches))
-            validate_partial_batches(type(self.batches).__name__, self.partial_batches)
+        for part in (self.batches, None if self.has_passes else self):
+            if part is not None and self.partial_batches == "keep":
+                raise ValueError(
+                    f"{type(part).__name__}(partial_batches='keep') is not possible: every batch of it is full. "
+                    "Leave it out."
+                )
 
     def _choice(self, name: str, allowed: tuple[Any, ...]) -> None:
         value = getattr(self, name)
@@ -109,11 +120,6 @@ class Curriculum(ABC):
     def needs_easy(self) -> bool:
         """Whether it matters which end of the score is easy."""
         return self.needs_scores
-
-    @property
-    def signal(self) -> Signal | None:
-        """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: none are."""
-        return None
 
     @property
     def reads(self) -> Mapping[str, Kind]:
@@ -129,10 +135,10 @@ class Curriculum(ABC):
         return own
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """The order the stages' ranks stand for: that of the scores, unless the rule has one of its own.
+        """The order that the stages' positions refer to: that of the scores, unless the rule has one of its own.
 
-        It is asked for once, and again with every new `losses`. Where it is another order of the same rows, it takes
-        the place of the scores' order in the plan, which then keeps of `columns` what is in it here.
+        It is called once, and again with every new `losses`. Another order of the same rows replaces that of the
+        scores in the plan.
 
         Args:
             ranking: by score.
@@ -140,24 +146,16 @@ class Curriculum(ABC):
         """
         return ranking
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Takes hooks that are written down under their name of version 0.1."""
-        super().__init_subclass__(**options)
-        for before, now in (("outlook", "pending_decisions"), ("imagined", "scenarios")):
-            if before in cls.__dict__:
-                warnings.warn(f"{cls.__name__}.{before} is called `{now}` now.", DeprecationWarning, stacklevel=2)
-                setattr(cls, now, cls.__dict__[before])
-
     @abstractmethod
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
-        """The stages of a run over the arranged examples; of a signal-paced one, those that the log settles."""
+        """The stages of a run over the arranged examples; of a signal-paced one, up to the next decision."""
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
         """The most optimizer steps a signal-paced run takes; None where the stages say it exactly."""
         return None
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """The log's next entry, at the end of the last stage that the log settles; it may not look at anything else.
+        """The log's next entry, at the end of the last known stage, as a function of the arguments alone.
 
         Raises:
             TypeError: the curriculum takes no decisions.
@@ -165,119 +163,103 @@ class Curriculum(ABC):
         raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """What is certain about rounds still to be decided, in words."""
+        """What is known beforehand of rounds that are still to be decided, in words."""
         return ()
 
     def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
-        """Runs at both ends of what signals can bring, to be shown before the real one: name → metrics of decision k.
+        """Extreme courses of the metrics, whose plans are shown beforehand: name → metrics of decision k.
 
-        Empty where the rounds depend on nothing, or on what cannot be scenarios.
+        Empty where no metric decides.
         """
         return {}
 
     @abstractmethod
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """How many epochs a person would call this: what an i.i.d. control of the same name runs for."""
+        """The epochs that an i.i.d. control of the same name runs for."""
 
     def batch_multiple(self, budget: Budget) -> int | None:
-        """What a `Stage` of this rule takes as its `batch_multiple`, so that `partial_batches` holds in it."""
+        """The `batch_multiple` of this rule's stages, which follows from `partial_batches`."""
         return budget.global_batch_size if self.partial_batches == "keep" else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The rule as a JSON-able mapping that `curriculum_from` reads back: `{"type": "phases", ...}`.
 
-        Fields that hold their default are left out.
-        """
-        values: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value != item.default:
-                values[item.name] = (
-                    list(value)
-                    if isinstance(value, tuple)
-                    else value.to_dict()
-                    if isinstance(value, Batches)
-                    else value
-                )
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Curriculum:
-        """The rule written down by `to_dict`.
-
-        Raises:
-            ValueError: a field is not one of this curriculum's, is missing, or holds a value of another kind.
-        """
-        known = [item.name for item in fields(cls)]
-        given = {name: value for name, value in values.items() if name != "type"}
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ValueError(
-                f"The curriculum {cls.type!r} has no field {', '.join(map(repr, unknown))}; its fields are {known}. "
-                "A misspelt field would train another curriculum than the one meant."
-            )
-        try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
-        except TypeError as error:
-            raise ValueError(
-                f"The curriculum {dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of "
-                "another kind than its own, such as a number in quotes."
-            ) from error
-
-
-DEFAULT_EPOCHS = 3.0
-"""What `transformers.TrainingArguments` trains for when nobody says."""
-
-
-class HasLength(Protocol):
-    """A curriculum with the fields `epochs` and `examples`, either or none of which is given."""
+class SizedCurriculum(Curriculum):
+    """A curriculum whose fields `epochs` or `examples` say how long it is, or else the training arguments."""
 
     epochs: float | None
     examples: int | None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        if self.epochs is not None and self.examples is not None:
+            raise ValueError(
+                f"{name} got epochs={self.epochs} and examples={self.examples}; a run has one length. Drop one."
+            )
+        for limit, value in (("epochs", self.epochs), ("examples", self.examples)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(
+                    f"{name}({limit}={value}) would train on nothing, or for ever; {limit} is a number more than 0."
+                )
 
-def check_length(rule: HasLength) -> None:
-    """Refuses two lengths, and lengths that are not positive.
+    def num_draws(self, budget: Budget, num_examples: int) -> int:
+        """Examples to draw: the rule's own length, or `max_steps`, or `num_train_epochs`, or three epochs."""
+        if self.examples is not None:
+            return self.examples
+        if self.epochs is None and budget.steps is not None:
+            return budget.steps * budget.global_batch_size
+        return max(int((self.epochs or budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The length in passes over the data set, exactly as it was given where it was given so."""
+        if self.epochs is not None:
+            return self.epochs
+        if self.examples is None and budget.steps is None and budget.epochs is not None:
+            return budget.epochs
+        return self.num_draws(budget, len(ranking)) / len(ranking)
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
+        """The length in optimizer steps, of a signal-paced curriculum."""
+        if self.signal is None:
+            return None
+        return num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
+
+
+def num_steps(draws: float, global_batch_size: int) -> int:
+    """Optimizer steps that draw at least so many examples, and at least one."""
+    return max(1, math.ceil(draws / global_batch_size - 1e-9))
+
+
+def metric_name(name: str) -> str:
+    """A metric as `evaluate()` names it: `"loss"` is `"eval_loss"`, as in `metric_for_best_model`."""
+    return name if name.startswith("eval_") else f"eval_{name}"
+
+
+def is_greater_better(name: str, greater_is_better: bool | None) -> bool:
+    """`greater_is_better`, or else whether the metric is no loss, as `transformers` assumes too."""
+    return not name.endswith("loss") if greater_is_better is None else greater_is_better
+
+
+def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
+    """One metric, named with or without `eval_`, of what `evaluate()` returned.
 
     Raises:
-        ValueError: as said.
+        ValueError: the metric is not there.
     """
-    name = type(rule).__name__
-    if rule.epochs is not None and rule.examples is not None:
+    full = metric_name(name)
+    if full not in metrics:
         raise ValueError(
-            f"{name} got epochs={rule.epochs} and examples={rule.examples}; a run has one length. Drop one."
+            f"{rule} decides on {full!r}, and evaluate() returned {sorted(metrics)}: without it no decision can be "
+            "taken. Return it from compute_metrics (with predict_with_generate=True if it needs generated text), or "
+            "name another metric."
         )
-    for limit in ("epochs", "examples"):
-        value = getattr(rule, limit)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(
-                f"{name}({limit}={value}) would train on nothing, or for ever; {limit} is a number more than 0."
-            )
-
-
-def num_draws(rule: HasLength, budget: Budget, num_examples: int) -> int:
-    """Examples to draw: the rule's own length, or `max_steps`, or `num_train_epochs`, or three epochs."""
-    if rule.examples is not None:
-        return rule.examples
-    if rule.epochs is None and budget.steps is not None:
-        return budget.steps * budget.global_batch_size
-    return max(int((rule.epochs or budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
-
-
-def epochs_of(rule: HasLength, budget: Budget, num_examples: int) -> float:
-    """The same length in passes over the data set, exactly as it was given where it was given so."""
-    if rule.epochs is not None:
-        return rule.epochs
-    if rule.examples is None and budget.steps is None and budget.epochs is not None:
-        return budget.epochs
-    return num_draws(rule, budget, num_examples) / num_examples
+    return float(metrics[full])
 
 
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
-    """A curriculum from whatever a person may hold: the object, a mapping, a name, JSON or YAML text, or a file of it.
+    """A curriculum from itself, a mapping, its name, JSON or YAML text, or the path of a file.
 
     Raises:
-        ValueError: the text cannot be read, `type` is missing or unknown, or a field is not the curriculum's.
+        ValueError: the value cannot be read, `type` is missing or unknown, or a field is not the curriculum's.
 
     Example:
         >>> curriculum_from('{"type": "phases", "num_phases": 3}').num_phases

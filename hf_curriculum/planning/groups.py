@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.planning.ranking import Ascending, read_scores
+from hf_curriculum.planning.ranking import read_scores
 from hf_curriculum.provenance import read_column
 
 
@@ -18,8 +18,7 @@ class Groups:
     """The rows of each group; a row may be in several groups, or in none.
 
     Args:
-        names: of the groups, sorted; None where only what belongs together matters. Those groups stand in the order
-            of their first rows.
+        names: of the groups, sorted; None: not read, and the groups are in the order of their first rows.
         starts: where each group's rows begin in `members`, and the end of the last; int64, shape (len(self) + 1,).
         members: row numbers, ascending within a group, int32, shape (memberships,).
     """
@@ -40,30 +39,30 @@ class Groups:
         """Row numbers of one group, a view."""
         return self.members[self.starts[group] : self.starts[group + 1]]
 
-    def ranked(self, order: np.ndarray | Ascending, num_rows: int) -> Groups:
-        """The same groups with ranks in place of row numbers, ascending; rows that have no rank are left out.
+    def in_order(self, order: np.ndarray, num_rows: int) -> Groups:
+        """The same groups with positions in an order in place of row numbers; rows that are not in it are left out.
 
         Args:
-            order: row numbers by rank.
+            order: row numbers.
             num_rows: rows of the data set.
         """
-        if len(order) == num_rows and (isinstance(order, Ascending) or np.array_equal(order, Ascending(num_rows))):
+        if np.array_equal(order, np.arange(num_rows)):
             return self
-        ranks = np.full(num_rows, -1, dtype=np.int32)
-        ranks[order] = np.arange(len(order), dtype=np.int32)
+        positions = np.full(num_rows, -1, dtype=np.int32)
+        positions[order] = np.arange(len(order), dtype=np.int32)
         group = np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
-        keys = group << 32 | ranks[self.members]
-        keys = np.sort(keys[ranks[self.members] >= 0])
+        keys = group << 32 | positions[self.members]
+        keys = np.sort(keys[positions[self.members] >= 0])
         starts = np.searchsorted(keys, np.arange(len(self) + 1, dtype=np.int64) << 32)
         return Groups(self.names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
 
     def keep(self, wanted: np.ndarray) -> Groups:
-        """The groups at these places alone, in this order."""
+        """The groups with these numbers, in this order."""
         sizes = self.sizes[wanted]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        places = np.arange(starts[-1]) + np.repeat(self.starts[wanted] - starts[:-1], sizes)
+        kept = np.arange(starts[-1]) + np.repeat(self.starts[wanted] - starts[:-1], sizes)
         names = None if self.names is None else tuple(self.names[group] for group in wanted.tolist())
-        return Groups(names, starts, self.members[places])
+        return Groups(names, starts, self.members[kept])
 
 
 def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
@@ -74,8 +73,7 @@ def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
     Args:
         dataset: a `datasets.Dataset`, shuffled or filtered as it may be.
         column: the column.
-        named: whether to keep the names. Where there is a group for every few rows, as with the captions of an image,
-            the names take more memory than all the rest.
+        named: whether to keep the names, which take much memory where there is a group for every few rows.
 
     Raises:
         ValueError: the column is missing, holds something else, or names no group at all.
@@ -115,9 +113,7 @@ def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
     if named:
         labels = [str(value) for value in coded.dictionary.to_pylist()]
         order = sorted(range(len(labels)), key=labels.__getitem__)
-        place = np.empty(len(labels), dtype=np.int64)
-        place[order] = np.arange(len(labels))
-        codes, names = place[codes], tuple(labels[item] for item in order)
+        codes, names = np.argsort(order)[codes], tuple(labels[item] for item in order)
     # One integer per membership: sorting them sorts by group, then by row, and makes repetitions neighbours.
     keys = np.unique(codes << 32 | rows)
     starts = np.searchsorted(keys, np.arange(len(coded.dictionary) + 1, dtype=np.int64) << 32)
@@ -125,7 +121,7 @@ def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
 
 
 Kind = Literal["numbers", "groups", "ids"]
-"""What a rule reads of a column: one number per row; names of groups; or which rows belong together, by any name."""
+"""What a rule reads of a column: one number per row; the groups with their names; or the groups without."""
 
 
 def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarray | Groups]:
@@ -146,14 +142,13 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
             f"The training data is a {type(dataset).__name__} without named columns, and the curriculum needs "
             f"{', '.join(f'`{name}`' for name in wanted)}. Pass a `datasets.Dataset`."
         )
-    return {
-        name: _read_numbers(dataset, name) if kind == "numbers" else read_groups(dataset, name, named=kind == "groups")
-        for name, kind in wanted.items()
-    }
-
-
-def _read_numbers(dataset: Any, column: str) -> np.ndarray:
-    feature = dataset.features.get(column) if getattr(dataset, "features", None) else None
-    if getattr(feature, "dtype", None) == "bool":
-        return read_column(dataset, column).cast("float32").to_numpy(zero_copy_only=False)
-    return read_scores(dataset, column)
+    features = getattr(dataset, "features", None) or {}
+    read: dict[str, np.ndarray | Groups] = {}
+    for name, kind in wanted.items():
+        if kind != "numbers":
+            read[name] = read_groups(dataset, name, named=kind == "groups")
+        elif getattr(features.get(name), "dtype", None) == "bool":
+            read[name] = read_column(dataset, name).cast("float32").to_numpy(zero_copy_only=False)
+        else:
+            read[name] = read_scores(dataset, name)
+    return read

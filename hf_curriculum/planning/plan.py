@@ -1,15 +1,17 @@
-"""A plan: a curriculum bound to one data set, batch size and seed. It says what is drawn where in the run."""
+"""A plan: a curriculum bound to one data set, batch size and seed, which gives the rows of every step."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.planning.groups import Groups
@@ -21,7 +23,7 @@ _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(RenamedAttributes):
     """What is trained on, as a pure function of (plan, sample position).
 
     A sample position counts the examples of the whole run; positions `step · global_batch_size …` make one optimizer
@@ -31,19 +33,20 @@ class Plan:
     Args:
         curriculum: the rule.
         ranking: the data set in order, with its scores.
-        order: the order that the stages' ranks stand for: mostly the same. It is another one where images are drawn,
-            where only a part is, and where losses say the order.
-        digests: short names for the content of the columns that the rule reads, by column.
-        stages: the stages, one after the other, that the log settles.
+        order: the order that the stages' positions refer to: the same, unless images or only a part of the rows are
+            drawn, or losses give the order.
+        digests: digests of the columns that the rule reads, by column.
+        stages: the stages, one after the other, up to the next decision.
         global_batch_size: examples per optimizer step, over all processes and accumulated batches.
         seed: the run's data seed.
         num_filled: examples drawn beyond the rule to fill the last batch.
-        nominal_epochs: the epochs a person would call this run, and its i.i.d. control.
-        budget: what the training arguments gave.
+        nominal_epochs: the epochs of this run's i.i.d. control.
+        budget: the length in the training arguments.
         layout: how draws become rows; a draw fills `layout.unit` sample positions.
-        declared_steps: the most steps a signal-paced run takes; None where the stages say it.
+        declared_steps: the most steps a signal-paced run takes; None where the stages are known beforehand.
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
+        stage_starts: first sample position of each stage, and the end of the last stage.
     """
 
     curriculum: Curriculum
@@ -60,14 +63,12 @@ class Plan:
     declared_steps: int | None = None
     log: tuple[Mapping[str, Any], ...] = ()
     losses: np.ndarray | None = None
+    stage_starts: tuple[int, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         starts = np.cumsum([0, *(stage.num_samples * self.layout.unit for stage in self.stages)])
         object.__setattr__(self, "stage_starts", tuple(int(start) for start in starts))
         object.__setattr__(self, "_key", mix64(self.seed))
-
-    stage_starts: tuple[int, ...] = ()
-    """First sample position of each stage, and the sample position behind the last stage."""
 
     @property
     def undecided(self) -> bool:
@@ -86,7 +87,7 @@ class Plan:
 
     @property
     def num_samples(self) -> int:
-        """Places in the stream, a multiple of the global batch size; at most, while decisions are still to come."""
+        """Sample positions, a multiple of the global batch size; at most, while decisions are still to come."""
         return self.declared_steps * self.global_batch_size if self.undecided else self.known_samples
 
     @property
@@ -150,8 +151,8 @@ class Plan:
             order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
         return _resolve(self, order, tuple(log), losses)
 
-    def ranks(self, start: int, stop: int) -> np.ndarray:
-        """Ranks (0 = easiest) of draws `start … stop − 1`; int64, `PAD_INDEX` where there is none.
+    def positions(self, start: int, stop: int) -> np.ndarray:
+        """Positions in the order (0 = easiest) of the draws `[start, stop)`; int64, `PAD_INDEX` where there is none.
 
         A draw is a sample position, unless it fills several (`layout.unit`).
 
@@ -170,19 +171,20 @@ class Plan:
             raise IndexError(
                 f"Positions {start} to {stop} were asked for; the plan has {self.known_samples} positions{more}."
             )
-        parts = []
-        number = int(np.searchsorted(self.stage_starts, start * unit, side="right")) - 1
+        parts = [np.empty(0, dtype=np.int64)]
         while start < stop:
-            first = self.stage_starts[number] // unit
-            behind = min(stop, self.stage_starts[number + 1] // unit)
-            parts.append(self.stages[number].ranks(start - first, behind - first, self._key))
-            start, number = behind, number + 1
-        if not parts:
-            return np.empty(0, dtype=np.int64)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            number = self._stage_number(start * unit)
+            first, end = self.stage_starts[number] // unit, min(stop, self.stage_starts[number + 1] // unit)
+            parts.append(self.stages[number].positions(start - first, end - first, self._key))
+            start = end
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    def _stage_number(self, sample: int) -> int:
+        """The number of the stage that holds a sample position."""
+        return bisect_right(self.stage_starts, sample) - 1
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Row numbers of the data set drawn at positions `[start, stop)`; int64, `PAD_INDEX` where there is none."""
+        """Row numbers drawn at the sample positions `[start, stop)`; `PAD_INDEX` where there is none."""
         return self.layout.rows(self, start, stop)
 
     def step_rows(self, step: int) -> np.ndarray:
@@ -196,19 +198,17 @@ class Plan:
             yield self.rows(first, min(first + _CHUNK, self.known_samples))
 
     def draws_after(self, step: int) -> int:
-        """Examples drawn in the first `step` optimizer steps; holes do not count."""
-        sample = step * self.global_batch_size
-        spans = zip(self.stage_starts, self.stages, strict=False)
-        unit = self.layout.unit
+        """Examples drawn in the first `step` optimizer steps, without padding."""
+        sample, unit = step * self.global_batch_size, self.layout.unit
         return unit * sum(
             stage.draws_within(min((sample - start) // unit, stage.num_samples))
-            for start, stage in spans
+            for start, stage in zip(self.stage_starts, self.stages, strict=False)
             if sample > start
         )
 
     def stage_at(self, step: int) -> Stage:
         """The stage that optimizer step `step` (from 0) begins in."""
-        return self.stages[int(np.searchsorted(self.stage_starts, step * self.global_batch_size, side="right")) - 1]
+        return self.stages[self._stage_number(step * self.global_batch_size)]
 
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:
@@ -218,7 +218,7 @@ class Plan:
 
     @cached_property
     def pass_ends(self) -> frozenset[int]:
-        """Numbers of optimizer steps after which a pass over a pool is complete: what `"epoch"` strategies follow."""
+        """Numbers of optimizer steps after which a pass over a pool is complete, for `"epoch"` strategies."""
         return frozenset(
             -(-(start + end * self.layout.unit) // self.global_batch_size)
             for start, stage in zip(self.stage_starts, self.stages, strict=False)
@@ -227,22 +227,58 @@ class Plan:
 
     def fingerprint(self) -> dict[str, Any]:
         """What has to be the same for a checkpoint to be resumed, JSON-able."""
-        return fingerprint_of(self)
+        scores = self.ranking.scores
+        return {
+            "curriculum": self.curriculum.to_dict(),
+            "score_column": self.ranking.name,
+            "easy": self.ranking.easy,
+            "num_rows": self.ranking.num_rows,
+            "scores": None if scores is None else digest_of(scores),
+            **({"columns": dict(sorted(self.digests.items()))} if self.digests else {}),
+            "global_batch_size": self.global_batch_size,
+            "seed": self.seed,
+            "num_steps": self.max_steps,
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as a JSON-able mapping: its fingerprint and its table of stages."""
-        return facts_of(self)
+        """The plan as a JSON-able mapping: its fingerprint and its stages.
+
+        Sample positions are counted over the run; `last_slot`, and the pools' ends, are inclusive.
+        """
+        unit = self.layout.unit
+        rows = [
+            {
+                "name": stage.name,
+                "rule": stage.rule,
+                "pool": stage.pool_size,
+                "new": new,
+                "epochs": stage.epochs,
+                "draws": stage.num_draws * unit,
+                "first_slot": start,
+                "last_slot": start + stage.num_samples * unit - 1,
+                "pools": [
+                    (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
+                ],
+            }
+            for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
+        ]
+        return {**self.fingerprint(), "num_filled": self.num_filled, "num_draws": self.num_draws, "stages": rows}
 
     def new_examples(self) -> list[int]:
         """Examples of each stage's pool that no earlier stage could draw."""
-        return new_examples_of(self.stages)
+        seen: list[tuple[int, int]] = []
+        sizes = [0]
+        for stage in self.stages:
+            seen.extend(stage.slices)
+            sizes.append(_covered(seen))
+        return np.diff(sizes).tolist()
 
     def pending_decisions(self) -> tuple[str, ...]:
-        """What is certain about the rounds still to be decided, in words."""
+        """What is known beforehand of the rounds that are still to be decided, in words."""
         return self.curriculum.pending_decisions(self.order, _unit_budget(self.budget, self.layout))
 
     def scenarios(self) -> dict[str, Plan]:
-        """The runs at both ends of what a signal-paced curriculum's metrics can bring; empty for any other."""
+        """The plans that the scenarios of a signal-paced curriculum lead to; empty for any other."""
         plans = {}
         for name, metrics in self.curriculum.scenarios().items():
             plan = self
@@ -252,8 +288,8 @@ class Plan:
         return plans
 
     def describe(self) -> str:
-        """The plan as a table: phase · rule · pool · new · epochs · steps · share of the run."""
-        return describe_plan(self)
+        """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, and the relative cost."""
+        return "\n".join([_headline(self), *_table(self), *_totals(self)])
 
 
 def make_plan(
@@ -274,8 +310,8 @@ def make_plan(
         ranking: the order of the examples, or one score per example.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
-        epochs: `num_train_epochs` if somebody gave it: the length of a curriculum that has none of its own.
-        max_steps: `max_steps` if somebody gave it, likewise.
+        epochs: `num_train_epochs`, if given: the length of a curriculum that has none of its own.
+        max_steps: `max_steps`, if given, likewise.
 
     Raises:
         ValueError: a pool is empty, or `epochs` or `max_steps` contradict the curriculum's own length.
@@ -299,7 +335,7 @@ def make_plan(
 
 
 def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
-    """The plan of a rule and some examples, before any decision; `make_plan` also looks whether the budget agrees."""
+    """`make_plan` without checking the plan's length against the budget."""
     layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
     if layout.unit > 1 and curriculum.reads:
         raise ValueError(
@@ -310,17 +346,15 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
     units = layout.units(ranking)
     order = curriculum.arrange(units)
     if units is ranking and curriculum.signal != "losses" and len(order) == len(ranking):
-        # Nothing asks for the order that it was made from again.
-        ranking = order
+        ranking = order  # the order that it was made from is not needed again
     bare = Plan(curriculum, ranking, order, digests, (), budget.global_batch_size, seed, 0, 0.0, budget, layout)
     return _resolve(bare, order, (), None)
 
 
 def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
-    """The plan with the stages that some decisions settle."""
+    """The plan with the stages that follow from some decisions."""
     curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
     stages = curriculum.stages(order, budget, log)
-    declared = curriculum.declared_steps(order, budget)
     batch = budget.global_batch_size
     if layout.whole_stages:
         stages = (*(_filled(stage, -stage.num_samples % batch) for stage in stages[:-1]), *stages[-1:])
@@ -333,19 +367,18 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
         stages=layout.stages(stages, order, batch),
         num_filled=short * layout.unit,
         nominal_epochs=curriculum.nominal_epochs(budget, order),
-        declared_steps=declared,
+        declared_steps=curriculum.declared_steps(order, budget),
         log=log,
         losses=losses,
     )
 
 
 def _filled(stage: Stage, short: int) -> Stage:
-    """The stage with so many draws more."""
     return replace(stage, num_draws=stage.num_draws + short) if short else stage
 
 
 def _unit_budget(budget: Budget, layout: Layout) -> Budget:
-    """The budget in what the curriculum draws."""
+    """The budget with the batch size counted in draws."""
     size, rest = divmod(budget.global_batch_size, layout.unit)
     if rest:
         raise ValueError(
@@ -375,12 +408,6 @@ _HEADER = ("phase", "rule", "pool", "new", "epochs", "steps", "share")
 _LEFT = ("phase", "rule")
 
 
-def describe_plan(plan: Plan) -> str:
-    """The table of stages, the totals, and the cost relative to the i.i.d. control."""
-    lines = [_headline(plan), *_table(plan), *_totals(plan)]
-    return "\n".join(lines)
-
-
 def _headline(plan: Plan) -> str:
     ranking = plan.ranking
     settings = ", ".join(f"{name}={value!r}" for name, value in plan.curriculum.to_dict().items() if name != "type")
@@ -400,11 +427,11 @@ def _headline(plan: Plan) -> str:
 def _table(plan: Plan) -> list[str]:
     rows = [_HEADER]
     for number, (stage, new) in enumerate(zip(plan.stages, plan.new_examples(), strict=True)):
-        first, behind = plan.stage_starts[number], plan.stage_starts[number + 1]
-        steps = -(-behind // plan.global_batch_size) - -(-first // plan.global_batch_size)
+        first, end = plan.stage_starts[number : number + 2]
+        steps = -(-end // plan.global_batch_size) - -(-first // plan.global_batch_size)
         ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
         epochs = f"{ruled / stage.pool_size:.6g}"
-        share = f"{100 * (behind - first) / plan.num_samples:.1f} %"
+        share = f"{100 * (end - first) / plan.num_samples:.1f} %"
         rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, f"{steps:,}", share))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     return [
@@ -432,58 +459,8 @@ def _totals(plan: Plan) -> list[str]:
     return lines
 
 
-def fingerprint_of(plan: Plan) -> dict[str, Any]:
-    """What has to be the same for a checkpoint to be resumed."""
-    scores = plan.ranking.scores
-    columns = dict(sorted(plan.digests.items()))
-    return {
-        "curriculum": plan.curriculum.to_dict(),
-        "score_column": plan.ranking.name,
-        "easy": plan.ranking.easy,
-        "num_rows": plan.ranking.num_rows,
-        "scores": None if scores is None else digest_of(scores),
-        **({"columns": columns} if columns else {}),
-        "global_batch_size": plan.global_batch_size,
-        "seed": plan.seed,
-        "num_steps": plan.max_steps,
-    }
-
-
-def facts_of(plan: Plan) -> dict[str, Any]:
-    """The fingerprint and the table of stages; positions are counted over the run, `last_slot` and pools inclusive."""
-    unit = plan.layout.unit
-    rows = [
-        {
-            "name": stage.name,
-            "rule": stage.rule,
-            "pool": stage.pool_size,
-            "new": new,
-            "epochs": stage.epochs,
-            "draws": stage.num_draws * unit,
-            "first_slot": start,
-            "last_slot": start + stage.num_samples * unit - 1,
-            "pools": [
-                (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
-            ],
-        }
-        for stage, start, new in zip(plan.stages, plan.stage_starts, plan.new_examples(), strict=False)
-    ]
-    return {**plan.fingerprint(), "num_filled": plan.num_filled, "num_draws": plan.num_draws, "stages": rows}
-
-
-def new_examples_of(stages: Sequence[Stage]) -> list[int]:
-    """Examples of each stage's pool that no earlier stage could draw."""
-    seen: list[tuple[int, int]] = []
-    fresh = []
-    for stage in stages:
-        before = _covered(seen)
-        seen.extend(stage.slices)
-        fresh.append(_covered(seen) - before)
-    return fresh
-
-
 def digest_of(values: np.ndarray | Groups) -> str:
-    """A short name for the content of an array or of groups."""
+    """A digest of the content of an array or of groups."""
     arrays = (values.starts, values.members) if isinstance(values, Groups) else (values,)
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
@@ -494,9 +471,9 @@ def digest_of(values: np.ndarray | Groups) -> str:
 
 
 def _covered(slices: list[tuple[int, int]]) -> int:
-    """How many ranks are in at least one of the slices."""
-    total, behind = 0, 0
+    """How many positions are in at least one of the slices."""
+    total, end = 0, 0
     for start, stop in sorted(slices):
-        total += max(0, stop - max(start, behind))
-        behind = max(behind, stop)
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
     return total

@@ -14,7 +14,6 @@ from hf_curriculum.provenance import read_provenance, score_values
 
 Easy = Literal["low", "high"]
 Unscored = Literal["last", "drop", "error"]
-_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,18 +21,16 @@ class Ranking:
     """The order of a data set's examples, easiest first, ties in the data set's own order.
 
     Args:
-        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows stand last, or are not there. Where
-            there is no order but the rows' own, `Ascending`, which takes no memory.
+        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows come last, or are left out.
         scores: one score per row of the data set in its natural unit and sign, float32, shape (num_rows,).
         num_scored: how many of `order` have a score: `order[:num_scored]`.
         easy: which end of the score is easy.
         name: the score's column.
         num_unscored: rows whose score is NaN or infinite.
-        columns: further columns that a rule needs, by name: one number per row, or `Groups`; in an order that a rule
-            has arranged, what it still needs of them.
+        columns: further columns that a rule needs, by name: one number per row, or `Groups`.
     """
 
-    order: np.ndarray | Ascending
+    order: np.ndarray
     scores: np.ndarray | None
     num_scored: int
     easy: Easy
@@ -51,12 +48,12 @@ class Ranking:
 
     @classmethod
     def unordered(cls, num_rows: int) -> Ranking:
-        """The data set's own order, for a curriculum that looks at no score."""
-        return cls(Ascending(num_rows), None, num_rows, "low", None, 0)
+        """The data set's own order, for a curriculum that needs no score."""
+        return cls(np.arange(num_rows, dtype=np.int32), None, num_rows, "low", None, 0)
 
-    def score_at(self, rank: int) -> float:
-        """The score of the `rank`-th easiest example."""
-        return float(self.scores[self.order[rank]])
+    def score_at(self, position: int) -> float:
+        """The score of the example at a position in the order, the easiest one's being 0."""
+        return float(self.scores[self.order[position]])
 
 
 def read_scores(dataset: Any, column: str) -> np.ndarray:
@@ -88,16 +85,16 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
 
 
 def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:
-    """Which end of a score is easy: the curriculum's word, else the column's provenance, else its scorer's default.
+    """Which end of a score is easy: as overridden, else as recorded in its provenance, else its scorer's default.
 
     Args:
         dataset: with the score column.
         column: the score.
-        override: what the curriculum says, if it does.
-        default: what to assume where nobody says; None: nothing.
+        override: the curriculum's `easy`.
+        default: for a column without a record whose scorer is unknown; None: that is an error.
 
     Raises:
-        ValueError: nobody says.
+        ValueError: neither is given, and nothing is recorded.
     """
     if override is not None:
         return override
@@ -122,7 +119,7 @@ def rank_scores(
     Args:
         scores: float, shape (n,), natural unit and sign. NaN and infinities count as unscored.
         easy: which end is easy.
-        unscored: `"last"` ranks unscored rows after the hardest, `"drop"` leaves them out, `"error"` refuses them.
+        unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
         name: the score's column, for messages.
 
     Raises:
@@ -162,15 +159,7 @@ def rank_scores(
 
 
 def require_spread(ranking: Ranking, what: str) -> None:
-    """Refuses an order without scores, or by scores that are all equal: it is that of the file under another name.
-
-    Args:
-        ranking: the order.
-        what: what is to follow it, for the message.
-
-    Raises:
-        ValueError: there is no score, or all are equal.
-    """
+    """Raises a `ValueError` where `what` would follow an order without scores, or by scores that are all equal."""
     if ranking.scores is None or not ranking.num_scored:
         found = f"None of the {len(ranking):,} rows has a score"
     elif ranking.score_at(0) == ranking.score_at(ranking.num_scored - 1):
@@ -186,53 +175,15 @@ def require_spread(ranking: Ranking, what: str) -> None:
 def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:
     """Row numbers by ascending (score, row), unscored last, as int32.
 
-    A score and its row number make one 64-bit integer, so any sort of those integers is the stable sort of the scores:
-    the fastest one the machine has will do, and the result is the same on every machine.
+    A score and its row number make one 64-bit integer, so any sort of those integers is the stable sort of the scores,
+    and the result is the same on every machine.
     """
-    keys = np.empty(len(scores), dtype=np.uint64)
-    for start in range(0, len(scores), _CHUNK):
-        part = scores[start : start + _CHUNK]
-        # Adding 0.0 turns -0.0 into 0.0: the two are equal as scores but not as bits.
-        part = (part if easy == "low" else -part) + np.float32(0.0)
-        bits = part.view(np.uint32)
-        ascending = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
-        ascending[~np.isfinite(part)] = np.uint32(0xFFFFFFFF)
-        rows = np.arange(start, start + len(part), dtype=np.uint64)
-        keys[start : start + _CHUNK] = (ascending.astype(np.uint64) << np.uint64(32)) | rows
+    # Adding 0.0 turns -0.0 into 0.0: the two are equal as scores but not as bits.
+    signed = (scores if easy == "low" else -scores) + np.float32(0.0)
+    bits = signed.view(np.uint32)
+    ascending = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
+    ascending[~np.isfinite(signed)] = np.uint32(0xFFFFFFFF)
+    keys = ascending.astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(len(scores), dtype=np.uint64)
     keys.sort()
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
-
-
-class Ascending:
-    """0 … size − 1 in place of the int32 array of these numbers, in no memory; read like that array.
-
-    Args:
-        size: how many numbers there are.
-
-    Example:
-        >>> order = Ascending(5)
-        >>> order[np.array([3, 0])].tolist(), order[1:3].tolist(), len(order)
-        ([3, 0], [1, 2], 5)
-    """
-
-    dtype = np.dtype(np.int32)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, places: Any) -> Any:
-        """The numbers at these places: an int, a slice, or an array of places or of bools.
-
-        An array of places is its own answer. It is not copied, nor checked against the size: it is read in every draw.
-        """
-        if isinstance(places, np.ndarray) and places.dtype != bool:
-            return places
-        if isinstance(places, slice):
-            return np.arange(*places.indices(self.size), dtype=self.dtype)
-        return np.asarray(self)[places]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.arange(self.size, dtype=dtype or self.dtype)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from hf_curriculum.rng import PAD_INDEX, mix64, permute
+from hf_curriculum.moved import RenamedAttributes
+from hf_curriculum.planning.groups import Groups
+from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, permute
+
+_GRID = 30
+"""Shares are rounded to multiples of 2^-30, so that another machine's last bit changes no batch."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(RenamedAttributes):
     """Passes over one pool, each in an order of its own; a pure function of (key, sample position).
 
     A *sample position* counts the examples of the run. With `batch_multiple=None` every position holds an example
     and stages follow each other without partial batches. Otherwise every pass ends in a batch of its own, filled up
-    with holes that are spread evenly, so that any process's share of that batch holds examples too.
+    with padding indices that are spread evenly, so that each process has examples of that batch.
 
     Args:
-        number: place in the plan, from 0.
-        name: what a person calls it, such as "phase 2".
+        number: number of the stage in the plan, from 0.
+        name: what it is called, such as "phase 2".
         rule: which examples are in the pool, in words, such as "noun_count ≤ 3".
-        slices: (first, behind the last) ranks of the pool's parts; they do not overlap.
-        num_draws: examples drawn in this stage; a multiple of the pool's size is so many whole passes.
+        slices: the pool as half-open stretches `(start, stop)` of the order; they do not overlap.
+        num_draws: examples drawn in this stage; a multiple of the pool's size is so many complete passes.
         batch_multiple: the global batch size if passes keep their own last batch, else None.
-        decides: whether a decision follows, before which nobody knows the next stage.
+        decides: whether the stage ends with a decision, on which the next stage depends.
 
     Raises:
-        ValueError: the pool is empty.
+        ValueError: the pool is empty, or nothing would be drawn.
     """
 
     number: int
@@ -62,74 +68,187 @@ class Stage:
 
     @property
     def num_samples(self) -> int:
-        """Places in the stream: `num_draws`, and the holes."""
-        if self.batch_multiple is None:
-            return self.num_draws
-        whole, rest = divmod(self.num_draws, self.pool_size)
-        return whole * self._rounded(self.pool_size) + (self._rounded(rest) if rest else 0)
+        """Sample positions: `num_draws`, and the padding."""
+        passes, rest = divmod(self.num_draws, self.pool_size)
+        return passes * self._padded(self.pool_size) + self._padded(rest)
 
     def draws_within(self, samples: int) -> int:
         """Examples in the first `samples` sample positions of this stage, which end with a batch."""
-        if self.batch_multiple is None:
-            return samples
-        whole, rest = divmod(samples, self._rounded(self.pool_size))
-        return whole * self.pool_size + min(rest, self.pool_size, self.num_draws - whole * self.pool_size)
+        passes, rest = divmod(samples, self._padded(self.pool_size))
+        return passes * self.pool_size + min(rest, self.pool_size, self.num_draws - passes * self.pool_size)
 
     def pools(self) -> list[tuple[int, int, int]]:
-        """(first position, last position, pool) of the parts with pools of their own, from the stage's start."""
+        """(first, last, size) of the parts with pools of their own, in sample positions of this stage."""
         return [(0, self.num_samples - 1, self.pool_size)]
 
     def pass_ends(self) -> list[int]:
-        """The sample position behind each pass's last one, counted from the stage's first."""
-        step = self.pool_size if self.batch_multiple is None else self._rounded(self.pool_size)
-        whole = self.num_draws // self.pool_size
-        ends = [step * k for k in range(1, whole + 1)]
-        return ends if self.num_draws % self.pool_size == 0 else [*ends, self.num_samples]
+        """The number of sample positions of this stage after which each pass ends."""
+        passes, rest = divmod(self.num_draws, self.pool_size)
+        ends = [self._padded(self.pool_size) * number for number in range(1, passes + 1)]
+        return [*ends, self.num_samples] if rest else ends
 
-    def ranks(self, start: int, stop: int, key: int) -> np.ndarray:
-        """Ranks drawn at positions `[start, stop)` of this stage.
+    def positions(self, start: int, stop: int, key: int) -> np.ndarray:
+        """Positions in the order that are drawn at the sample positions `[start, stop)` of this stage.
 
         Args:
             start: first sample position, counted from the stage's first.
-            stop: behind the last sample position.
+            stop: end of the sample positions.
             key: 64-bit key of the run.
 
         Returns:
             int64, shape (stop − start,); `PAD_INDEX` where a sample position has no example.
         """
-        size = self.pool_size
-        length = size if self.batch_multiple is None else self._rounded(size)
+        size, length = self.pool_size, self._padded(self.pool_size)
         parts = []
         while start < stop:
             number, first = divmod(start, length)
-            behind = min(length, first + stop - start)
+            end = min(length, first + stop - start)
             left = min(size, self.num_draws - number * size)
-            parts.append(self._pass_ranks(np.arange(first, behind), left, mix64(key, self.number, number)))
-            start += behind - first
+            parts.append(self._pass_positions(np.arange(first, end), left, mix64(key, self.number, number)))
+            start += end - first
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _pass_ranks(self, samples: np.ndarray, size: int, key: int) -> np.ndarray:
-        """Ranks of one pass that draws `size` examples of the pool."""
+    def _pass_positions(self, samples: np.ndarray, size: int, key: int) -> np.ndarray:
+        """Positions in the order of one pass that draws `size` examples of the pool."""
         if self.batch_multiple is None:
             return self._within(permute(samples, self.pool_size, key))
-        batch = self.batch_multiple
-        full = size // batch * batch
-        rest = size - full
-        number = np.where(samples < full, samples, full + (samples - full) * rest // batch)
-        filled = (samples < full) | ((samples - full + 1) * rest // batch > (samples - full) * rest // batch)
-        ranks = np.full(len(samples), PAD_INDEX, dtype=np.int64)
-        ranks[filled] = self._within(permute(number[filled], self.pool_size, key))
-        return ranks
+        full = size // self.batch_multiple * self.batch_multiple
+        # Of the last batch's sample positions, those where the even spread rises by one have an example.
+        before, after = ((samples - full + more) * (size - full) // self.batch_multiple for more in (0, 1))
+        filled = (samples < full) | (after > before)
+        drawn = np.where(samples < full, samples, full + before)[filled]
+        positions = np.full(len(samples), PAD_INDEX, dtype=np.int64)
+        positions[filled] = self._within(permute(drawn, self.pool_size, key))
+        return positions
 
-    def _within(self, places: np.ndarray) -> np.ndarray:
-        """Places in the pool (0 … pool_size − 1) as ranks of the order."""
+    def _within(self, drawn: np.ndarray) -> np.ndarray:
+        """Numbers below the pool's size as positions in the order."""
         (first, end), *others = self.slices
-        ranks, before = places + first if first else places, end - first
+        positions, before = drawn + first if first else drawn, end - first
         for start, stop in others:
-            # What lies between this slice and the one before it is passed over.
-            ranks = ranks + (places >= before) * np.int64(start - end)
+            # Skip the gap between this slice and the one before it.
+            positions = positions + (drawn >= before) * np.int64(start - end)
             before, end = before + stop - start, stop
-        return ranks
+        return positions
 
-    def _rounded(self, draws: int) -> int:
-        return -(-draws // self.batch_multiple) * self.batch_multiple
+    def _padded(self, draws: int) -> int:
+        """Sample positions that so many draws of one pass take."""
+        return draws if self.batch_multiple is None else -(-draws // self.batch_multiple) * self.batch_multiple
+
+
+@dataclass(frozen=True, eq=False)
+class NodeStage(Stage):
+    """Each batch comes from everything or from one group; a pure function of (key, step).
+
+    Args:
+        groups: with positions in the order as members.
+        random_share: how often a batch comes from everything; otherwise each group is as likely as it is large.
+        batch_size: examples per optimizer step.
+        images: a number for the image at each position in the order, if no image may come twice in a batch, else None.
+        pool_at: the sizes of the pool at an array of steps, for a pool that grows; None: `pool_size` at every step.
+    """
+
+    groups: Groups | None = None
+    random_share: float = 1.0
+    batch_size: int = 1
+    images: np.ndarray | None = None
+    pool_at: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def nodes(self, steps: np.ndarray, key: int) -> np.ndarray:
+        """The groups that these steps of the stage draw from; −1: from everything."""
+        return self._nodes(steps, self._pools(steps), key)
+
+    def positions(self, start: int, stop: int, key: int) -> np.ndarray:
+        """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
+        size = self.batch_size
+        steps = np.arange(start // size, -(-stop // size))
+        pools = self._pools(steps)
+        nodes = self._nodes(steps, pools, key)
+        starts, ends = self._members(nodes, pools)
+        draws = hash64(steps, mix64(key, self.number, 1))
+        if self.images is None:
+            members = draw_each(ends - starts, size, draws)
+        else:
+            members = self._of_other_images(starts, ends, nodes, draws)
+        first = start // size * size
+        return self._positions_at(members, starts, nodes).ravel()[start - first : stop - first]
+
+    def _pools(self, steps: np.ndarray) -> np.ndarray:
+        return np.full(len(steps), self.pool_size) if self.pool_at is None else self.pool_at(steps)
+
+    def _nodes(self, steps: np.ndarray, pools: np.ndarray, key: int) -> np.ndarray:
+        starts, members = self.groups.starts, self.groups.members
+        nodes = np.full(len(steps), -1)
+        chosen = hash64(steps, mix64(key, self.number))
+        waiting = np.flatnonzero(chosen >> np.uint64(64 - _GRID) >= round(self.random_share * (1 << _GRID)))
+        while len(waiting):
+            # One membership in proportion to the groups' sizes, kept if it is in the pool.
+            chosen[waiting] = hash64(chosen[waiting], self.number)
+            drawn = hash_below(chosen[waiting], int(starts[-1]))
+            kept = members[drawn] < pools[waiting]
+            nodes[waiting[kept]] = np.searchsorted(starts, drawn[kept], side="right") - 1
+            waiting = waiting[~kept]
+        return nodes
+
+    def _members(self, nodes: np.ndarray, pools: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the members of each step's group begin and those in its pool end; for no group 0 and the pool."""
+        groups, none = self.groups, nodes < 0
+        starts, ends = np.where(none, 0, groups.starts[nodes]), np.where(none, 0, groups.starts[nodes + 1])
+        if len(groups.members) and (groups.members[ends - 1] >= pools)[~none].any():
+            low, high = starts, ends
+            while (low < high).any():  # a binary search for each step at once
+                middle = (low + high) // 2
+                below = (groups.members[np.minimum(middle, len(groups.members) - 1)] < pools) & (low < high)
+                low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+            ends = low
+        return starts, np.where(none, pools, ends)
+
+    def _of_other_images(
+        self, starts: np.ndarray, ends: np.ndarray, nodes: np.ndarray, keys: np.ndarray
+    ) -> np.ndarray:
+        """Members, none of the same image: the first of each image among twice as many as are needed."""
+        size = self.batch_size
+        drawn = draw_each(ends - starts, 2 * size, keys)
+        # One integer per draw: sorting them puts the draws of one image side by side, the earliest first.
+        packed = self._images_at(drawn, starts, nodes) << 32 | np.arange(2 * size)
+        packed.sort(axis=1)
+        row, column = np.nonzero(np.diff(packed >> 32, axis=1, prepend=-1))
+        fresh = np.zeros(packed.shape, dtype=bool)
+        fresh[row, packed[row, column] & 0xFFFFFFFF] = True
+        nth = np.cumsum(fresh, axis=1)
+        enough = nth[:, -1] >= size
+        members = np.empty((len(nodes), size), dtype=np.int64)
+        members[enough] = drawn[enough][(fresh & (nth <= size))[enough]].reshape(-1, size)
+        for step in np.flatnonzero(~enough):
+            every = np.arange(ends[step] - starts[step])[None]
+            images = self._images_at(every, starts[step : step + 1], nodes[step : step + 1])[0]
+            members[step] = _draw_other_images(images, size, ~keys[step])
+        return members
+
+    def _images_at(self, members: np.ndarray, starts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """The images of members of the steps' groups, int64."""
+        return self.images[self._positions_at(members, starts, nodes)].astype(np.int64)
+
+    def _positions_at(self, members: np.ndarray, starts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Members of the steps' groups, a row per step, as positions in the order."""
+        positions, chosen = members.copy(), nodes >= 0
+        positions[chosen] = self.groups.members[members[chosen] + starts[chosen, None]]
+        return positions
+
+
+def _draw_other_images(images: np.ndarray, count: int, key: np.uint64) -> np.ndarray:
+    """`count` indices into `images`, no two of the same image as long as there are images enough."""
+
+    def draw(number: int, key: np.uint64) -> np.ndarray:
+        return draw_each(np.array([len(images)]), number, np.array([key]))[0]
+
+    asked = count
+    while True:
+        drawn = draw(min(asked, len(images)), key)
+        first = np.sort(np.unique(images[drawn], return_index=True)[1])
+        if len(first) >= count or asked >= len(images):
+            break
+        asked *= 2
+    chosen = drawn[first[:count]]
+    # Where there are fewer images than the batch is large, the rest are repeats, as even as can be.
+    return chosen if len(chosen) == count else np.concatenate([chosen, draw(count - len(chosen), ~key)])

@@ -9,8 +9,9 @@ while an epoch of indices is drawn. Where DeepSpeed is installed, its curriculum
 batch by batch, so that its time depends on the batch size.
 
 The table of curricula asks of each: a cost per index that does not grow with the data (at most 1.5 × from 1,000,000
-to 10,000,000 examples), no more than `RandomSampler` over as many examples, and at most 8 bytes per example for
-everything that the plan refers to: order, scores, columns read and their names.
+to 10,000,000 examples), at most 0.7 × `RandomSampler` over as many examples (1.5 × where draws are weighted or batches
+have a structure), and at most 16 bytes per example for everything that the plan refers to: order, scores, columns read
+and their names.
 """
 
 from __future__ import annotations

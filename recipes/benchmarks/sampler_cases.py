@@ -1,4 +1,4 @@
-"""Every curriculum and every way to put batches together, bound to made-up data of any size."""
+"""Every curriculum and every structure of batches, bound to made-up data of any size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum import (
+    BATCHES,
+    CURRICULA,
     IID,
     AdaptiveGuidance,
     BabySteps,
     ByImage,
-    ByLength,
-    ByNode,
     Curriculum,
     Filter,
-    Growing,
     GuidanceSchedule,
     NodeSampling,
     Observed,
@@ -45,64 +44,59 @@ class Case:
     Args:
         rule: the curriculum.
         levels: whether its scores are levels of guidance; otherwise they are real numbers.
-        observe: number of the decision and of examples → what it is decided on, for a signal-paced rule.
-        decisions: how many decisions lie behind.
+        metrics: number of the decision → metrics that it is decided on; None: the first of the rule's own scenarios.
+        decisions: how many decisions are taken before it is measured.
         batch: the global batch size, where it is another than that of the other cases.
     """
 
     rule: Curriculum
     levels: bool = False
-    observe: Callable[[int, int], Mapping[str, Any]] = lambda number, size: {}
-    decisions: int = 0
+    metrics: Callable[[int], Mapping[str, float]] | None = None
+    decisions: int = 1
     batch: int | None = None
 
-
-def _losses(number: int, size: int) -> Mapping[str, Any]:
-    return {"losses": np.random.default_rng(number).random(size, dtype=np.float32)}
-
-
-def _level_metrics(number: int, size: int) -> Mapping[str, Any]:
-    return {"metrics": {f"eval_level_{level:g}_probability": number * level for level in LEVELS}}
-
-
-def _accuracy(number: int, size: int) -> Mapping[str, Any]:
-    return {"metrics": {"eval_retrieval_accuracy": 0.95}}
+    def observe(self, plan: Plan) -> Observed:
+        """What the plan's next decision is taken on."""
+        if plan.curriculum.signal == "losses":
+            losses = np.random.default_rng(len(plan.log)).random(plan.ranking.num_rows, dtype=np.float32)
+            return Observed(plan.known_steps, losses=losses)
+        metrics = self.metrics or next(iter(plan.curriculum.scenarios().values()))
+        return Observed(plan.known_steps, metrics(len(plan.log)))
 
 
-_NODE_SAMPLING = Case(NodeSampling(epochs=4), observe=_accuracy, decisions=5)
+def _level_metrics(number: int) -> Mapping[str, float]:
+    return {f"eval_level_{level:g}_probability": number * level for level in LEVELS}
 
-CASES: dict[str, Case] = {
-    "iid": Case(IID(epochs=2)),
-    "phases": Case(Phases(4, 1)),
+
+_NODE_SAMPLING = Case(NodeSampling(epochs=4), metrics=lambda _: {"eval_retrieval_accuracy": 0.95}, decisions=5)
+_OTHERS = {
+    "adaptive_guidance": Case(AdaptiveGuidance(6, 5), levels=True, metrics=_level_metrics, decisions=4),
+    "baby_steps": Case(BabySteps(4, patience=1, epochs=6), decisions=3),
     "filter": Case(Filter(0.5, Phases(4, 1))),
-    "growing": Case(Growing(epochs=1)),
-    "weighted": Case(Weighted(temperature=1.0, epochs=1)),
-    "staged": Case(Staged({"part 0": IID(epochs=1), "part 1": Phases(2, 1)})),
-    "guidance_schedule": Case(GuidanceSchedule(epochs=6, curriculum_epochs=5), levels=True),
-    "baby_steps": Case(
-        BabySteps(4, patience=1, epochs=6), observe=lambda *_: {"metrics": {"eval_loss": 1.0}}, decisions=3
-    ),
-    "self_paced": Case(SelfPaced(epochs=5), observe=_losses, decisions=2),
-    "adaptive_guidance": Case(
-        AdaptiveGuidance(epochs=6, curriculum_epochs=5), levels=True, observe=_level_metrics, decisions=4
-    ),
+    "guidance_schedule": Case(GuidanceSchedule(6, 5), levels=True),
     "node_sampling": _NODE_SAMPLING,
     "node_sampling, batch 256": replace(_NODE_SAMPLING, batch=256),
+    "self_paced": Case(SelfPaced(epochs=5), decisions=2),
+    "staged": Case(Staged({"part 0": IID(epochs=1), "part 1": Phases(2, 1)})),
+    "weighted": Case(Weighted(temperature=1.0)),
     "iid, by_image": Case(IID(epochs=1, batches=ByImage(CAPTIONS))),
-    "iid, by_length": Case(IID(epochs=1, batches=ByLength())),
-    "iid, by_node": Case(IID(epochs=1, batches=ByNode())),
+}
+"""What is measured with other arguments than the default ones."""
+
+CASES: dict[str, Case] = {
+    **{name: _OTHERS.get(name) or Case(rule()) for name, rule in CURRICULA.items()},
+    **{f"iid, {name}": Case(IID(epochs=1, batches=batches())) for name, batches in BATCHES.items()},
+    **_OTHERS,
 }
 """By name: the type of the curriculum, and of the batches where they are not of single examples."""
 
 
 def _evenly(label: str | None, size: int, count: int) -> Groups:
-    """`count` groups of random rows, as even as can be; without a label they stand by their first rows."""
+    """`count` groups of random rows, as even as can be; without a label in the order of their first rows."""
     code = np.random.default_rng(3).permutation(np.arange(size, dtype=np.int32) % count)
     if label is None:
         firsts = np.unique(code, return_index=True)[1]
-        place = np.empty(count, dtype=np.int32)
-        place[np.argsort(firsts)] = np.arange(count, dtype=np.int32)
-        code = place[code]
+        code = np.argsort(np.argsort(firsts)).astype(np.int32)[code]
     names = None if label is None else tuple(f"{label}{number}" for number in range(count))
     starts = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=count))])
     return Groups(names, starts, np.argsort(code, kind="stable").astype(np.int32))
@@ -111,7 +105,7 @@ def _evenly(label: str | None, size: int, count: int) -> Groups:
 def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
     """What the rule reads of each row beside the score."""
     reads = rule.reads_in_all
-    count = {"nodes": NODES, "source": 2, "image_id": max(size // CAPTIONS, 1)}
+    count = {"source": 2, "image_id": max(size // CAPTIONS, 1)}
     rng = np.random.default_rng(2)
     made: dict[str, np.ndarray | Groups] = {}
     for name, kind in reads.items():
@@ -121,7 +115,7 @@ def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
             made[name] = rng.poisson(12, size).astype(np.float32)
         else:
             label = "part " if name == "source" else f"{name} "
-            made[name] = _evenly(label if kind == "groups" else None, size, min(count[name], size))
+            made[name] = _evenly(label if kind == "groups" else None, size, min(count.get(name, NODES), size))
     return made
 
 
@@ -145,13 +139,13 @@ def bound(case: Case, size: int, batch: int) -> Plan:
     if isinstance(rule, AdaptiveGuidance):
         rule = replace(rule, probe_examples=max(size // 100, 1))
     plan = make_plan(rule, _ranking(case, size), global_batch_size=batch)
-    for number in range(case.decisions):
-        plan = plan.decided(Observed(plan.known_steps, **case.observe(number, size)))
+    for _ in range(case.decisions if plan.undecided else 0):
+        plan = plan.decided(case.observe(plan))
     return plan
 
 
 def first_step(plan: Plan) -> int:
-    """The step from which on a plan is measured: behind its last decision, what lies before being settled."""
+    """The step from which on a plan is measured: that of its last decision."""
     return plan.log[-1]["step"] if plan.log else 0
 
 

@@ -156,7 +156,7 @@ def test_a_run_may_stop_when_everything_is_in_and_nothing_helps():
     assert never.num_steps == never.max_steps == 60
 
 
-def test_nothing_joins_behind_the_last_bucket():
+def test_nothing_joins_after_the_last_bucket():
     plan = run(BabySteps(2, patience=1, epochs=10, stop=False), [1.0, 1.0])
     assert not plan.undecided
     with pytest.raises(RuntimeError, match="one is due no more"):

@@ -48,8 +48,8 @@ def test_any_piece_of_the_stream_is_the_stream(case, size, batch, seed, data):
     assert len(whole) == plan.num_samples == plan.known_samples
     rows = whole[whole != PAD_INDEX]
     assert set(rows.tolist()) <= set(np.asarray(plan.ranking.order).tolist())
-    keeps_holes = case.rule.partial_batches == "keep" or isinstance(case.rule, Staged)
-    assert keeps_holes or len(rows) == len(whole)
+    is_padded = case.rule.partial_batches == "keep" or isinstance(case.rule, Staged)
+    assert is_padded or len(rows) == len(whole)
     assert len(rows) == plan.num_draws
     first = plan.log[-1]["step"] * plan.global_batch_size if plan.log else 0
     for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
@@ -107,7 +107,7 @@ def test_lengths_are_as_stated(case, size, batch, seed):
 @every_case
 @some
 @given(size=sizes, batch=batches, seed=seeds)
-def test_decisions_are_taken_between_whole_steps_and_change_nothing_behind_them(case, size, batch, seed):
+def test_decisions_are_taken_between_whole_steps_and_change_nothing_before_them(case, size, batch, seed):
     plans = list(TABLE.rounds(plan_of(case, size, batch, seed), seed))
     for number, (earlier, later) in enumerate(itertools.pairwise(plans)):
         entry = later.log[-1]
@@ -147,9 +147,9 @@ def test_pools_grow_where_promised_and_draws_stay_within_them(case, size, batch,
         assert ends[-1] <= len(plan.order)
         if start < forgotten:
             continue
-        ranks = plan.ranks(start // plan.layout.unit, stop // plan.layout.unit)
+        drawn = plan.positions(start // plan.layout.unit, stop // plan.layout.unit)
         inside = np.concatenate([np.arange(*part) for part in stage.slices])
-        assert set(ranks[ranks != PAD_INDEX].tolist()) <= set(inside.tolist())
+        assert set(drawn[drawn != PAD_INDEX].tolist()) <= set(inside.tolist())
         first = stage.pools()[0][2]
         assert not case.grows or [pool for *_, pool in stage.pools()] == sorted(pool for *_, pool in stage.pools())
         assert 1 <= first <= stage.pool_size

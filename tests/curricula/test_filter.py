@@ -76,7 +76,8 @@ def test_bad_filters_are_refused():
         keep_easiest(Ranking.unordered(4), 0.5)
     with pytest.raises(ValueError, match="one order serves both"):
         Filter(0.5, Phases(2, easy="low"))
-    with pytest.raises(ValueError, match="then is a curriculum"):
-        Filter(0.5, "phases")
+    with pytest.raises(ValueError, match="There is no curriculum 'phase'"):
+        Filter(0.5, "phase")
+    assert Filter(0.5, "phases") == Filter(0.5, Phases())
     with pytest.raises(ValueError, match=r"ByLength\(partial_batches='keep'\) is not possible"):
         Filter(0.5, IID(epochs=1, partial_batches="keep"), batches=ByLength())

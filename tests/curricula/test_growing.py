@@ -62,21 +62,21 @@ def test_a_share_starts_at_b_ends_with_everything_and_never_shrinks(rule):
 @settings(deadline=None, max_examples=60)
 def test_draws_stay_within_the_pool_of_their_step(rule, size, batch, seed, data):
     plan = make_plan(rule, np.arange(size), global_batch_size=batch, seed=seed, epochs=2)
-    ranks = plan.ranks(0, plan.num_samples)
-    assert len(ranks) == plan.num_samples == plan.num_steps * batch
+    positions = plan.positions(0, plan.num_samples)
+    assert len(positions) == plan.num_samples == plan.num_steps * batch
     assert plan.num_samples - 2 * size == plan.num_filled < batch
     stage = plan.stages[0]
     for step in range(plan.num_steps):
-        assert ranks[step * batch : (step + 1) * batch].min() >= 0
-        assert ranks[step * batch : (step + 1) * batch].max() < stage.pool_at(step) <= size
+        assert positions[step * batch : (step + 1) * batch].min() >= 0
+        assert positions[step * batch : (step + 1) * batch].max() < stage.pool_at(step) <= size
     start = data.draw(st.integers(0, plan.num_samples))
-    assert plan.ranks(start, plan.num_samples).tolist() == ranks[start:].tolist()
+    assert plan.positions(start, plan.num_samples).tolist() == positions[start:].tolist()
 
 
 def test_draws_are_even_over_the_pool():
     plan = make_plan(Growing("step", 0.5, 0.5, examples=40_000), np.arange(20), global_batch_size=10)
-    early = np.bincount(plan.ranks(0, 20_000), minlength=20)
-    late = np.bincount(plan.ranks(20_000, 40_000), minlength=20)
+    early = np.bincount(plan.positions(0, 20_000), minlength=20)
+    late = np.bincount(plan.positions(20_000, 40_000), minlength=20)
     assert early[10:].sum() == 0
     assert ((early[:10] - 2000) ** 2 / 2000).sum() < 30
     assert ((late - 1000) ** 2 / 1000).sum() < 45
@@ -110,7 +110,7 @@ def test_it_goes_through_json():
         ({"epochs": -1}, "would train on nothing"),
         ({"epochs": float("nan")}, "would train on nothing"),
         ({"epochs": float("inf")}, "or for ever"),
-        ({"partial_batches": "keep"}, "it has no passes that could end"),
+        ({"partial_batches": "keep"}, "every batch of it is full"),
     ],
 )
 def test_growing_refuses(arguments, message):

@@ -1,7 +1,7 @@
-"""A line for every curriculum, for the tests that hold for all of them; a helper, loaded by path.
+"""Cases of every curriculum, for the tests that hold for all of them: contract, loaders, models and kills.
 
-A new curriculum adds lines to `CASES`. Its data has every column that any of them reads (`make_columns`), and its
-decisions are taken on `observe`, a pure function of a seed and of how many were taken before.
+A new curriculum adds lines to `CASES`, the one list. Its data has every column that any of them reads
+(`make_columns`), and its decisions are taken on `observe`, a pure function of a seed and of the decisions before.
 """
 
 from __future__ import annotations
@@ -104,6 +104,16 @@ CASES: dict[str, Case] = {
 }
 
 
+def first_cases() -> dict[str, Case]:
+    """The first plain case of each curriculum by its type, and the first one with each kind of batches by theirs."""
+    cases: dict[str, Case] = {}
+    for case in CASES.values():
+        rule = case.rule
+        if rule.easy is None and rule.partial_batches == "stream":
+            cases.setdefault(rule.batches.type if rule.batches else rule.type, case)
+    return cases
+
+
 @lru_cache(maxsize=64)
 def make_columns(size: int, seed: int = 0) -> tuple[Dataset, dict[str, Any]]:
     """Rows with all columns that any case reads: as a data set, and read.
@@ -180,8 +190,8 @@ def rounds(plan: Plan, seed: int = 0) -> Iterator[Plan]:
 
 def realised(plan: Plan, seed: int = 0) -> tuple[Plan, np.ndarray]:
     """(the plan at the run's end, the rows of the whole run), each round's rows as they were known then."""
-    parts, behind = [], 0
+    parts, start = [], 0
     for plan in rounds(plan, seed):  # noqa: B020 - the last one is wanted
-        parts.append(plan.rows(behind, plan.known_samples))
-        behind = plan.known_samples
+        parts.append(plan.rows(start, plan.known_samples))
+        start = plan.known_samples
     return plan, np.concatenate(parts)

@@ -81,7 +81,7 @@ def test_fewer_captions_than_an_image_has_are_consecutive_ones_and_differ_from_p
     assert set(pairs) == {(0, 2), (2, 5), (5, 0)}
 
 
-def test_slots_draws_and_seeks_of_images():
+def test_sample_positions_draws_and_seeks_of_images():
     plan = plan_of(Phases(2, 2, batches=ByImage(5)), {"image_id": [str(i // 5) for i in range(100)]}, batch=15)
     whole = plan.rows(0, plan.num_samples)
     assert plan.num_draws == plan.num_samples == 15 * plan.num_steps
@@ -116,8 +116,8 @@ def test_batches_of_like_length_hold_the_same_examples():
     plan, plain = plan_of(rule, columns, batch=16), plan_of(replace(rule, batches=None), columns, batch=16)
     rows, other = plan.rows(0, plan.num_samples), plain.rows(0, plan.num_samples)
     assert len(rows) == len(other)
-    for first, behind in zip(plan.stage_starts, plan.stage_starts[1:], strict=False):
-        assert Counter(rows[first:behind].tolist()) == Counter(other[first:behind].tolist())
+    for first, stop in zip(plan.stage_starts, plan.stage_starts[1:], strict=False):
+        assert Counter(rows[first:stop].tolist()) == Counter(other[first:stop].tolist())
     lengths = np.array(columns["caption_length"])
     spread = np.ptp(lengths[rows].reshape(-1, 16), axis=1).mean()
     assert spread < 0.35 * np.ptp(lengths[other].reshape(-1, 16), axis=1).mean()
@@ -150,7 +150,7 @@ def test_a_batch_comes_from_one_group_of_the_pool(rule):
         plan = plan.decided(Observed(plan.known_steps, {"eval_loss": 1.0}))
     drawn = Counter()
     for step, rows in enumerate(steps_of(plan)):
-        stage = next(s for s, behind in zip(plan.stages, plan.stage_starts[1:], strict=False) if 5 * step < behind)
+        stage = next(s for s, stop in zip(plan.stages, plan.stage_starts[1:], strict=False) if 5 * step < stop)
         pool = stage.pool_size if stage.pool_at is None else stage.pool_at(step)
         assert all(row < pool for row in rows)
         inside = [name for name in ("dog", "cat") if set(rows) <= members(name)]
@@ -214,7 +214,10 @@ def test_round_trip(made):
     ("value", "message"),
     [
         ("by_colour", r"There is no kind of batches 'by_colour'\. The types are \['by_image', "),
-        ({"type": "by_image", "captions": 5}, r"'by_image' has the fields \['captions_per_image', 'image_column'\]"),
+        (
+            {"type": "by_image", "captions": 5},
+            r"'by_image' has no field 'captions'; its fields are \['captions_per_image', 'image_column'\]",
+        ),
         ({"window": 3}, r"There is no kind of batches None in \{'window': 3\}"),
     ],
 )

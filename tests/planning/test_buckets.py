@@ -47,8 +47,8 @@ def test_value_cuts_are_numpys_quantiles(scores, num_buckets, easy):
     sign = 1 if easy == "low" else -1
     cuts = np.percentile(sign * scores, [100 * k / num_buckets for k in range(1, num_buckets)])
     assert [sign * cut for cut in buckets.thresholds] == pytest.approx(cuts.tolist())
-    behind = [int((sign * scores <= sign * cut).sum()) for cut in buckets.thresholds]
-    assert list(buckets.ends) == [*behind, len(scores)]
+    ends = [int((sign * scores <= sign * cut).sum()) for cut in buckets.thresholds]
+    assert list(buckets.ends) == [*ends, len(scores)]
 
 
 def test_one_value_over_two_quarters_leaves_a_bucket_empty():
@@ -65,7 +65,7 @@ def test_unscored_rows_are_in_the_last_bucket():
 def test_given_thresholds():
     scores = rank_scores(np.array([0, 2, 3, 4, 5, 6]))
     assert cut_buckets(scores, 4, "value", thresholds=[2, 3, 5]).sizes == (2, 1, 2, 1)
-    with pytest.raises(ValueError, match="2 thresholds were given for 4 buckets; 3 inner cuts"):
+    with pytest.raises(ValueError, match="2 thresholds were given for 4 buckets; 3 inner thresholds"):
         cut_buckets(scores, 4, "value", thresholds=[2, 3])
     with pytest.raises(ValueError, match="do not run from easy to hard"):
         cut_buckets(scores, 3, "value", thresholds=[3, 2])

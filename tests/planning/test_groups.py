@@ -73,7 +73,7 @@ def test_ranks_in_place_of_rows(values, data):
     groups = read_groups(Dataset.from_dict({"g": [["z"], *values]}), "g")
     size = len(values) + 1
     order = data.draw(st.permutations(range(size)))[: data.draw(st.integers(0, size))]
-    ranked = groups.ranked(np.array(order, dtype=np.int32), size)
+    ranked = groups.in_order(np.array(order, dtype=np.int32), size)
     place = {row: rank for rank, row in enumerate(order)}
     for name, rows in as_dict(groups).items():
         assert as_dict(ranked)[name] == sorted(place[row] for row in rows if row in place)
@@ -82,7 +82,7 @@ def test_ranks_in_place_of_rows(values, data):
 
 def test_in_their_own_order_nothing_is_copied():
     groups = read_groups(Dataset.from_dict({"g": ["a", "b"]}), "g")
-    assert groups.ranked(np.arange(2, dtype=np.int32), 2) is groups
+    assert groups.in_order(np.arange(2, dtype=np.int32), 2) is groups
 
 
 def test_some_groups_alone():

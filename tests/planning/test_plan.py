@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import IID, Phases, curriculum_from, make_plan, rank_scores
+from hf_curriculum import IID, Phases, Stage, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import PAD_INDEX
 
@@ -219,7 +219,7 @@ def test_a_plan_is_written_down():
     assert changed.fingerprint()["scores"] != facts["scores"]
 
 
-def test_slots_outside_the_run_are_refused():
+def test_sample_positions_outside_the_run_are_refused():
     plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
     with pytest.raises(IndexError, match="the plan has 4 positions"):
         plan.rows(0, 5)
@@ -301,3 +301,34 @@ def test_iid_refuses():
         IID(epochs=1, examples=3)
     with pytest.raises(ValueError, match="would train on nothing"):
         IID(epochs=0)
+
+
+def test_attributes_have_their_names_of_version_0_1_too():
+    plan = make_plan(IID(epochs=1), np.arange(8), global_batch_size=4)
+    with pytest.warns(DeprecationWarning, match=r"Plan\.ranks is called `positions` now"):
+        assert plan.ranks(0, 8).tolist() == plan.positions(0, 8).tolist()
+    with pytest.warns(DeprecationWarning, match=r"Stage\.num_slots is called `num_samples` now"):
+        assert plan.stages[0].num_slots == 8
+    with pytest.raises(AttributeError, match="'Plan' object has no attribute 'places'"):
+        plan.places  # noqa: B018
+
+
+def test_methods_may_be_overridden_under_their_names_of_version_0_1():
+    with pytest.warns(DeprecationWarning, match=r"Backwards\.ranks is called `positions` now"):
+
+        class Backwards(Stage):
+            def ranks(self, start, stop, key):
+                return np.arange(self.pool_size)[::-1][start:stop]
+
+    with pytest.warns(DeprecationWarning, match=r"Own\.outlook is called `pending_decisions` now"):
+
+        class Own(IID):
+            def outlook(self, ranking, budget):
+                return ("all",)
+
+            def stages(self, ranking, budget, log=()):
+                return (Backwards(0, "backwards", "all", ((0, len(ranking)),), len(ranking)),)
+
+    plan = make_plan(Own(), np.arange(4), global_batch_size=2)
+    assert plan.rows(0, 4).tolist() == [3, 2, 1, 0]
+    assert plan.pending_decisions() == ("all",)

@@ -66,18 +66,18 @@ def make_data() -> Dataset:
 
 
 def add_columns(data: Dataset) -> Dataset:
-    """What the curricula read beside the score: 45 real images, 15 of them hard, and two levels of others."""
+    """What the curricula of `curriculum_cases.py` read: 45 real images, 15 of them hard, and two levels of others."""
     rows = np.arange(NUM_ROWS)
     columns = {
         "level": np.where(rows % 2 == 0, 1.0, np.where(rows % 4 == 1, 0.1, 0.5)).astype(np.float32),
         "hard": (rows % 6 == 0).astype(int),
         "nodes": np.array(["a", "b", "c"])[rows // 20 % 3].tolist(),
-        "source": np.array(["first", "second"])[rows // 40 % 2].tolist(),
-        "length": rows * 7 % 31,
-        "picture": [f"picture {row // 2}" for row in rows],
+        "source": np.array(["a", "b"])[rows // 40 % 2].tolist(),
+        "caption_length": rows * 7 % 31,
+        "image_id": [f"image {row // 2}" for row in rows],
     }
     for name, values in columns.items():
-        data = data.add_column(name, values)
+        data = data if name in data.column_names else data.add_column(name, values)
     return data
 
 

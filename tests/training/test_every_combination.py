@@ -7,8 +7,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from curriculum_cases import first_cases, make_columns
 
 from hf_curriculum import (
+    BATCHES,
     CURRICULA,
     MODELS,
     SCORERS,
@@ -17,7 +19,6 @@ from hf_curriculum import (
     CurriculumTrainingArguments,
     ScoreProvenance,
     attach_provenance,
-    curriculum_from,
     make_image_processor,
     make_scenes,
     train_wordpiece,
@@ -25,21 +26,7 @@ from hf_curriculum import (
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 
-SIZE = 32
-RULES = {
-    "adaptive_guidance": {"epochs": 3, "curriculum_epochs": 2, "probe_examples": 8},
-    "baby_steps": {"num_buckets": 3, "epochs": 4},
-    "filter": {"keep": 0.5, "then": {"type": "phases", "num_phases": 2}},
-    "growing": {"epochs": 2},
-    "guidance_schedule": {"epochs": 5, "curriculum_epochs": 4},
-    "iid": {"epochs": 1},
-    "node_sampling": {"node_column": "tags", "check_every": 5, "epochs": 2, "metric": "loss"},
-    "phases": {"num_phases": 3},
-    "self_paced": {"epochs": 3, "warmup_epochs": 1},
-    "staged": {"column": "half", "parts": {"one": "phases", "two": {"type": "iid", "epochs": 1}}},
-    "weighted": {"temperature": 1.0, "epochs": 1},
-}
-"""Fields of a short run by curriculum; a new one without a line fails the first test."""
+SIZE, ROWS = 32, 48
 
 
 def small_git(tokenizer):
@@ -60,9 +47,11 @@ BUILT = {"flamingo": small_flamingo, "git": small_git}
 @pytest.fixture(scope="module")
 def scored():
     """Scenes with a column for every scorer, as it would write it, and four levels for those that need levels."""
-    data = make_scenes(60, image_size=SIZE, validation=0.0, test=0.0)["train"].select(range(48))
+    data = make_scenes(60, image_size=SIZE, validation=0.0, test=0.0)["train"].select(range(ROWS))
+    columns = make_columns(ROWS)[0]
+    for name in ("hard", "nodes", "source"):
+        data = data.add_column(name, columns[name][:])
     rng = np.random.default_rng(0)
-    data = data.add_column("half", ["one", "two"] * 24).add_column("hard", [0, 0, 1] * 16)
     for name, scorer in SCORERS.items():
         # The levels 0.25 to 1 are scores like any others, so that schedules of levels have something to find.
         data = data.add_column(name, rng.permutation(np.repeat([0.25, 0.5, 0.75, 1.0], 12)).astype(np.float32))
@@ -71,7 +60,7 @@ def scored():
 
 
 def test_every_member_has_a_line():
-    assert set(RULES) == set(CURRICULA)
+    assert set(first_cases()) == {*CURRICULA, *BATCHES}
     assert set(BUILT) == set(MODELS)
 
 
@@ -83,8 +72,8 @@ def test_every_combination(scored, model_name, tmp_path):
     assert isinstance(model, MODELS[model_name])
     prefix = "<image> " if model_name == "flamingo" else ""
     collator = CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12, prefix=prefix)
-    for score, (name, fields) in itertools.product(SCORERS, RULES.items()):
-        rule = curriculum_from({"type": name, **fields})
+    for score, name in itertools.product(SCORERS, CURRICULA):
+        rule = first_cases()[name].rule
         args = CurriculumTrainingArguments(
             str(tmp_path),
             curriculum=rule,

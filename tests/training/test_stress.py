@@ -14,32 +14,24 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from curriculum_cases import first_cases
 
 from hf_curriculum import BATCHES
 from hf_curriculum import CURRICULA as ALL
 
 CRASH = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_crash.py"))))
-SIZE = 8 * CRASH.STEPS
+CASES = {name: case for name, case in first_cases().items() if name not in CRASH.CURRICULA}
 CURRICULA = {
     **CRASH.CURRICULA,
-    "growing": {"type": "growing", "examples": SIZE, "easy": "low"},
-    "guidance": {"type": "guidance_schedule", "epochs": 4, "curriculum_epochs": 3, "easy": "low"},
-    "iid": {"type": "iid", "examples": SIZE},
-    "images": {"type": "iid", "examples": SIZE // 2, "batches": {"type": "by_image", "image_column": "picture"}},
-    "lengths": {"type": "iid", "examples": SIZE, "batches": {"type": "by_length", "column": "length", "window": 4}},
-    "nodes": {"type": "growing", "initial": 0.5, "examples": SIZE, "easy": "low", "batches": {"type": "by_node"}},
-    "staged": {
-        "type": "staged",
-        "parts": {"second": {"type": "iid", "epochs": 1}, "first": {"type": "phases", "num_phases": 2}},
-        "easy": "low",
-    },
-    "weighted": {"type": "weighted", "examples": SIZE, "easy": "low"},
+    **{name: replace(case.rule, easy="low").to_dict() for name, case in CASES.items()},
 }
-LEVELS = ("adaptive_guidance", "guidance")
+"""By type, or by batches: the cases of `test_crash.py`, and of the other curricula those of `curriculum_cases.py`."""
+LEVELS = ("adaptive_guidance", *(name for name, case in CASES.items() if case.score == "level"))
 PLACES = ("step", "step", "save", "state", "time")
 
 
