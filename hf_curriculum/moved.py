@@ -12,7 +12,7 @@ from typing import Any
 MODULES_BEFORE = {
     "": {
         "yaml_text": "config",
-        "auto_classes": "models.registry",
+        "auto_classes": "models",
         "keyed": "rng",
         "score_files": "scored_data",
     },
@@ -107,10 +107,10 @@ MODULES_BEFORE = {
         "flamingo_model": "models.flamingo.model",
         "git_build": "models.git.build",
         "git_config": "models.git.config",
-        "git_inputs git_shared": "models.git.inputs",
+        "git_inputs git_shared": "models.base",
         "git_attention git_layers": "models.git.layers",
         "packed_text token_loss": "models.packed_loss",
-        "classes": "models.registry",
+        "classes": "models",
     },
     "ordering": {
         "": "planning",
@@ -203,6 +203,11 @@ RENAMED = {
     "DrawnCollator": "IndexedCollator",
     "DrawnDataset": "IndexedDataset",
     "Drawn": "IndexedExample",
+    "check_room": "check_generated_length",
+    "chosen": "generation_setting",
+    "needed_tokens": "relevant_tokens",
+    "PICTURES": "IMAGE_SUFFIXES",
+    "picture_key": "image_key",
     "HOLE": "PAD_INDEX",
     "TextBeside": "JointText",
     "TextBesideTrainer": "JointTextTrainer",

@@ -63,7 +63,7 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
 
 
 def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The text that stands for one picture: `"<image>"` for Flamingo, nothing for models such as GIT.
+    """The text that stands for one image: `"<image>"` for Flamingo, nothing for models such as GIT.
 
     It is the model's `image_token_id`, as often as its `image_seq_length` says (once without).
 
@@ -84,8 +84,8 @@ def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> st
     token = tokenizer.convert_ids_to_tokens(image_id) if image_id < len(tokenizer) else None
     if token is None or tokenizer(token, add_special_tokens=False)["input_ids"] != [image_id]:
         raise ValueError(
-            f"The model stands token {image_id} for a picture, but the tokenizer ({type(tokenizer).__name__}, "
-            f"{len(tokenizer)} entries) reads it as {token!r}. Pictures would go unseen. Use the tokenizer the model "
+            f"The model stands token {image_id} for an image, but the tokenizer ({type(tokenizer).__name__}, "
+            f"{len(tokenizer)} entries) reads it as {token!r}. Images would go unseen. Use the tokenizer the model "
             "was trained with; a benchmark's scorer also takes the text by name, `image_tokens=`."
         )
     return token * (getattr(model.config, "image_seq_length", None) or 1)

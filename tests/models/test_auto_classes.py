@@ -35,7 +35,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Both models of the library, with what turns pictures and captions into their input."""
+    """Both models of the library, with what turns images and captions into their input."""
     folder = tmp_path_factory.mktemp("saved")
     tokenizer = train_wordpiece(["a red ball", "two blue cubes"], 60)
     sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 1}

@@ -12,7 +12,7 @@ from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
 from hf_curriculum.models.git.build import load_tower_weights, special_token_ids
 
 IMAGE_TOKEN = "<image>"
-"""What stands for a picture in the text."""
+"""What stands for an image in the text."""
 
 
 def add_image_token(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -93,13 +93,13 @@ def small_flamingo_config(
         vision_layers: layers of the vision tower.
         text_layers: layers of the decoder; half of them have a gated block before them.
         num_attention_heads: heads of both towers, of gated blocks and of the resampler.
-        perceiver_latents: vectors that the resampler makes of a picture.
+        perceiver_latents: vectors that the resampler makes of an image.
         max_position_embeddings: most text tokens.
         overrides: any other field of `CaptionFlamingoConfig`.
 
     Raises:
         ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
-            `<image>`; patches do not divide the picture; the heads do not divide the width.
+            `<image>`; patches do not divide the image; the heads do not divide the width.
 
     Example:
         >>> small_flamingo_config(1000, image_size=32).image_token_id
@@ -107,7 +107,7 @@ def small_flamingo_config(
     """
     if image_size % patch_size:
         raise ValueError(
-            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
+            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every image would be "
             "cut off. Change one of the two."
         )
     if hidden_size % num_attention_heads:
@@ -151,7 +151,7 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[str,
     """Ids of padding, start, end and `<image>`: fields of `CaptionFlamingoConfig`."""
     if IMAGE_TOKEN not in tokenizer.get_vocab():
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the picture in the "
+            f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the image in the "
             "text. Add it first, with `add_image_token(tokenizer)`, and count it in `vocab_size`."
         )
     image_token = {"image_token_id": tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)}

@@ -49,14 +49,14 @@ class CaptionFlamingoAttention(nn.Module):
         Returns:
             The shape of `states`, with as many rows as `key` if it had one for all.
         """
-        query = self.q_proj(states) if packed is None else packed.apart(self.q_proj(states))
+        query = self.q_proj(states) if packed is None else packed.unpack(self.q_proj(states))
         query = self._heads(query).expand(len(key), -1, -1, -1)
         if self.config._attn_implementation == "eager":
             mixed, _ = eager_attention(self, query, key, value, visible, scaling=self.head_dim**-0.5)
         else:
             mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible).transpose(1, 2)
         mixed = mixed.flatten(2)
-        return self.out_proj(mixed if packed is None else packed.together(mixed))
+        return self.out_proj(mixed if packed is None else packed.pack(mixed))
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -77,7 +77,7 @@ class CaptionFlamingoFeedForward(nn.Module):
 
 
 class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
-    """Latents read a picture and themselves; 7,082,496 parameters at width 768."""
+    """Latents read an image and themselves; 7,082,496 parameters at width 768."""
 
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
     def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Latents, (images, latents, width), from themselves and `image`, (images, image tokens, width).
 
-        The first layer's are the same for all pictures, (1, latents, width), and what they ask is computed once.
+        The first layer's are the same for all images, (1, latents, width), and what they ask is computed once.
         """
         asking = self.latent_norm(latents)
         of_image = self.attention.keys_values(self.image_norm(image))
@@ -104,7 +104,7 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
 
 
 class CaptionFlamingoPerceiver(nn.Module):
-    """The resampler: a fixed number of vectors for each picture; 14,808,576 parameters from 768 to 768.
+    """The resampler: a fixed number of vectors for each image; 14,808,576 parameters from 768 to 768.
 
     Source: Alayrac et al. 2022 (Flamingo), section 2.1 and appendix A.1.1.
     """
@@ -119,25 +119,25 @@ class CaptionFlamingoPerceiver(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Latents of a text's pictures.
+        """Latents of a text's images.
 
         Args:
             features: of the vision tower, shape (batch, images, image tokens, vision width).
 
         Returns:
-            Shape (batch, images · latents, width), picture after picture.
+            Shape (batch, images · latents, width), image after image.
         """
         rows, images = features.shape[:2]
         states = self.projection(features) + self.image_positions[:images]  # (batch, images, image tokens, width)
         states = states.flatten(0, 1)
-        latents = self.latents[None]  # (1, latents, width) until the first layer has seen a picture
+        latents = self.latents[None]  # (1, latents, width) until the first layer has seen an image
         for layer in self.layers:
             latents = layer(latents, states)
         return self.norm(latents).unflatten(0, (rows, images)).flatten(1, 2)
 
 
 class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
-    """Text reads pictures through gates that start shut; 7,080,962 parameters at width 768.
+    """Text reads images through gates that start shut; 7,080,962 parameters at width 768.
 
     The states pass through unchanged, bit for bit, as long as both gates are 0.
 
@@ -167,9 +167,9 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         Args:
             hidden_states: of the text, (batch, text, width).
             images: of the resampler, (batch, images · latents, width); `None` where they are cached.
-            visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one picture.
-            no_image: bool, (batch, text, 1), True for tokens before any picture: these are told nothing.
-            past_key_values: where keys and values of the pictures are kept.
+            visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one image.
+            no_image: bool, (batch, text, 1), True for tokens before any image: these are told nothing.
+            past_key_values: where keys and values of the images are kept.
             packed: how texts share rows, `hidden_states` and `no_image` being (rows, length, ...) then.
         """
         key, value = self._keys_values(images, past_key_values)
@@ -190,14 +190,14 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
 
 
 def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
-    """The picture each token sees: how many `<image>` tokens there are up to it, itself included.
+    """The image each token sees: how many `<image>` tokens there are up to it, itself included.
 
     Args:
         input_ids: the whole text, shape (batch, text).
         image_token_id: of `<image>`.
 
     Returns:
-        int64, shape (batch, text): 0 before any picture, k from the k-th `<image>` on.
+        int64, shape (batch, text): 0 before any image, k from the k-th `<image>` on.
 
     Example:
         >>> count_images(torch.tensor([[2, 9, 5, 9, 6]]), image_token_id=9)
@@ -207,17 +207,17 @@ def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
 
 
 def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> torch.Tensor | None:
-    """What each token sees of all pictures' latents: those of its own picture.
+    """What each token sees of all images' latents: those of its own image.
 
-    A token before any picture sees everything, so that no row is empty; what it is told is put to zero afterwards.
+    A token before any image sees everything, so that no row is empty; what it is told is put to zero afterwards.
 
     Args:
         image_numbers: of `count_images`, shape (batch, text).
-        images: pictures per text.
-        latents: vectors per picture.
+        images: images per text.
+        latents: vectors per image.
 
     Returns:
-        bool, shape (batch, 1, text, images · latents); `None` for one picture, which every token sees.
+        bool, shape (batch, 1, text, images · latents); `None` for one image, which every token sees.
     """
     if images == 1:
         return None
@@ -227,49 +227,49 @@ def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> t
 
 
 def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
-    """`values` with a dimension of images, (batch, images, ...), of which one picture per text has none.
+    """`values` with a dimension of images, (batch, images, ...), of which one image per text has none.
 
     Args:
-        values: pictures or their features.
+        values: images or their features.
         dims: how many dimensions one of them has.
         name: what it is called in errors.
         batch: texts.
-        max_images: most pictures in a text.
+        max_images: most images in a text.
 
     Raises:
-        ValueError: another number of dimensions, not as many rows as texts, too many pictures in a text.
+        ValueError: another number of dimensions, not as many rows as texts, too many images in a text.
     """
     if values.ndim not in (dims + 1, dims + 2):
         raise ValueError(
-            f"{name} has the shape {tuple(values.shape)}. Flamingo takes one picture per text, which makes {dims + 1} "
+            f"{name} has the shape {tuple(values.shape)}. Flamingo takes one image per text, which makes {dims + 1} "
             f"dimensions, or several, (batch, images, ...), which makes {dims + 2}."
         )
     values = values[:, None] if values.ndim == dims + 1 else values
     if values.shape[0] != batch:
         raise ValueError(
-            f"There are pictures for {values.shape[0]} texts, but {batch} texts. Repeat the pictures, or their "
+            f"There are images for {values.shape[0]} texts, but {batch} texts. Repeat the images, or their "
             "`encode_images`, with `repeat_interleave`, or say with `image_index` who reads which."
         )
     if not 1 <= values.shape[1] <= max_images:
         raise ValueError(
-            f"There are {values.shape[1]} pictures per text, but the model has embeddings for {max_images}. Give "
+            f"There are {values.shape[1]} images per text, but the model has embeddings for {max_images}. Give "
             "fewer, or build it with a larger `max_images`."
         )
     return values
 
 
 def check_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
-    """Raises where pictures and `<image>` tokens do not belong together: a picture nobody sees is a silent loss.
+    """Raises where images and `<image>` tokens do not belong together: an image nobody sees is a silent loss.
 
     It reads values, so it waits for the device; it is left out under `torch.compile`.
 
     Args:
         image_numbers: of `count_images`, shape (batch, text).
-        images: pictures per text.
+        images: images per text.
         config: for the error.
 
     Raises:
-        ValueError: a text without `<image>`, or with more of them than pictures.
+        ValueError: a text without `<image>`, or with more of them than images.
     """
     if torch.compiler.is_compiling() or image_numbers.is_meta:
         return
@@ -278,14 +278,14 @@ def check_image_numbers(image_numbers: torch.Tensor, images: int, config: Captio
     if fewest == 0:
         row = highest.argmin().item()
         raise ValueError(
-            f"Text {row} of the batch has a picture but no `<image>` token (id {config.image_token_id}): no token "
-            "would see the picture. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
+            f"Text {row} of the batch has an image but no `<image>` token (id {config.image_token_id}): no token "
+            "would see the image. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
             "tokenizer that knows the token (`add_image_token`)."
         )
     if most > images:
         raise ValueError(
             f"Text {highest.argmax().item()} of the batch has {most} `<image>` tokens (id {config.image_token_id}) "
-            f"but {images} picture(s) were given. Each token stands for one picture, in their order."
+            f"but {images} image(s) were given. Each token stands for one image, in their order."
         )
 
 
@@ -306,16 +306,16 @@ def check_text(
         attention_mask: shape (batch, text, cached text included).
         position_ids: shape (batch or 1, text).
         past_key_values: the cache, if any.
-        new_images: whether pictures were given.
+        new_images: whether images were given.
         max_positions: rows of the position embedding.
 
     Raises:
-        ValueError: the cache is static, the text too long, a picture comes after cached tokens, the mask does not
+        ValueError: the cache is static, the text too long, an image comes after cached tokens, the mask does not
             cover the text.
     """
     if past_key_values is not None and past_key_values.is_compileable:
         raise ValueError(
-            f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for pictures. Use "
+            f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for images. Use "
             "the default cache."
         )
     past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -326,7 +326,7 @@ def check_text(
         )
     if new_images and past_length:
         raise ValueError(
-            f"A picture was given with a cache of {past_length} tokens. The cache holds the pictures of a text, all "
+            f"An image was given with a cache of {past_length} tokens. The cache holds the images of a text, all "
             "of them: give them with the first call."
         )
     if attention_mask is not None and tuple(attention_mask.shape) != (batch, past_length + length):
@@ -338,7 +338,7 @@ def check_text(
 
 
 def cached_latents(past_key_values: Cache | None) -> int:
-    """Latents of pictures in the cache, 0 where there are none."""
+    """Latents of images in the cache, 0 where there are none."""
     if not isinstance(past_key_values, EncoderDecoderCache):
         return 0
     return past_key_values.cross_attention_cache.get_seq_length()

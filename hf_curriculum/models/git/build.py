@@ -93,7 +93,7 @@ def small_git_config(
 ) -> CaptionGitConfig:
     """A GIT that learns in minutes on two cores: the paper's, smaller, without a pooler and without attention dropout.
 
-    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 a picture's signal is so
+    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 an image's signal is so
     faint behind the decoder that training ignores it for thousands of steps; as it is here, a few hundred are enough.
 
     Args:
@@ -111,7 +111,7 @@ def small_git_config(
 
     Raises:
         ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding; patches
-            do not divide the picture.
+            do not divide the image.
 
     Example:
         >>> small_git_config(1000, image_size=32).vision_config.image_size
@@ -119,7 +119,7 @@ def small_git_config(
     """
     if image_size % patch_size:
         raise ValueError(
-            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
+            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every image would be "
             "cut off. Change one of the two."
         )
     width = {
@@ -307,7 +307,7 @@ def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
     if stock.config.num_image_with_embedding is not None:
         raise ValueError(
             f"The stock model has num_image_with_embedding={stock.config.num_image_with_embedding}: it reads videos. "
-            "Ours reads one picture per caption, so its temporal embeddings have no place. Use an image checkpoint."
+            "Ours reads one image per caption, so its temporal embeddings have no place. Use an image checkpoint."
         )
     fields = {name: getattr(stock.config, name) for name in _SHARED_WITH_STOCK}
     model = CaptionGitForCausalLM(CaptionGitConfig(stock.config.vision_config.to_dict(), output_bias=True, **fields))

@@ -108,7 +108,7 @@ class CaptionGitConfig(PretrainedConfig):
 
 def vision_config_from(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The vision tower's configuration as an object."""
-    from transformers import GitVisionConfig, ViTConfig  # not above: see `hf_curriculum.models.registry`
+    from transformers import GitVisionConfig, ViTConfig  # importing the library loads no model
 
     if given is None:
         return ViTConfig()

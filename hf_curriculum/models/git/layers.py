@@ -10,8 +10,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_curriculum.models.base import SharedImages
 from hf_curriculum.models.git.config import CaptionGitConfig
-from hf_curriculum.models.git.inputs import SharedImages
 
 
 def text_attention_mask(
