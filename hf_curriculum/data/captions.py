@@ -33,7 +33,7 @@ def holds_text(dataset: Dataset, column: str) -> bool:
 def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) -> Dataset:
     """One row per image-caption pair, from rows that hold several captions.
 
-    All other columns are repeated, undecoded. A picture kept as a path costs nothing that way; bytes of a picture are
+    All other columns are repeated, undecoded. An image kept as a path costs nothing that way; bytes of an image are
     written once per caption, to the cache of `datasets`.
 
     Args:
@@ -67,7 +67,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
     expanded = dataset.with_format("arrow").map(
         partial(_expand, columns=columns),
         batched=True,
-        batch_size=100,  # rows of pictures, so a few megabytes at a time
+        batch_size=100,  # rows of images, so a few megabytes at a time
         features=features,
         desc="One row per caption",
     )
@@ -165,7 +165,7 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
             is at least 1.
         by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
             BabyLM authors released it; an image may then have captions on both sides, and the validation loss is
-            partly that of pictures trained on. How many images that concerns is logged.
+            partly that of images trained on. How many images that concerns is logged.
         seed: another seed, another part.
 
     Returns:
@@ -215,13 +215,13 @@ def _images(dataset: Dataset) -> tuple[np.ndarray, list[str]]:
         dataset.column_names,
         [IMAGE_ID],
         reader="Holding out by image reads it.",
-        remedy="`load_captioned` derives it from the pictures; `by='row'` does without.",
+        remedy="`load_captioned` derives it from the images; `by='row'` does without.",
     )
     ids = dataset.select_columns([IMAGE_ID]).with_format("arrow")[:][IMAGE_ID]
     if ids.null_count:
         raise ValueError(
             f"{ids.null_count} of {len(ids)} rows have no `image_id`, so it is not known which captions share an "
-            "image. Fill the column, or remove it and let `load_captioned` derive it from the pictures."
+            "image. Fill the column, or remove it and let `load_captioned` derive it from the images."
         )
     encoded = ids.cast(pa.string()).combine_chunks().dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
@@ -238,43 +238,43 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
 
 
 def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
-    """The pictures of a data set row by row as `{"bytes": ..., "path": ...}`, undecoded."""
-    pictures = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
-    for batch in pictures.iter(100):
+    """The images of a data set row by row as `{"bytes": ..., "path": ...}`, undecoded."""
+    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    for batch in images.iter(100):
         yield from batch[column]
 
 
-def image_key(picture: dict[str, Any] | None) -> str:
-    """What tells pictures apart without opening files: the digest of the bytes, or the path."""
-    if picture is None or (picture["bytes"] is None and picture["path"] is None):
+def image_key(image: dict[str, Any] | None) -> str:
+    """What tells images apart without opening files: the digest of the bytes, or the path."""
+    if image is None or (image["bytes"] is None and image["path"] is None):
         return ""
-    return picture["path"] if picture["bytes"] is None else _digest(picture["bytes"])
+    return image["path"] if image["bytes"] is None else _digest(image["bytes"])
 
 
 def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
-    """The data set with a column `image_id`: the same for rows with the same picture, on any machine, in any order.
+    """The data set with a column `image_id`: the same for rows with the same image, on any machine, in any order.
 
-    The id is a digest of the picture's file, so one picture under two names has one id. Remote and missing files,
+    The id is a digest of the image's file, so one image under two names has one id. Remote and missing files,
     which are not read, get the digest of their address.
 
     Args:
-        dataset: a data set with a column of pictures (`datasets.Image`).
+        dataset: a data set with a column of images (`datasets.Image`).
         column: its name.
     """
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
-    for picture in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
-        key = image_key(picture)
+    for image in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
+        key = image_key(image)
         if key not in known:
-            known[key] = _id(picture, key)
+            known[key] = _id(image, key)
         ids.append(known[key])
-    logger.info("`%s` was derived: %d pictures in %d rows.", IMAGE_ID, len(known), len(dataset))
+    logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(known), len(dataset))
     added = Dataset.from_dict({IMAGE_ID: ids}, features=Features({IMAGE_ID: Value("string")}))
     return concatenate_datasets([dataset, added], axis=1)
 
 
-def _id(picture: dict[str, Any] | None, key: str) -> str:
-    if picture is None or picture["bytes"] is not None:
+def _id(image: dict[str, Any] | None, key: str) -> str:
+    if image is None or image["bytes"] is not None:
         return key
     if not os.path.isfile(key):
         return _digest(key.encode())

@@ -1,4 +1,4 @@
-"""Batches of captioned pictures with as many texts beside them."""
+"""Batches of captioned images with as many texts beside them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BESIDE = "text_"
 
 
 class JointText:
-    """The batches of a collator of captioned pictures, each with a batch of text beside it.
+    """The batches of a collator of captioned images, each with a batch of text beside it.
 
     Every example brings one text along, drawn at random with replacement. `IndexedCollator` seeds each example by its
     place in the run, so which text comes with which draw depends on nothing else: not on workers or processes, nor on
     being resumed.
 
     Args:
-        collator: of captioned pictures, such as `CaptionCollator`.
+        collator: of captioned images, such as `CaptionCollator`.
         text: rows of text or of blocks.
         text_collator: what makes a batch of them, such as `CaptionCollator(tokenizer, None)` or `BlockCollator()`.
 
@@ -45,11 +45,11 @@ class JointText:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the captioned pictures that are read."""
+        """The columns of the captioned images that are read."""
         return self.collator.columns
 
     def without_augmentation(self) -> Any:
-        """The collator for evaluation: captioned pictures alone."""
+        """The collator for evaluation: captioned images alone."""
         return self.collator.without_augmentation()
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

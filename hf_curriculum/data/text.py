@@ -33,7 +33,7 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
     """A text corpus, one row per line that is not blank, never held in memory.
 
     Columns: `caption` (the line: scorers, tokenizer and `CaptionCollator(tokenizer, None)` read it as they read
-    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no pictures. The lines
+    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no images. The lines
     are written once to the cache of `datasets` and memory-mapped; reading all of a corpus of 100M words in random
     order takes a few tens of megabytes (`text_pages.Releasing`).
 

@@ -13,7 +13,7 @@ from hf_curriculum.scenes.scene import Scene, Thing
 from hf_curriculum.scenes.vocabulary import Token, article, number, plural
 
 LEAST_OFFSET = 0.15
-"""Middles of boxes closer than this, as a share of the picture's side, are neither left of nor above each other."""
+"""Middles of boxes closer than this, as a share of the image's side, are neither left of nor above each other."""
 LEAST_RATIO = 1.1
 """How much larger the offset named must be than the offset across it."""
 LEAST_HIDDEN = 0.08
@@ -126,7 +126,7 @@ def direction(one: Thing, other: Thing) -> str | None:
 
 
 def place(scene: Scene, group: Group) -> tuple[list[Token], list[Token]]:
-    """Where a group stands in the picture, briefly, and what makes that a longer phrase."""
+    """Where a group stands in the image, briefly, and what makes that a longer phrase."""
     of_picture = tokens("of/IN the/DT picture/NN")
     if group.is_plural:
         return _arrangement(scene, group), tokens("in/IN the/DT picture/NN")
@@ -382,7 +382,7 @@ def scene_lines(seed: int = _SEED) -> Iterator[str]:
     """The five captions of one scene after the other, shortest first, without end.
 
     Args:
-        seed: of the scenes; another one than the pictures', or they would be described beforehand.
+        seed: of the scenes; another one than the images', or they would be described beforehand.
 
     Example:
         >>> next(scene_lines())

@@ -20,11 +20,11 @@ _LIGHT_FALL = 0.22
 
 
 def draw(scene: Scene, image_size: int) -> np.ndarray:
-    """The picture of a scene.
+    """The image of a scene.
 
     Args:
         scene: what to draw.
-        image_size: side of the picture, in pixels.
+        image_size: side of the image, in pixels.
 
     Returns:
         uint8, shape (image_size, image_size, 3).
@@ -167,7 +167,7 @@ def texture(thing: Thing, top: int, left: int, height: int, width: int, image_si
         left: first column of the window, in pixels.
         height: of the window, in pixels.
         width: of the window, in pixels.
-        image_size: side of the picture, in pixels.
+        image_size: side of the image, in pixels.
 
     Returns:
         float64, shape (height, width), in [0, 1]; None for a plain object.

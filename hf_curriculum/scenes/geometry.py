@@ -78,9 +78,9 @@ def coverage(edges: np.ndarray, height: int, width: int) -> np.ndarray:
     one shape where they overlap; a hole runs the other way round.
 
     Args:
-        edges: in pixels, shape (edges, 2, 2); what lies outside the picture is cut off.
-        height: of the picture, in pixels.
-        width: of the picture, in pixels.
+        edges: in pixels, shape (edges, 2, 2); what lies outside the image is cut off.
+        height: of the image, in pixels.
+        width: of the image, in pixels.
 
     Returns:
         float64, shape (height, width), in [0, 1].

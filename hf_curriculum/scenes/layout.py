@@ -12,7 +12,7 @@ from hf_curriculum.scenes.scene import Backdrop, Mark, Scene, Thing
 from hf_curriculum.scenes.vocabulary import BACKDROPS, COLOURS, NOUNS, SIZES, TEXTURES, TYPICAL_COLOURS
 
 _SIDES = {"small": (0.23, 0.26), "medium": (0.32, 0.36), "large": (0.44, 0.52)}
-"""The longer side, with gaps between the sizes so that a size word can be told from the picture."""
+"""The longer side, with gaps between the sizes so that a size word can be told from the image."""
 _SIZE_WEIGHTS = [(0, 4, 6), (0, 4, 6), (2, 5, 3), (3, 6, 1), (4, 6, 0), (6, 4, 0), (8, 2, 0), (9, 1, 0)]
 """Weights of `SIZES` by number of objects, from one."""
 MOST_OBJECTS = len(_SIZE_WEIGHTS)
@@ -26,7 +26,7 @@ _HIDDEN = (0.08, 0.40)
 _LEAST_VISIBLE = 0.55
 _TRIES = 60
 _GRID = 128
-"""Occlusion is measured on this many pixels a side, whatever the picture's size: captions must not depend on it."""
+"""Occlusion is measured on this many pixels a side, whatever the image's size: captions must not depend on it."""
 
 _MARKS = ["dots", "rings", "crosses", "dashes"]
 MOST_MARKS = 24
@@ -106,7 +106,7 @@ def _place(draws: Draws, thing: Thing, things: list[Thing], masks: list[np.ndarr
 
 
 def _propose(draws: Draws, thing: Thing, near: Thing | None) -> Thing | None:
-    """The object at a random place, or beside `near` so that their boxes overlap; None outside the picture."""
+    """The object at a random place, or beside `near` so that their boxes overlap; None outside the image."""
     width, height = thing.half_box
     if near is None:
         x = draws.uniform(_EDGE + width, 1 - _EDGE - width)

@@ -30,13 +30,13 @@ def difficulty(scene: Scene, caption: Caption, *, mismatched: bool) -> float:
     """The true difficulty of a pair; larger is harder.
 
     The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the
-    picture, which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not
+    image, which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not
     counted); and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
 
     Args:
-        scene: of the picture.
+        scene: of the image.
         caption: what is said about it.
-        mismatched: whether the caption was made for another picture.
+        mismatched: whether the caption was made for another image.
     """
     hidden = (1.0 if mismatched else 1.0 - scene.visible[index] for index in caption.mentions)
     words = sum(token.tag != "," for token in caption.tokens)
@@ -93,11 +93,11 @@ def make_scenes(
     validation: float = 0.1,
     test: float = 0.1,
 ) -> DatasetDict:
-    """Draws captioned pictures of several objects: the data that every recipe runs on by default.
+    """Draws captioned images of several objects: the data that every recipe runs on by default.
 
-    A picture shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
+    An image shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
     pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all that
-    is there and how it is placed; every statement is true in the picture. All of it follows from the arguments: the
+    is there and how it is placed; every statement is true in the image. All of it follows from the arguments: the
     same pixels, bytes and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
     a larger `num_examples` continues the same data set.
 
@@ -109,10 +109,10 @@ def make_scenes(
     Args:
         num_examples: rows in all splits together; one row is one image with one caption.
         seed: 0 or more; another seed is another data set.
-        image_size: side of the pictures in pixels; it changes no caption.
+        image_size: side of the images in pixels; it changes no caption.
         captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
         mismatched: share of each split's rows whose caption is taken from another image of the split and is false.
-        max_objects: a picture has from 1 to this many objects, fewer more often.
+        max_objects: an image has from 1 to this many objects, fewer more often.
         validation: share of the images in the validation split; 0 leaves the split out.
         test: share of the images in the test split; 0 leaves the split out.
 
@@ -240,16 +240,16 @@ _END = 256
 _CODE_LENGTH_ORDER = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15]
 
 
-def encode_png(picture: np.ndarray) -> bytes:
-    """A picture as the bytes of a PNG file.
+def encode_png(image: np.ndarray) -> bytes:
+    """An image as the bytes of a PNG file.
 
     Args:
-        picture: uint8, shape (height, width, 3).
+        image: uint8, shape (height, width, 3).
     """
-    height, width, _ = picture.shape
+    height, width, _ = image.shape
     rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
     rows[:, 0] = _PAETH
-    rows[:, 1:] = _residuals(picture).reshape(height, -1)
+    rows[:, 1:] = _residuals(image).reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", _deflate(rows.ravel())) + _chunk(b"IEND", b"")
@@ -260,9 +260,9 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def _residuals(picture: np.ndarray) -> np.ndarray:
+def _residuals(image: np.ndarray) -> np.ndarray:
     """Every byte less the one among its left, upper and upper left neighbours that fits a plane best."""
-    values = picture.astype(np.int16)
+    values = image.astype(np.int16)
     left, above, corner = np.zeros_like(values), np.zeros_like(values), np.zeros_like(values)
     left[:, 1:], above[1:], corner[1:, 1:] = values[:, :-1], values[:-1], values[:-1, :-1]
     plane = left + above - corner
@@ -348,8 +348,8 @@ def swap_captions(
 ) -> dict[int, Caption]:
     """Captions of other images for a share of the pairs.
 
-    A caption counts as mismatched only if it names an object whose noun does not occur in the picture: such a caption
-    is false, and no caption of the picture itself. Where possible it has the same place among its image's captions
+    A caption counts as mismatched only if it names an object whose noun does not occur in the image: such a caption
+    is false, and no caption of the image itself. Where possible it has the same place among its image's captions
     as the one it replaces, so that lengths stay as they are. A larger share swaps the same pairs and more.
 
     Args:
@@ -387,7 +387,7 @@ def swap_captions(
     images = len(keys)
     raise ValueError(
         f"mismatched={share} asks for {wanted} of the {len(pairs)} pairs of the {split} split, but only "
-        f"{len(swapped)} of them have a caption of another image in that split which is false for their picture "
+        f"{len(swapped)} of them have a caption of another image in that split which is false for their image "
         f"(the split has {images} image{'s' if images > 1 else ''}). Ask for more examples, a larger share for the "
         f"split, or a lower `mismatched`."
     )

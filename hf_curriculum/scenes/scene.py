@@ -1,4 +1,4 @@
-"""What a scene consists of, before it is drawn or put into words. Lengths are shares of the picture's side."""
+"""What a scene consists of, before it is drawn or put into words. Lengths are shares of the image's side."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Thing:
         return self.x - width, self.y - height, self.x + width, self.y + height
 
     def edges(self, image_size: int) -> np.ndarray:
-        """All edges of the object in a picture of some size: pixels, shape (edges, 2, 2)."""
+        """All edges of the object in an image of some size: pixels, shape (edges, 2, 2)."""
         return (self._turned[0] + np.array([self.x, self.y])) * image_size
 
     def at(self, x: float, y: float) -> Thing:

@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Silhouette:
-    """A noun's picture in a box around (0, 0) whose longer side is 1.
+    """A noun's image in a box around (0, 0) whose longer side is 1.
 
     Args:
         parts: in drawing order.
@@ -258,7 +258,7 @@ _DRAWINGS: dict[str, Callable[[], list[Part]]] = {
 
 @cache
 def silhouette(noun: str) -> Silhouette:
-    """The picture of a noun.
+    """The image of a noun.
 
     Args:
         noun: one of `NOUNS`.

@@ -39,7 +39,7 @@ TYPICAL_COLOURS = {
     "tree": ["green"],
     "umbrella": ["pink", "black"],
 }
-"""The colours that most things of a noun have, as in the world: with a few hundred pictures to learn from, a model
+"""The colours that most things of a noun have, as in the world: with a few hundred images to learn from, a model
 needs more to go by than outlines."""
 SIZES = ["small", "medium", "large"]
 """A medium object has no size word in captions."""
@@ -79,7 +79,7 @@ _SINGULAR = {form: noun for noun in NOUNS for form in (noun, plural(noun))}
 def object_nouns(caption: str) -> set[str]:
     """The objects that a caption names, as singular nouns.
 
-    Meant for exact-match recall: what a captioner names, against what the caption or the picture holds. Words that
+    Meant for exact-match recall: what a captioner names, against what the caption or the image holds. Words that
     name no object (`"background"`, `"left"`) are passed over.
 
     Args:

@@ -52,9 +52,9 @@ def test_regions_that_do_not_fit_together():
         Regions("9", boxes=BOXES[:, :3])
     with pytest.raises(ValueError, match=r"have no boxes, only \['features'\]"):
         Regions("9", features=FEATURES).area_shares()
-    with pytest.raises(ValueError, match="are pixels and the picture's width"):
+    with pytest.raises(ValueError, match="are pixels and the image's width"):
         Regions("9", boxes=BOXES).area_shares()
-    with pytest.raises(ValueError, match="are shares of the picture and the picture's width"):
+    with pytest.raises(ValueError, match="are shares of the image and the image's width"):
         Regions("9", boxes=BOXES, normalised=True).pixel_boxes()
 
 
@@ -321,7 +321,7 @@ def cells(*values):
     return array
 
 
-def test_matlab_files_of_many_pictures(tmp_path):
+def test_matlab_files_of_many_images(tmp_path):
     scipy_io, h5py = pytest.importorskip("scipy.io"), pytest.importorskip("h5py")
     both = {"boxes": cells(MATLAB_BOXES, MATLAB_BOXES[:1]), "images": cells("000009", "000012")}
     scipy_io.savemat(tmp_path / "old.mat", both)

@@ -24,9 +24,9 @@ def png_bytes(dataset: Dataset) -> list[bytes]:
 
 
 def rows(dataset: Dataset) -> list[dict]:
-    """All rows, pictures as PNG bytes."""
+    """All rows, images as PNG bytes."""
     others = dataset.remove_columns("image")
-    return [{**row, "image": picture} for row, picture in zip(others, png_bytes(dataset), strict=True)]
+    return [{**row, "image": image} for row, image in zip(others, png_bytes(dataset), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def test_rows_columns_and_types(scenes: DatasetDict) -> None:
     assert row["mismatched"] is False
 
 
-def test_pictures_are_stored_as_files(scenes: DatasetDict) -> None:
-    assert all(picture.startswith(b"\x89PNG") for picture in png_bytes(scenes["test"]))
+def test_images_are_stored_as_files(scenes: DatasetDict) -> None:
+    assert all(image.startswith(b"\x89PNG") for image in png_bytes(scenes["test"]))
 
 
 def test_the_same_arguments_give_the_same_bytes() -> None:
@@ -91,7 +91,7 @@ def _key(row: dict) -> tuple[str, int]:
     return row["image_id"], row["caption_index"]
 
 
-def test_the_size_of_the_pictures_changes_nothing_else() -> None:
+def test_the_size_of_the_images_changes_nothing_else() -> None:
     small, large = (make_scenes(60, image_size=size, **NO_HELD_OUT)["train"] for size in (32, 64))
     assert small["caption"] == large["caption"]
     assert small["difficulty"] == large["difficulty"]
@@ -106,8 +106,8 @@ def test_splits_have_no_image_in_common(scenes: DatasetDict) -> None:
     ids = {name: set(split["image_id"]) for name, split in scenes.items()}
     assert {name: len(some) for name, some in ids.items()} == {"train": 160, "validation": 20, "test": 20}
     assert len(set.union(*ids.values())) == 200
-    pictures = {name: set(png_bytes(split)) for name, split in scenes.items()}
-    assert len(set.union(*pictures.values())) == 200
+    images = {name: set(png_bytes(split)) for name, split in scenes.items()}
+    assert len(set.union(*images.values())) == 200
 
 
 def test_a_share_of_zero_leaves_the_split_out() -> None:
@@ -228,7 +228,7 @@ def test_mismatches_need_another_image() -> None:
 
 
 def test_a_true_caption_is_never_taken_for_a_mismatch() -> None:
-    """Two pictures with the same objects: each caption is true of both."""
+    """Two images with the same objects: each caption is true of both."""
     from hf_curriculum.scenes.layout import lay_out
 
     scene = lay_out(0, 3, 1)

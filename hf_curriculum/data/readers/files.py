@@ -1,4 +1,4 @@
-"""Caption files of every kind, and folders of them, as data sets with the pictures as paths."""
+"""Caption files of every kind, and folders of them, as data sets with the images as paths."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_caption_files(
 
     Raises:
         ValueError: the file or folder is not recognised, or an argument would have no effect.
-        FileNotFoundError: the folder of pictures is missing or holds none of them.
+        FileNotFoundError: the folder of images is missing or holds none of them.
     """
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
@@ -137,7 +137,7 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
             return {UNSPLIT: read_caption_table(content, fields)}
     raise ValueError(
         f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
-        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the picture's file and of "
+        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the image's file and of "
         f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
         f"convert the file. {RULES}"
     )
@@ -160,11 +160,11 @@ def _content(path: Path) -> Any:
 
 
 def _build(table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None) -> Dataset:
-    """The data set of a caption file's columns, with the pictures as paths."""
+    """The data set of a caption file's columns, with the images as paths."""
     names = table[FILE_NAME]
     folder = find_image_folder(caption_file, names) if images is None else images
     if folder is None:
-        logger.warning("No pictures beside %s: loaded as text alone. `images=` names their folder.", caption_file)
+        logger.warning("No images beside %s: loaded as text alone. `images=` names their folder.", caption_file)
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
     if folder is None or folder is False:
         return Dataset.from_dict(table)

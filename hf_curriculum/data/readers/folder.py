@@ -1,4 +1,4 @@
-"""Where the caption file and the pictures of a folder are."""
+"""Where the caption file and the images of a folder are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find_split_folders(folder: Path) -> dict[str, Path]:
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
-    """The folder of pictures that belongs to a caption file: the one it is in, or `images/` beside it, or None."""
+    """The folder of images that belongs to a caption file: the one it is in, or `images/` beside it, or None."""
     beside = caption_file.parent
     if any((beside / name).is_file() for name in file_names[:100]):
         return beside
@@ -55,20 +55,20 @@ def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | N
 
 
 def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
-    """The paths of the pictures in `folder`, which may hold them by their whole name or without its folders.
+    """The paths of the images in `folder`, which may hold them by their whole name or without its folders.
 
-    Files that are missing get a path all the same: checking the pictures counts and names them.
+    Files that are missing get a path all the same: checking the images counts and names them.
 
     Args:
-        folder: where the pictures are.
+        folder: where the images are.
         file_names: as the caption file gives them ("a.jpg", "val2014/a.jpg").
 
     Raises:
-        FileNotFoundError: there is no such folder, or none of the pictures is in it.
+        FileNotFoundError: there is no such folder, or none of the images is in it.
     """
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"The folder of pictures {folder} does not exist. Give another as `images=`, or `images=False` for text "
+            f"The folder of images {folder} does not exist. Give another as `images=`, or `images=False` for text "
             "alone."
         )
     root = str(folder.absolute())
@@ -84,7 +84,7 @@ def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
             if any(os.path.isfile(place(name)) for name in names):
                 return [place(name) for name in file_names]
     raise FileNotFoundError(
-        f"None of the {len(set(file_names))} pictures that the caption file names (the first is {file_names[0]!r}) is "
+        f"None of the {len(set(file_names))} images that the caption file names (the first is {file_names[0]!r}) is "
         f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
         "text alone."
     )

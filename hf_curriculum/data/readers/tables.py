@@ -11,7 +11,7 @@ from typing import Any
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 
 FILE_NAME = "file_name"
-"""The column of a picture's name as its caption file gives it."""
+"""The column of an image's name as its caption file gives it."""
 # What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
 FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img")
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
@@ -118,7 +118,7 @@ def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str
         if not file_name or not isinstance(file_name, str):
             raise ValueError(
                 f"Row {number} of the caption table has the `{fields[IMAGE][0]}` {file_name!r}, and a file name is "
-                f"needed to find its picture: {dict(record)!r:.120}."
+                f"needed to find its image: {dict(record)!r:.120}."
             )
         image_id = next((record[field] for field in fields[IMAGE_ID] if record.get(field) is not None), file_name)
         for caption in _captions(record, fields[CAPTION], number):

@@ -25,7 +25,7 @@ class BoxArrays(RegionSource):
         path: the file or folder.
         order: "xyxy" is left, top, right, bottom; "yxyx" is top, left, bottom, right; "xywh" is left, top, width,
             height.
-        normalised: whether they are shares of the picture's sides instead of pixels.
+        normalised: whether they are shares of the image's sides instead of pixels.
         one_based: whether the first pixel is 1 and the last one belongs to the box, as in MATLAB.
 
     Raises:
@@ -53,7 +53,7 @@ class BoxArrays(RegionSource):
         if self.normalised and top > 1.5:
             raise ValueError(
                 f"The boxes of image {image_id!r} in {self.path} go up to {top:g}, so they are pixels, not shares of "
-                "the picture's sides. Pass `normalised=False`."
+                "the image's sides. Pass `normalised=False`."
             )
         first, last = values[:, :2], values[:, 2:]
         if self.order == "yxyx":
@@ -73,7 +73,7 @@ class BoxArrays(RegionSource):
 
 
 class ProposalFolder(BoxArrays):
-    """A folder with a .npy or .mat file per picture, in subfolders or not: image id -> `Regions`.
+    """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
     The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
     `COCO_train2014_000000000009.mat` holds the boxes of "9".
@@ -103,7 +103,7 @@ class ProposalFolder(BoxArrays):
         if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
             raise ValueError(
                 f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
-                "One file per picture is needed, all of one kind."
+                "One file per image is needed, all of one kind."
             )
         matlab = kinds == {".mat"}
         super().__init__(
@@ -147,11 +147,11 @@ def by_name(files: list[str]) -> dict[str, str]:
 
 
 class RegionArchive(BoxArrays):
-    """A .npz, HDF5 or MATLAB file with the regions of many pictures: image id -> `Regions`, each read when asked for.
+    """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read when asked for.
 
     In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
-    has a cell array `boxes` with a cell per picture and one `images` with their names, as selective search's have.
+    has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
 
     Args:
         path: the file: .npz, .h5, .hdf5 or .mat.
@@ -232,7 +232,7 @@ def _cells(path: str) -> dict[str, np.ndarray]:
     if set(content) != {"boxes", "images"} or len(content["boxes"]) != len(content["images"]):
         raise ValueError(
             f"{path} needs two cell arrays of equal length, `boxes` and `images`, to tell whose boxes they are; "
-            f"found: { {name: len(value) for name, value in content.items()} }. One file per picture is read as a "
+            f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
             "folder."
         )
     return dict(zip(map(str, content["images"]), content["boxes"], strict=True))

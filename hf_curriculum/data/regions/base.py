@@ -1,4 +1,4 @@
-"""Regions of a picture that were found beforehand, and the files that hold them for many pictures."""
+"""Regions of an image that were found beforehand, and the files that hold them for many images."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """What a detector or a proposal method found in one picture. What a file does not tell is None.
+    """What a detector or a proposal method found in one image. What a file does not tell is None.
 
     Args:
         image_id: whose regions they are.
         boxes: left, top, right, bottom; the right and lower edges lie outside, so that right - left is the width.
-        normalised: whether `boxes` are shares of the picture's sides instead of pixels.
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
+        normalised: whether `boxes` are shares of the image's sides instead of pixels.
+        width: of the image, in pixels.
+        height: of the image, in pixels.
         features: what describes each region.
         class_scores: probabilities of the classes, with a column for "no object" where the detector has one.
         confidence: how sure the detector is of each region, in [0, 1].
@@ -72,7 +72,7 @@ class Regions:
         """The boxes in pixels. Shapes: returns float32 (regions, 4).
 
         Args:
-            width: of the picture in pixels, where the file did not say.
+            width: of the image in pixels, where the file did not say.
             height: the same.
 
         Raises:
@@ -82,10 +82,10 @@ class Regions:
         return boxes * self._scale(width, height) if self.normalised else boxes
 
     def area_shares(self, width: float | None = None, height: float | None = None) -> np.ndarray:
-        """The share of the picture that each box covers. Shapes: returns float32 (regions,).
+        """The share of the image that each box covers. Shapes: returns float32 (regions,).
 
         Args:
-            width: of the picture in pixels, where the file did not say.
+            width: of the image in pixels, where the file did not say.
             height: the same.
 
         Raises:
@@ -109,16 +109,16 @@ class Regions:
         width = self.width if width is None else width
         height = self.height if height is None else height
         if not width or not height:
-            kind = "shares of the picture" if self.normalised else "pixels"
+            kind = "shares of the image" if self.normalised else "pixels"
             raise ValueError(
-                f"The boxes of image {self.image_id!r} are {kind} and the picture's width and height are not in the "
+                f"The boxes of image {self.image_id!r} are {kind} and the image's width and height are not in the "
                 "file, so one cannot be turned into the other. Pass `width` and `height`."
             )
         return np.float32([width, height, width, height])
 
 
 class RegionSource(Mapping[str, Regions]):
-    """A file or folder with the regions of many pictures: image id -> `Regions`, read when asked for.
+    """A file or folder with the regions of many images: image id -> `Regions`, read when asked for.
 
     A subclass defines `_find`, which says where each image's regions are, and `_read`, which reads one. What is
     opened or indexed is kept in names that begin with an underscore and is not pickled: every worker opens its own.

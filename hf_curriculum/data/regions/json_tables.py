@@ -1,4 +1,4 @@
-"""Tables of regions with JSON, one picture per line: scene_graph_benchmark's predictions and Oscar's features."""
+"""Tables of regions with JSON, one image per line: scene_graph_benchmark's predictions and Oscar's features."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SceneGraphTable(RegionSource):
     """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read when asked for.
 
     A line is an image id and `{"objects": [{"rect", "class", "conf", "feature"}, ...]}`, features in base64; relations
-    are not read. It does not tell the picture's size.
+    are not read. It does not tell the image's size.
 
     Args:
         path: the table.
@@ -45,7 +45,7 @@ class SceneGraphTable(RegionSource):
         FileNotFoundError: no such file.
         ValueError: a line that is not such JSON, or features of unequal size.
 
-    Source: Zhang et al. 2021, VinVL: 10 to 100 boxes a picture above 0.2, features of 2,048 numbers.
+    Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
     def _find(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class OscarFolder(RegionSource):
 
     A line of the first is an image id and `{"num_boxes": n, "features": base64}`, of the second an image id and
     `[{"class", "conf", "rect"}, ...]`. Without labels the boxes are taken from features of 2,054 numbers, which end in
-    left, top, right, bottom, width and height as shares of the picture's sides.
+    left, top, right, bottom, width and height as shares of the image's sides.
 
     Args:
         path: the folder, or its `features.tsv`.

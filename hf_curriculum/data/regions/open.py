@@ -20,8 +20,8 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     | `*.tsv` with base64 columns (bottom-up attention, LXMERT, Oscar's for retrieval) | `RegionTable` |
     | `*.tsv` with `{"objects": [...]}` (scene_graph_benchmark) | `SceneGraphTable` |
     | `features.tsv` with `{"num_boxes", "features"}`, or its folder (Oscar) | `OscarFolder` |
-    | a folder with a .npy or .mat file per picture (Cap2Det, MCG) | `ProposalFolder` |
-    | .npz, .h5, .hdf5, .mat with many pictures | `RegionArchive` |
+    | a folder with a .npy or .mat file per image (Cap2Det, MCG) | `ProposalFolder` |
+    | .npz, .h5, .hdf5, .mat with many images | `RegionArchive` |
 
     Large tables are indexed by one pass at first use; `write_line_index` keeps that index beside the file.
 

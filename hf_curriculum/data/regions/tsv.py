@@ -1,4 +1,4 @@
-"""Tables of regions with arrays in base64, one picture per line: bottom-up attention and its relatives."""
+"""Tables of regions with arrays in base64, one image per line: bottom-up attention and its relatives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ALIASES = {
     "objects_conf": "confidence",
 }
 _SIX_BOX_VALUES = 2054
-"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the picture's sides."""
+"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the image's sides."""
 
 
 def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
@@ -169,7 +169,7 @@ def read_line(path: str | Path, offset: int) -> str:
 
 
 class RegionTable(RegionSource):
-    """A table with arrays in base64, one picture per line: image id -> `Regions`, each line read when asked for.
+    """A table with arrays in base64, one image per line: image id -> `Regions`, each line read when asked for.
 
     The columns are told by their number where `fields` is left out: 6 bottom-up attention's, 7 the same with class
     probabilities, 10 LXMERT's, 3 Oscar's for retrieval and pre-training.
@@ -183,7 +183,7 @@ class RegionTable(RegionSource):
         FileNotFoundError: no such file.
         ValueError: columns of an unknown layout, or sizes that do not fit the number of boxes.
 
-    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes a picture, 1,600 classes and "no object".
+    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes an image, 1,600 classes and "no object".
     """
 
     def __init__(self, path: str | Path, fields: Sequence[str] | None = None) -> None:
