@@ -204,7 +204,6 @@ RENAMED = {
     "DrawnDataset": "IndexedDataset",
     "Drawn": "IndexedExample",
     "check_room": "check_generated_length",
-    "chosen": "generation_setting",
     "needed_tokens": "relevant_tokens",
     "PICTURES": "IMAGE_SUFFIXES",
     "picture_key": "image_key",

@@ -179,6 +179,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 """Module → names that `hf_curriculum` itself offers."""
 
 BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.data.regions.base": (
+        "RegionSource",
+        "Regions",
+    ),
     "hf_curriculum.evaluation.babylm.load": ("load_for_evaluation",),
     "hf_curriculum.evaluation.babylm.run": ("TaskResult",),
     "hf_curriculum.evaluation.babylm.scorer": ("Item",),
@@ -198,7 +202,10 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
         "singular",
     ),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoModel",),
-    "hf_curriculum.models.git.model": ("CaptionGitModel",),
+    "hf_curriculum.models.git.model": (
+        "CaptionGitModel",
+        "CaptionGitPreTrainedModel",
+    ),
     "hf_curriculum.planning.buckets": (
         "Buckets",
         "keep_easiest",
