@@ -84,7 +84,7 @@ def _expand(table: pa.Table, columns: list[str]) -> pa.Table:
 
 
 def _captions_of_row(cells: list[Any], columns: list[str]) -> list[str | None]:
-    """The captions of one row: of one cell with a list, or of several with a text each, None where there are fewer."""
+    """The captions of one row: of one cell with a list, or of several with a text each."""
     if len(cells) > 1:
         return [_text(cell, columns) for cell in cells if cell is not None]
     captions = cells[0]
@@ -238,29 +238,21 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
 
 
 def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
-    """The images of a data set row by row as `{"bytes": ..., "path": ...}`, undecoded."""
+    """The images of a data set with `decode=False`, row by row: `{"bytes": ..., "path": ...}`."""
     images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
     for batch in images.iter(100):
         yield from batch[column]
 
 
 def image_key(image: dict[str, Any] | None) -> str:
-    """What tells images apart without opening files: the digest of the bytes, or the path."""
+    """Identifies an image without opening files: the digest of its bytes, or its path."""
     if image is None or (image["bytes"] is None and image["path"] is None):
         return ""
     return image["path"] if image["bytes"] is None else _digest(image["bytes"])
 
 
 def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
-    """The data set with a column `image_id`: the same for rows with the same image, on any machine, in any order.
-
-    The id is a digest of the image's file, so one image under two names has one id. Remote and missing files,
-    which are not read, get the digest of their address.
-
-    Args:
-        dataset: a data set with a column of images (`datasets.Image`).
-        column: its name.
-    """
+    """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
     for image in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
@@ -288,18 +280,7 @@ def _digest(content: bytes) -> str:
 
 
 def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:
-    """Numbers the distinct values of a column in order of first appearance.
-
-    Args:
-        values: the column, (rows,).
-        column: its name, for the error.
-
-    Shapes:
-        returns int64 (rows,), equal where the values are equal.
-
-    Raises:
-        ValueError: a value is missing.
-    """
+    """Numbers the distinct values of a column in order of first appearance: int64 (rows,)."""
     if values.null_count:
         first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueError(

@@ -52,7 +52,7 @@ WHITE = (255, 255, 255, 255)
 
 
 class UnreadableImageError(ValueError):
-    """An image that cannot be decoded, or decoded but not understood. The message names it and says why."""
+    """An image that cannot be decoded. The message names it and says why."""
 
 
 def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
@@ -172,7 +172,7 @@ def _from_array(values: np.ndarray, name: str) -> Image.Image:
 
 
 def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
-    """The same image in 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
+    """`values` scaled to 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
     if values.dtype == np.uint8:
         return values
     if values.dtype == bool:
@@ -207,20 +207,10 @@ def drop_unreadable_images(
     log_path: str | Path | None = None,
     num_proc: int | None = None,
 ) -> dict[str, Dataset]:
-    """The data sets without the rows whose image cannot be decoded; nothing is put in their place.
+    """The splits without the rows whose image cannot be decoded.
 
-    Every distinct image is decoded once, whatever its captions. The verdicts are kept in the cache of `datasets`, by
-    path, size and time of change (or by content), so that a second run, or a second process, only looks files up.
-
-    Args:
-        splits: name -> data set with a column of images.
-        column: its name.
-        log_path: where the names of the unreadable images are written, one a line with the reason; by default
-            `unreadable_images.txt` in a folder of its own in the cache of `datasets`, named in the warning.
-        num_proc: processes to decode with; None for this one.
-
-    Raises:
-        ValueError: no image of a split can be read.
+    Every distinct image is decoded once. The results are cached, by path, size and modification time (or by content),
+    so that another run or process only looks files up.
     """
     kept, unreadable = {}, {}
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum"
@@ -248,7 +238,7 @@ def drop_unreadable_images(
 
 
 def _stamp(key: str) -> str:
-    """What changes when an image's file does; keys that are digests of bytes never do."""
+    """Size and modification time of an image's file; keys that are digests of bytes have none."""
     if not os.path.exists(key):
         return ""
     status = os.stat(key)
@@ -267,7 +257,7 @@ def _read(path: Path) -> dict[str, str] | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, also when several processes write the same file."""
+    """Renames a temporary file, so that several processes may write the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")

@@ -167,14 +167,9 @@ _PER_LINE = 4096
 
 
 class DistinctWords:
-    """The words of a text with their counts; every distinct stretch between white space is normalised once.
+    """The normalised words of a text with their counts, equal to those of normalising the whole text.
 
-    White space ends words whatever stands around it, so the result is that of normalising the whole text. Memory grows
-    with the number of distinct words, and not with the text's length.
-
-    Args:
-        batches: the text, in lists of strings.
-        lowercase: lower case, and accents removed.
+    Memory grows with the number of distinct words, not with the text's length.
 
     Example:
         >>> sorted(DistinctWords([["A dog, a red dog"]], lowercase=True).counts.items())
@@ -209,7 +204,7 @@ class DistinctWords:
         return [*sorted(inside.union(*(word[0] for word in self.counts))), *sorted(f"##{letter}" for letter in inside)]
 
     def repeated(self) -> Iterator[list[str]]:
-        """Every word as often as it occurs, spaces between: for trainers that count for themselves."""
+        """Every word as often as it occurs, separated by spaces: for trainers that count for themselves."""
         for word, count in self.counts.items():
             full, rest = divmod(count, _PER_LINE)
             lines = [" ".join([word] * _PER_LINE)] * full

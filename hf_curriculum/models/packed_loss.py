@@ -49,16 +49,11 @@ def token_loss(
     Args:
         output: the output layer, (tokens, width) to (tokens, vocabulary); any module.
         states: hidden states, (batch, text, width).
-        labels: int64, (batch, text), -100 where nothing is to be predicted; position i is scored on the label of
-            i + 1.
+        labels: int64, (batch, text), -100 where nothing is predicted; position i is scored on the label of i + 1.
         num_items_in_batch: what the sum is divided by, instead of the number of labels.
 
     Returns:
-        The loss, float32, a scalar; NaN where there is no label and nothing else to divide by.
-
-    Example:
-        >>> token_loss(nn.Linear(4, 9), torch.zeros(1, 3, 4), torch.full((1, 3), -100))
-        tensor(nan, grad_fn=<AddBackward0>)
+        The loss, float32, a scalar; NaN without a label and without `num_items_in_batch`.
     """
     labels = labels.to(states.device)[:, 1:]
     labelled = labels != IGNORED
@@ -142,7 +137,7 @@ class PackedText(NamedTuple):
         return states.flatten(0, 1)[self.source]
 
     def unpack(self, states: torch.Tensor) -> torch.Tensor:
-        """(rows, length, ...) as (texts, text, ...); values of tokens that were left out are undefined."""
+        """(rows, length, ...) as (texts, text, ...); undefined at tokens that were left out."""
         return states.flatten(0, 1)[self.target]
 
     def visible(self) -> torch.Tensor:

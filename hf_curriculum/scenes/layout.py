@@ -33,13 +33,7 @@ MOST_MARKS = 24
 
 
 def lay_out(seed: int, index: int, max_objects: int) -> Scene:
-    """The scene of one image.
-
-    Args:
-        seed: of the data set.
-        index: of the image.
-        max_objects: the number of objects is from 1 to this; the weights fall by one a step, to 3 for the most.
-    """
+    """The scene of image `index`, with 1 to `max_objects` objects, fewer more often."""
     draws = Draws(seed, index, LAYOUT)
     counts = range(1, max_objects + 1)
     things: list[Thing] = []

@@ -27,14 +27,9 @@ _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 def difficulty(scene: Scene, caption: Caption, *, mismatched: bool) -> float:
     """The true difficulty of a pair; larger is harder.
 
-    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the
-    image, which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not
-    counted); and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
-
-    Args:
-        scene: of the image.
-        caption: what is said about it.
-        mismatched: whether the caption was made for another image.
+    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the image,
+    which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not counted);
+    and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
     """
     hidden = (1.0 if mismatched else 1.0 - scene.visible[index] for index in caption.mentions)
     words = sum(token.tag != "," for token in caption.tokens)
@@ -188,8 +183,10 @@ def _check(
 
 
 def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[int]]:
-    """Images of every split asked for. Each image in turn goes to the split that is furthest behind its share: exact
-    up to one image however many there are, and no image moves when more are made."""
+    """Images of every split: each in turn goes to the split with the largest deficit.
+
+    Exact up to one image however many there are, and no image moves when more are made.
+    """
     members: dict[str, list[int]] = {name: [] for name, share in shares.items() if share > 0}
     for index in range(num_images):
         behind = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
@@ -241,7 +238,7 @@ def encode_png(pixels: np.ndarray) -> bytes:
 
 
 class Pair(NamedTuple):
-    """One row: an image, the place of the caption among the image's own, and the caption."""
+    """One row: an image, the caption's position among the image's own, and the caption."""
 
     image: int
     caption_index: int
@@ -251,24 +248,11 @@ class Pair(NamedTuple):
 def swap_captions(
     pairs: Sequence[Pair], scenes: Sequence[Scene], share: float, *, seed: int, split: str
 ) -> dict[int, Caption]:
-    """Captions of other images for a share of the pairs.
+    """Position in `pairs` -> caption of another image, for a share of the pairs of a split.
 
-    A caption counts as mismatched only if it names an object whose noun does not occur in the image: such a caption
-    is false, and no caption of the image itself. Where possible it has the same place among its image's captions
-    as the one it replaces, so that lengths stay as they are. A larger share swaps the same pairs and more.
-
-    Args:
-        pairs: the rows of one split.
-        scenes: of all images, by index.
-        share: of the pairs to swap; rounded to whole pairs.
-        seed: of the data set.
-        split: its name, for errors.
-
-    Returns:
-        The new caption by position in `pairs`.
-
-    Raises:
-        ValueError: the split has too few captions of other images that are false.
+    A caption counts as mismatched only if it names an object whose noun does not occur in the image. Where possible it
+    has the same position among its image's captions as the one it replaces, so that lengths stay as they are. A larger
+    share swaps the same pairs and more.
     """
     wanted = math.floor(share * len(pairs) + 0.5)
     swapped: dict[int, Caption] = {}

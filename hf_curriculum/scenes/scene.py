@@ -19,14 +19,10 @@ class Thing:
     """One object of a scene.
 
     Args:
-        noun: one of `NOUNS`.
-        colour: one of `COLOURS`.
-        size: one of `SIZES`.
-        texture: one of `TEXTURES`.
+        noun, colour, size, texture: one of `NOUNS`, `COLOURS`, `SIZES` and `TEXTURES`.
         side: the longer side of the upright silhouette.
         tilt: degrees, clockwise.
-        x: middle of the box, from the left.
-        y: middle of the box, from the top.
+        x, y: middle of the box, from the left and from the top.
     """
 
     noun: str
@@ -89,14 +85,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Backdrop:
-    """What lies behind the objects.
+    """The background: a key of `BACKDROPS`, a style ("plain", "bokeh" or "hills") and the clutter.
 
-    Args:
-        colour: a key of `palette.BACKDROPS`.
-        style: `"plain"`, `"bokeh"` (large soft discs) or `"hills"`.
-        turn: a number in [0, 1) that varies the style.
-        mark: `"dots"`, `"rings"`, `"crosses"` or `"dashes"`.
-        marks: the clutter; may be empty.
+    `turn`, in [0, 1), varies the style; `mark` is "dots", "rings", "crosses" or "dashes".
     """
 
     colour: str
@@ -108,13 +99,10 @@ class Backdrop:
 
 @dataclass(frozen=True)
 class Scene:
-    """Objects from back to front, and what lies behind them.
+    """Objects from back to front, and the background.
 
-    Args:
-        things: the objects.
-        hidden: `hidden[i][j]` is the share of object i that object j hides.
-        visible: the share of every object that nothing hides.
-        backdrop: the background and its clutter.
+    `hidden[i][j]` is the share of object i that object j hides, `visible` the share of every object that nothing
+    hides.
     """
 
     things: tuple[Thing, ...]

@@ -19,16 +19,8 @@ def is_coco(content: Any) -> bool:
 def read_coco(content: dict[str, Any]) -> dict[str, list]:
     """The columns of a COCO caption file, one row per annotation, in the file's order.
 
-    Args:
-        content: the parsed JSON.
-
-    Returns:
-        `file_name`, `caption`, `image_id` (COCO's own, as a string), `caption_id`, and the further fields that all of
-        its images have (width, height, licence, ...).
-
-    Raises:
-        ValueError: there are no annotations with captions (COCO's instances files hold boxes), or none whose image is
-            in the file.
+    `file_name`, `caption`, `image_id` (COCO's own, as a string), `caption_id`, and the further fields that all of its
+    images have (width, height, licence, ...).
 
     Example:
         >>> read_coco({"images": [{"id": 9, "file_name": "9.jpg"}],

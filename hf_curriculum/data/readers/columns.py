@@ -29,8 +29,7 @@ ALIASES = {
 
 
 def check_mapping(columns: Columns | None) -> None:
-    """Raises a `ValueError` unless the mapping's keys are our names, and its values names (of `caption`, also "
-    "several)."""
+    """Raises unless the mapping's keys are our names and its values names; of `caption`, also several."""
     unknown = [name for name in columns or {} if name not in ALIASES]
     if unknown:
         raise ValueError(
@@ -49,20 +48,10 @@ def check_mapping(columns: Columns | None) -> None:
 def adopt(
     dataset: Dataset, columns: Columns | None = None, images: str | Path | Literal[False] | None = None
 ) -> Dataset:
-    """The data set with its columns under our names and of our types; other columns stay.
+    """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
 
-    Args:
-        dataset: rows with images (bytes, paths, or `datasets.Image`) and captions, or lists of captions.
-        columns: our name -> theirs; names that are missing are looked for among `ALIASES`.
-        images: False leaves the images out; a folder is where a column of relative paths starts from.
-
-    Returns:
-        `image` (`datasets.Image`, undecoded), `image_id` (string; where there is none, the path or address that stands
-        for the image, or else a digest of the image) and `caption` (text, or still a list: see `expand_captions`).
-        Formats and transforms are removed.
-
-    Raises:
-        ValueError: a column is missing, of a type that is no image, would be overwritten, or has rows without id.
+    `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
+    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -102,7 +91,7 @@ def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str
 
 
 def caption_columns(columns: Columns | None) -> list[str]:
-    """The columns that hold the captions of an adopted data set: `caption`, or the several that were named."""
+    """The columns that hold the captions of an adopted data set."""
     named = (columns or {}).get(CAPTION, CAPTION)
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 

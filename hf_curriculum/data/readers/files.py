@@ -65,15 +65,7 @@ def read_caption_files(
 ) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split.
 
-    Args: as of `load_captioned`.
-
-    Returns:
-        One row per caption, with the columns of the format's reader and `image`, a path, unless it is text alone.
-        Without splits, or with `split`, the only key is `UNSPLIT`.
-
-    Raises:
-        ValueError: the file or folder is not recognised, or an argument would have no effect.
-        FileNotFoundError: the folder of images is missing or holds none of them.
+    Args: as of `load_captioned`. Without splits, or with `split`, the only key is `UNSPLIT`.
     """
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
@@ -83,11 +75,7 @@ def read_caption_files(
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
-    """All splits, or under `UNSPLIT` the one that is named.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """All splits, or under `UNSPLIT` the one that is named."""
     if split is None:
         return splits
     if split not in splits or list(splits) == [UNSPLIT]:
@@ -99,7 +87,7 @@ def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
 
 
 def refuse(options: Mapping[str, Any], because: str) -> None:
-    """Raises a `ValueError` if there are options: they would do nothing, and silently so."""
+    """Raises if there are options, which would have no effect."""
     if options:
         raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
 

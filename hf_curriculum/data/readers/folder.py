@@ -21,11 +21,7 @@ SPLIT_FOLDERS = {
 
 
 def find_caption_file(folder: Path) -> Path | None:
-    """The caption file in a folder, or None.
-
-    Raises:
-        ValueError: several files could be it.
-    """
+    """The caption file in a folder, or None; raises if several files could be it."""
     for name in CAPTION_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -55,17 +51,7 @@ def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | N
 
 
 def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
-    """The paths of the images in `folder`, which may hold them by their whole name or without its folders.
-
-    Files that are missing get a path all the same: checking the images counts and names them.
-
-    Args:
-        folder: where the images are.
-        file_names: as the caption file gives them ("a.jpg", "val2014/a.jpg").
-
-    Raises:
-        FileNotFoundError: there is no such folder, or none of the images is in it.
-    """
+    """The paths of the images in `folder`, by their whole name or without its folders; missing files get one too."""
     if not folder.is_dir():
         raise FileNotFoundError(
             f"The folder of images {folder} does not exist. Give another as `images=`, or `images=False` for text "

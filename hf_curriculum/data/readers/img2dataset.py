@@ -85,13 +85,13 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
 
 
 def log_downloads(name: str, downloads: Downloads) -> None:
-    """Says what is there, as a warning if something is missing."""
+    """Logs the counts, as a warning if something is missing."""
     log = logger.warning if downloads.missing else logger.info
     log("%s: %s", name, downloads.describe())
 
 
 def _stamped(folder: Path, shard: str) -> tuple[str, int, int]:
-    """A shard's place, size and time of change: another content makes another cache."""
+    """A shard's path, size and modification time, which name its cache."""
     for place in (folder / f"{shard}.tar", folder / shard, folder / f"{shard}.parquet"):
         if place.exists():
             status = place.stat()
@@ -186,12 +186,7 @@ STATS = "_stats.json"
 
 @dataclass(frozen=True)
 class Downloads:
-    """What became of the addresses of a URL list.
-
-    Args:
-        asked: addresses.
-        found: those with an image.
-        reasons: why there is none -> how many, most frequent first.
+    """Counts of a URL list: addresses asked for, images found, and reason -> how many are missing.
 
     Example:
         >>> print(Downloads(4, 3, {"HTTP Error 404: Not Found": 1}).describe())
@@ -208,7 +203,7 @@ class Downloads:
         return self.asked - self.found
 
     def describe(self, most: int = 5) -> str:
-        """One line: what is there, and the most frequent reasons for what is not."""
+        """One line: the counts, and the most frequent reasons."""
         share = f" ({self.found / self.asked:.1%})".replace("%", " %") if self.asked else ""
         text = f"{self.found:,} of {self.asked:,} images are there{share}"
         if not self.missing:

@@ -18,21 +18,11 @@ def is_karpathy(content: Any) -> bool:
 
 
 def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list]]:
-    """The columns of each split of a Karpathy file, one row per sentence, in the file's order.
+    """Split (`train`, `validation`, `test`) -> columns of a Karpathy file, one row per sentence, in the file's order.
 
-    Args:
-        content: the parsed JSON.
-        restval: what becomes of COCO's split "restval", the images of its validation set that Karpathy left over:
-            `"train"` counts them as training data, as is usual; `"keep"` makes a split of their own; `"drop"` leaves
-            them out.
-
-    Returns:
-        Split (`train`, `validation`, `test`) -> columns: `file_name` (with its folder, where the file names one),
-        `caption` (`raw`, or else the tokens joined by spaces), `image_id` (`cocoid`, or else `imgid`, as a string),
-        `caption_id`.
-
-    Raises:
-        ValueError: `restval` is none of these, or an image lacks a field.
+    Columns: `file_name` (with its folder, where the file names one), `caption` (`raw`, or else the tokens joined by
+    spaces), `image_id` (`cocoid`, or else `imgid`, as a string), `caption_id`. COCO's split "restval" is training data
+    (`restval="train"`), a split of its own (`"keep"`) or left out (`"drop"`).
 
     Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating image descriptions" (CVPR 2015).
 

@@ -19,16 +19,10 @@ SCALARS = {str, bool, int, float}
 
 
 def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
-    """The rows of a text file.
+    """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
 
-    Args:
-        text: the whole file.
-        suffix: its ending, which says what it is: ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
-            The last three are tables with a header, divided by comma, tab or bar, whichever comes first in the header
-            (quotes count only with commas), or Flickr8k's `name.jpg#0<tab>caption` without a header.
-
-    Raises:
-        ValueError: a line is not JSON, or a row has more cells than the header.
+    The last three are tables with a header, separated by comma, tab or bar, whichever comes first in the header
+    (quotes count only with commas), or Flickr8k's `name.jpg#0<tab>caption` without a header.
     """
     if suffix == ".json":
         return json.loads(text)
@@ -90,16 +84,8 @@ def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None
 def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list]:
     """The columns of a table of file names and captions, one row per caption, in the table's order.
 
-    Args:
-        records: rows with a file name, and a caption or a list of captions.
-        fields: what `table_fields` made of the first row's fields.
-
-    Returns:
-        `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row
-        has, where they are texts or numbers of one type.
-
-    Raises:
-        ValueError: a row is no object, has no file name, or a caption that is no text.
+    `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row has,
+    where they are texts or numbers of one type.
 
     Example:
         >>> rows = [{"file_name": "a.jpg", "captions": ["A dog.", "A puppy."]}]
@@ -131,7 +117,7 @@ def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str
 
 
 def _captions(record: Mapping[str, Any], fields: list[str], number: int) -> list[str | None]:
-    """The captions of a row: those of a list, or of one field each (fields left empty then count as none)."""
+    """The captions of a row: of a list, or of one field each."""
     cells = [record.get(field) for field in fields]
     if len(cells) > 1:
         cells = [cell for cell in cells if cell]

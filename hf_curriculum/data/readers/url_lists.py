@@ -52,23 +52,12 @@ def is_url_list(path: Path) -> bool:
 
 
 def read_url_list(path: str | Path) -> pa.Table:
-    """The rows of a URL list.
+    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
 
-    Args:
-        path: Conceptual Captions' TSV (caption and address, in either order, without a header), or Localized
-            Narratives' JSON Lines (`image_id`, `caption`, `annotator_id`, and traces, which are not kept), .gz or not.
-
-    Returns:
-        `caption`, `image_id` (the address, or the narratives' image id), `url` (null for narratives).
-
-    Raises:
-        ValueError: a line has not the form of the first one.
+    Read are Conceptual Captions' TSV (caption and address, in either order, without a header) and Localized
+    Narratives' JSON Lines (without traces), .gz or not.
 
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
-
-    Example:
-        >>> read_url_list("Train_GCC-training.tsv").num_rows  # doctest: +SKIP
-        3318333
     """
     path = Path(path)
     read = _read_tsv if _ending(path) == ".tsv" else _read_narratives
@@ -135,16 +124,7 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
 def _joined(
     path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
 ) -> Dataset:
-    """The list's rows beside their images.
-
-    Args:
-        path: the list.
-        rows: its rows.
-        images: the downloads.
-        at: the row of each list row's image, or null.
-        wanted: what each list row looked for.
-        reasons: why there is no image, by what was looked for.
-    """
+    """The list's rows with their images; `at` is each row's position in `images`, or null, `wanted` its key."""
     found = pc.is_valid(at).to_numpy(zero_copy_only=False)
     lost = Counter(reasons.get(name, ABSENT) for name in pc.filter(wanted, pc.is_null(at)).to_pylist())
     downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
@@ -167,7 +147,7 @@ def _ending(path: Path) -> str:
 
 
 def _columns_of(line: str) -> tuple[int, int] | None:
-    """Where caption and address stand in a line of a TSV; None if it is another table."""
+    """Positions of caption and address in a line of a TSV; None if it is another table."""
     cells = line.split("\t")
     if len(cells) != 2:
         return None

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
 
 
 class BoxArrays(RegionSource):
-    """What the readers of arrays have in common: how four numbers are a box.
+    """A reader of arrays of boxes.
 
     Args:
         path: the file or folder.
@@ -27,10 +27,6 @@ class BoxArrays(RegionSource):
             height.
         normalised: whether they are shares of the image's sides instead of pixels.
         one_based: whether the first pixel is 1 and the last one belongs to the box, as in MATLAB.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: an unknown `order`, or boxes that contradict these arguments.
     """
 
     def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
@@ -40,7 +36,7 @@ class BoxArrays(RegionSource):
         self.order, self.normalised, self.one_based = order, normalised, one_based
 
     def _boxes(self, image_id: str, values: Any) -> np.ndarray:
-        """Shapes: (regions, 4) in this file's order -> float32 (regions, 4): left, top, right, bottom."""
+        """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
         values = np.asarray(values, dtype=np.float32)
         if values.size == 0:
             return np.zeros((0, 4), np.float32)
@@ -133,7 +129,7 @@ class ProposalFolder(BoxArrays):
 
 
 def by_name(files: list[str]) -> dict[str, str]:
-    """Image id -> file: the names without their ends, then the numbers they end in, where only one file has it."""
+    """Image id -> file: the names without suffix, then the numbers they end in, where only one file has it."""
     places = {Path(file).stem: file for file in files}
     numbers: dict[str, list[str]] = {}
     for file in files:
@@ -239,7 +235,7 @@ def _cells(path: str) -> dict[str, np.ndarray]:
 
 
 def require_h5py(path: str) -> Any:
-    """The module h5py, or an error that says how to get it."""
+    """The module h5py."""
     try:
         import h5py
     except ImportError as error:
@@ -253,19 +249,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Those of the variables called `names` that a MATLAB file has.
-
-    Args:
-        path: the file.
-        names: variables wanted; others are not read.
-
-    Returns:
-        Name -> a numeric array as MATLAB shows it, or for a cell array a list of its cells: arrays, or strings.
-
-    Raises:
-        ImportError: SciPy (for version 5 to 7) or h5py (for 7.3) is missing.
-        ValueError: no MATLAB file, or none of the variables is in it.
-    """
+    """Name -> those of the variables `names` that a MATLAB file has: arrays, or lists for cell arrays."""
     with open(path, "rb") as file:
         head = file.read(520)
     content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)

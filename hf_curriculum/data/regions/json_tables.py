@@ -36,14 +36,10 @@ class SceneGraphTable(RegionSource):
     """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read when asked for.
 
     A line is an image id and `{"objects": [{"rect", "class", "conf", "feature"}, ...]}`, features in base64; relations
-    are not read. It does not tell the image's size.
+    are not read, and the image's size is not given.
 
     Args:
         path: the table.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a line that is not such JSON, or features of unequal size.
 
     Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """

@@ -48,19 +48,7 @@ _SIX_BOX_VALUES = 2054
 
 
 def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
-    """An array from base64 of float32, its size checked.
-
-    Args:
-        text: base64.
-        rows: how many rows there must be.
-        what: what the array is called in errors, such as "`boxes` of image '9'".
-        columns: how many columns there must be; None for as many as there are.
-
-    Shapes:
-        returns float32 (rows, columns), read-only.
-
-    Raises:
-        ValueError: not base64, or not so many numbers.
+    """Base64 of float32 as a read-only array (rows, columns), its size checked; `what` names it in errors.
 
     Example:
         >>> decode_floats(base64.b64encode(np.float32([1, 2, 3, 4])), 2, what="numbers")
@@ -115,11 +103,7 @@ def write_line_index(path: str | Path) -> Path:
 
 
 def find_lines(path: str | Path) -> dict[str, int]:
-    """First field of every line of a table -> the byte where the line begins; by its `.lineidx` where there is one.
-
-    Raises:
-        ValueError: a line without a tab, or a `.lineidx` that belongs to another file.
-    """
+    """First field of every line of a table -> the byte where the line begins; by its `.lineidx` where there is one."""
     index = line_index_path(path)
     lines: dict[str, int] = {}
     twice = 0

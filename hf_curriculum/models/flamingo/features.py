@@ -185,9 +185,7 @@ def _encode(
 
 
 def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of all images, sorted, and their places, (2, images); and where the image of each place is first found,
-    split and row, (images, 2). Places go by that order, so that images are read in it.
-    """
+    """Keys of all images, sorted, and their positions, (2, images); split and row of each, (images, 2)."""
     keys, sources = [], []
     for number, split in enumerate(splits):
         require_columns(
@@ -210,12 +208,12 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
 
 
 def _key(image_id: object) -> np.uint64:
-    """64 bits of an id: among three million the chance that two share them is 2e-7."""
+    """64 bits of an id: among three million the chance of a collision is 2e-7."""
     return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
 
 
 def _digest(model: CaptionFlamingoForCausalLM) -> str:
-    """Names the tower's weights; the pooler, which is not used, left out."""
+    """A digest of the tower's weights without the unused pooler."""
     found = hashlib.blake2b(digest_size=16)
     for name, weight in sorted(model.flamingo.vision_tower.state_dict().items()):
         if "pooler" not in name:
@@ -230,7 +228,7 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Replaces the file in one go: a kill leaves the old one or the new one."""
+    """Renames a temporary file, so that a kill leaves the old one or the new one."""
     partial = folder / (_FACTS + ".partial")
     partial.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
     partial.replace(folder / _FACTS)

@@ -26,7 +26,7 @@ class CaptionFlamingoAttention(nn.Module):
         self.out_proj = nn.Linear(inner, width, bias=False)
 
     def keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is asked, from (batch, keys, width); each of shape (batch, heads, keys, head width)."""
+        """Keys and values of (batch, keys, width); each of shape (batch, heads, keys, head width)."""
         return self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
 
     def forward(
@@ -37,17 +37,16 @@ class CaptionFlamingoAttention(nn.Module):
         visible: torch.Tensor | None = None,
         packed: PackedText | None = None,
     ) -> torch.Tensor:
-        """Mixes values.
+        """Attention of `states` to `key` and `value`.
 
         Args:
-            states: who asks, shape (batch or 1, queries, width).
+            states: queries before their projection, shape (batch or 1, queries, width).
             key, value: of `keys_values`.
-            visible: bool, shape (batch, 1, queries, keys), True where seen; `None` where everything is. No row may be
-                empty.
-            packed: how the queries of `states` stand in its rows, where these are not one per batch entry.
+            visible: bool, shape (batch, 1, queries, keys), no row empty; `None` where every key is visible.
+            packed: the packing of `states`, where its rows are not batch entries.
 
         Returns:
-            The shape of `states`, with as many rows as `key` if it had one for all.
+            The shape of `states`, with as many rows as `key`.
         """
         query = self.q_proj(states) if packed is None else packed.unpack(self.q_proj(states))
         query = self._heads(query).expand(len(key), -1, -1, -1)
@@ -77,7 +76,7 @@ class CaptionFlamingoFeedForward(nn.Module):
 
 
 class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
-    """Latents read an image and themselves; 7,082,496 parameters at width 768."""
+    """Latents attend to an image and to themselves; 7,082,496 parameters at width 768."""
 
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
@@ -88,9 +87,9 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
         self.feed_forward = CaptionFlamingoFeedForward(config)
 
     def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Latents, (images, latents, width), from themselves and `image`, (images, image tokens, width).
+        """Updates latents, (images or 1, latents, width), by `image`, (images, image tokens, width).
 
-        The first layer's are the same for all images, (1, latents, width), and what they ask is computed once.
+        The first layer's latents are the same for all images, so their queries are computed once.
         """
         asking = self.latent_norm(latents)
         of_image = self.attention.keys_values(self.image_norm(image))
@@ -119,14 +118,7 @@ class CaptionFlamingoPerceiver(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Latents of a text's images.
-
-        Args:
-            features: of the vision tower, shape (batch, images, image tokens, vision width).
-
-        Returns:
-            Shape (batch, images · latents, width), image after image.
-        """
+        """From (batch, images, image tokens, vision width) to latents (batch, images · latents, width)."""
         rows, images = features.shape[:2]
         states = self.projection(features) + self.image_positions[:images]  # (batch, images, image tokens, width)
         states = states.flatten(0, 1)
@@ -137,9 +129,9 @@ class CaptionFlamingoPerceiver(nn.Module):
 
 
 class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
-    """Text reads images through gates that start shut; 7,080,962 parameters at width 768.
+    """Gated cross-attention from text to images; 7,080,962 parameters at width 768.
 
-    The states pass through unchanged, bit for bit, as long as both gates are 0.
+    With both gates at 0, as at the start, hidden states pass unchanged, bit for bit.
 
     Source: Alayrac et al. 2022 (Flamingo), section 2.2 and figure 4.
     """
@@ -167,10 +159,10 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         Args:
             hidden_states: of the text, (batch, text, width).
             images: of the resampler, (batch, images · latents, width); `None` where they are cached.
-            visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one image.
-            no_image: bool, (batch, text, 1), True for tokens before any image: these are told nothing.
-            past_key_values: where keys and values of the images are kept.
-            packed: how texts share rows, `hidden_states` and `no_image` being (rows, length, ...) then.
+            visible: which latents each token attends to, bool, (batch, 1, text, images · latents); `None` for one
+            image. no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
+            past_key_values: the cache of the images' keys and values. packed: the packing of the texts, with
+            `hidden_states` and `no_image` being (rows, length, ...).
         """
         key, value = self._keys_values(images, past_key_values)
         told = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
@@ -190,14 +182,7 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
 
 
 def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
-    """The image each token sees: how many `<image>` tokens there are up to it, itself included.
-
-    Args:
-        input_ids: the whole text, shape (batch, text).
-        image_token_id: of `<image>`.
-
-    Returns:
-        int64, shape (batch, text): 0 before any image, k from the k-th `<image>` on.
+    """The image each token attends to, the number of `<image>` tokens up to it: int64, (batch, text), 0 for none.
 
     Example:
         >>> count_images(torch.tensor([[2, 9, 5, 9, 6]]), image_token_id=9)
@@ -207,17 +192,10 @@ def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
 
 
 def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> torch.Tensor | None:
-    """What each token sees of all images' latents: those of its own image.
+    """The latents each token attends to, those of its image: bool, (batch, 1, text, images · latents).
 
-    A token before any image sees everything, so that no row is empty; what it is told is put to zero afterwards.
-
-    Args:
-        image_numbers: of `count_images`, shape (batch, text).
-        images: images per text.
-        latents: vectors per image.
-
-    Returns:
-        bool, shape (batch, 1, text, images · latents); `None` for one image, which every token sees.
+    `None` for one image, which every token sees. Tokens before any image see everything, so that no row is empty;
+    their attention output is set to 0.
     """
     if images == 1:
         return None
@@ -227,18 +205,7 @@ def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> t
 
 
 def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
-    """`values` with a dimension of images, (batch, images, ...), of which one image per text has none.
-
-    Args:
-        values: images or their features.
-        dims: how many dimensions one of them has.
-        name: what it is called in errors.
-        batch: texts.
-        max_images: most images in a text.
-
-    Raises:
-        ValueError: another number of dimensions, not as many rows as texts, too many images in a text.
-    """
+    """`values` with a dimension of images, (batch, images, ...); `dims` is the number of dimensions of one image."""
     if values.ndim not in (dims + 1, dims + 2):
         raise ValueError(
             f"{name} has the shape {tuple(values.shape)}. Flamingo takes one image per text, which makes {dims + 1} "
@@ -259,18 +226,7 @@ def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images
 
 
 def check_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
-    """Raises where images and `<image>` tokens do not belong together: an image nobody sees is a silent loss.
-
-    It reads values, so it waits for the device; it is left out under `torch.compile`.
-
-    Args:
-        image_numbers: of `count_images`, shape (batch, text).
-        images: images per text.
-        config: for the error.
-
-    Raises:
-        ValueError: a text without `<image>`, or with more of them than images.
-    """
+    """Raises where the `<image>` tokens of a text and its images differ in number; it waits for the device."""
     if torch.compiler.is_compiling() or image_numbers.is_meta:
         return
     highest = image_numbers.amax(-1)
@@ -298,21 +254,7 @@ def check_text(
     new_images: bool,
     max_positions: int,
 ) -> int:
-    """The number of cached tokens; raises where lengths do not fit.
-
-    Args:
-        batch: texts.
-        length: new tokens of each.
-        attention_mask: shape (batch, text, cached text included).
-        position_ids: shape (batch or 1, text).
-        past_key_values: the cache, if any.
-        new_images: whether images were given.
-        max_positions: rows of the position embedding.
-
-    Raises:
-        ValueError: the cache is static, the text too long, an image comes after cached tokens, the mask does not
-            cover the text.
-    """
+    """The number of cached tokens; raises where the lengths of text, mask and cache do not fit together."""
     if past_key_values is not None and past_key_values.is_compileable:
         raise ValueError(
             f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for images. Use "
@@ -338,7 +280,7 @@ def check_text(
 
 
 def cached_latents(past_key_values: Cache | None) -> int:
-    """Latents of images in the cache, 0 where there are none."""
+    """The number of cached latents."""
     if not isinstance(past_key_values, EncoderDecoderCache):
         return 0
     return past_key_values.cross_attention_cache.get_seq_length()
