@@ -207,6 +207,8 @@ RENAMED = {
     "needed_tokens": "relevant_tokens",
     "PICTURES": "IMAGE_SUFFIXES",
     "picture_key": "image_key",
+    "refuse": "validate_unused",
+    "undecoded": "stored_images",
     "HOLE": "PAD_INDEX",
     "TextBeside": "JointText",
     "TextBesideTrainer": "JointTextTrainer",

@@ -33,8 +33,8 @@ def holds_text(dataset: Dataset, column: str) -> bool:
 def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) -> Dataset:
     """One row per image-caption pair, from rows that hold several captions.
 
-    All other columns are repeated, undecoded. An image kept as a path costs nothing that way; bytes of an image are
-    written once per caption, to the cache of `datasets`.
+    All other columns are repeated, images with `decode=False`. An image kept as a path costs nothing that way; bytes
+    of an image are written once per caption, to the cache of `datasets`.
 
     Args:
         dataset: rows with a list of captions, or with one caption in each of several columns.
@@ -42,7 +42,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
 
     Raises:
         ValueError: the column is missing, or holds neither texts nor lists of texts or of records with one, or
-            there is a column `caption` beside it.
+            there is another column `caption`.
 
     Example:
         >>> expand_captions(Dataset.from_dict({"image_id": ["a"], "caption": [["A dog.", "A puppy."]]}))["caption"][:]
@@ -153,7 +153,7 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
-    """A part of the data set set apart for validation, the same one for the same data and seed on any machine.
+    """Splits off a validation part, the same one for the same data and seed on any machine.
 
     Every unit (an image, or a row) gets a number from its `image_id` (or row number) and the seed, and those with the
     smallest numbers are held out: no library's random stream is involved. By image, neither the order of the rows nor
@@ -232,12 +232,12 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
     count = np.intersect1d(images[in_validation], images[~in_validation]).size
     if count:
         logger.warning(
-            "Held out by row: %d images have captions in both train and validation. by='image' keeps them apart.",
+            "Held out by row: %d images have captions in both train and validation; with by='image' none has.",
             count,
         )
 
 
-def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
+def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
     """The images of a data set with `decode=False`, row by row: `{"bytes": ..., "path": ...}`."""
     images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
     for batch in images.iter(100):
@@ -255,7 +255,7 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
     """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
-    for image in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
+    for image in tqdm(stored_images(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
         key = image_key(image)
         if key not in known:
             known[key] = _id(image, key)

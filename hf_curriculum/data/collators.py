@@ -28,7 +28,7 @@ class CaptionCollator:
         image_processor: any transformers image processor whose output has a fixed size, or None for batches of text
             alone (a text stage). One that only resizes and normalises with Pillow (`make_image_processor`) is replaced
             by a table of its own numbers, which is twice as fast.
-        max_length: captions are cut to so many tokens, special ones included.
+        max_length: captions are truncated to so many tokens, special ones included.
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
@@ -36,13 +36,13 @@ class CaptionCollator:
             `IndexedCollator` seeds them for each example.
         ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
             authors.
-        prefix: put before each caption and not learnt (its labels are -100): `"<image> "` for Flamingo. It counts in
-            `max_length`.
+        prefix: put before each caption and not trained on (its labels are -100): `"<image> "` for Flamingo. It
+            counts in `max_length`.
         vision_features: instead of images, what a frozen vision tower makes of them, by `image_id`
             (`cache_vision_features`); `image_processor` is then None.
         share_images: rows of a batch with the same `image_id` share one image, which is then processed, and encoded
             by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
-            the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which cuts batches up by
+            the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
             rows: start several GPUs with `torchrun` or `accelerate launch`.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
@@ -83,7 +83,7 @@ class CaptionCollator:
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "
-                "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is told by the "
+                "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
                 "attention mask, so end tokens keep their labels."
             )
         if vision_features is not None and (image_processor is not None or augment is not None):
@@ -101,7 +101,7 @@ class CaptionCollator:
             raise ValueError(
                 f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
                 f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
-                f"to learn. Pass {least} or more."
+                f"to train on. Pass {least} or more."
             )
         self.share_images = share_images
         self.tokenizer, self.image_processor = tokenizer, image_processor
@@ -109,7 +109,7 @@ class CaptionCollator:
         self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
         self.image_column, self.caption_column = image_column, caption_column
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
-        self._given = _prefix_places(tokenizer, prefix) if prefix else range(0)
+        self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -162,23 +162,23 @@ class CaptionCollator:
         )
         batch = {name: tokens[name] for name in ("input_ids", "attention_mask")}
         batch["labels"] = batch["input_ids"].clone()
-        # Places are counted from the first token, wherever the padding is.
-        places = batch["attention_mask"].cumsum(-1) - 1
+        # Positions are counted from the first token, wherever the padding is.
+        positions = batch["attention_mask"].cumsum(-1) - 1
         if self.ignore_padding:
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
-            # Behind padding on the left the first token would be learnt, and from padding; elsewhere it never is.
-            batch["labels"][:, 1:][places[:, 1:] == 0] = IGNORED
-        if self._given:
-            batch["labels"][(places >= self._given.start) & (places < self._given.stop)] = IGNORED
+            # After padding on the left the first token would be predicted from padding; otherwise it never is.
+            batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
+        if self._prefix_span:
+            batch["labels"][(positions >= self._prefix_span.start) & (positions < self._prefix_span.stop)] = IGNORED
         if self.share_images:
-            # Behind the text: `Trainer` takes the length of a batch from what comes first.
+            # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
         if self.image_processor is not None or self.vision_features is not None:
             batch = self._stack([item["image"] for item in prepared]) | batch
         return batch
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The images of the first row of each image, and which of them each row has."""
+        """The pixels of each distinct image, and `image_index`, which of them each row has."""
         places: dict[str, int] = {}
         index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
         firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
@@ -187,7 +187,7 @@ class CaptionCollator:
         return shared | {"image_index": torch.tensor(index)}
 
     def _seen(self, example: dict[str, Any], read: Callable[[dict[str, Any]], Image.Image]) -> dict[str, torch.Tensor]:
-        """What the model sees of an example: its stored features, or the image that `read` returns, processed."""
+        """The model's image inputs: the stored features, or the image that `read` returns, processed."""
         if self.vision_features is not None:
             # Copied out of the file, so that a worker reads it and not the main process.
             return {"image_features": torch.from_numpy(np.array(self.vision_features[example[IMAGE_ID]]))}
@@ -235,9 +235,9 @@ def _checked_id(image_id: Any) -> Any:
     return image_id
 
 
-def _prefix_places(tokenizer: Any, prefix: str) -> range:
-    """Where the prefix's tokens stand in a caption's, special tokens before them counted."""
-    # Many tokenizers make a space part of the word behind it: one at the prefix's end belongs to the caption.
+def _prefix_positions(tokenizer: Any, prefix: str) -> range:
+    """Positions of the prefix's tokens in a caption, special tokens before them counted."""
+    # Many tokenizers make a space part of the word after it: one at the prefix's end belongs to the caption.
     text = prefix.rstrip()
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not tokens or tokenizer.unk_token_id in tokens:

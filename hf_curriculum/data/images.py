@@ -25,12 +25,12 @@ from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.captions import image_key, undecoded
+from hf_curriculum.data.captions import image_key, stored_images
 
 logger = logging.getLogger(__name__)
 
 
-# What Pillow lets through for a damaged file, beside its own OSErrors (found by flipping bytes of real files).
+# What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS = (
     OSError,
     SyntaxError,
@@ -67,7 +67,7 @@ def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
     - Of an animation, the first frame.
 
     Args:
-        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of an undecoded
+        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of a
             `datasets.Image` column, or an array or tensor (H, W), (H, W, 1 | 2 | 3 | 4) or (1 | 3 | 4, H, W): unsigned
             bytes, 16-bit integers, booleans, or floats in 0…1 or 0…255. An RGB image comes back as it is, not copied.
         name: what to call the image in errors, where it has no path of its own.
@@ -215,7 +215,7 @@ def drop_unreadable_images(
     kept, unreadable = {}, {}
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum"
     for split, dataset in splits.items():
-        keys = [image_key(image) for image in undecoded(dataset, column)]
+        keys = [image_key(image) for image in stored_images(dataset, column)]
         stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
         verdicts_path = cache / _digest(stamps) / "unreadable.json"
         reasons = _read(verdicts_path)
@@ -277,7 +277,7 @@ def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None)
 
 def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     seen = set()
-    for image in undecoded(dataset, column):
+    for image in stored_images(dataset, column):
         key = image_key(image)
         if key not in seen:
             seen.add(key)

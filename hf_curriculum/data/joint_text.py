@@ -1,4 +1,4 @@
-"""Batches of captioned images with as many texts beside them."""
+"""Joint batches of captioned images and of texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ BESIDE = "text_"
 
 
 class JointText:
-    """The batches of a collator of captioned images, each with a batch of text beside it.
+    """Joint batches: those of a collator of captioned images, each with a batch of text.
 
     Every example brings one text along, drawn at random with replacement. `IndexedCollator` seeds each example by its
-    place in the run, so which text comes with which draw depends on nothing else: not on workers or processes, nor on
-    being resumed.
+    draw, so which text comes with it does not depend on workers, processes or resuming.
 
     Args:
         collator: of captioned images, such as `CaptionCollator`.
@@ -40,7 +39,7 @@ class JointText:
 
     def __init__(self, collator: Any, text: Dataset, text_collator: Any) -> None:
         if not len(text):
-            raise ValueError("There is no text to put beside the captions. Leave it out, or give some.")
+            raise ValueError("There is no text to join to the captions. Leave it out, or give some.")
         self.collator, self.text, self.text_collator = collator, text, text_collator
 
     @property

@@ -1,4 +1,4 @@
-"""One door to captioned images, whatever format they come in."""
+"""The entry point to captioned images of any format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_curriculum.data.readers.columns import (
     caption_columns,
     check_mapping,
 )
-from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, refuse
+from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
@@ -54,7 +54,7 @@ def load_captioned(
         source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` says what is
             recognised, as does the error when nothing is.
         images: the folder of images of a caption file. None looks for the names in the file's own folder and in
-            `images/` beside it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
+            `images/` next to it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
             a list of addresses, the output folder of img2dataset.
         columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. Several columns of
             captions may be given as a list. Names left out are looked for under their usual aliases. Where nothing
@@ -77,7 +77,7 @@ def load_captioned(
         TypeError: the source is no data set, or a streamed one.
 
     Example:
-        >>> data = load_captioned("flickr8k", num_proc=2)  # captions.jsonl beside images/
+        >>> data = load_captioned("flickr8k", num_proc=2)  # captions.jsonl next to images/
         >>> data = load_captioned("captions_val2017.json", images="val2017")  # COCO
         >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # Karpathy
         >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"}, split="train")
@@ -86,13 +86,13 @@ def load_captioned(
     path = Path(source) if isinstance(source, (str, Path)) else None
     options = {"images": images, "columns": columns, "split": split, "restval": restval}
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
-        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
     elif path is not None and path.exists() and not _is_for_datasets(path):
-        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
-        refuse({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
+        validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
         loaded = _load(source, split, load_dataset_options)
         splits = {name: adopt(part, columns, images) for name, part in loaded.items()}
         captions = caption_columns(columns)
@@ -108,9 +108,9 @@ def _load_downloads(
 ) -> Dataset:
     """The output of `img2dataset`, or a list of addresses with the images of such an output."""
     given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
-    refuse(given, f"{path} has one split, and its columns are fixed")
+    validate_unused(given, f"{path} has one split, and its columns are fixed")
     if path.is_dir():
-        refuse({} if images is None else {"images": images}, f"{path} holds its own images")
+        validate_unused({} if images is None else {"images": images}, f"{path} holds its own images")
         return load_img2dataset(path, num_proc=num_proc)
     if images is False:
         return Dataset(read_url_list(path))
@@ -137,7 +137,7 @@ def _is_for_datasets(path: Path) -> bool:
 def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
     """Split -> data set, for sources that `datasets` reads."""
     if isinstance(source, (Dataset, DatasetDict)):
-        refuse(options, "the data set is loaded already")
+        validate_unused(options, "the data set is loaded already")
         return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
     if not isinstance(source, (str, Path)):
         raise TypeError(
@@ -146,7 +146,7 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         )
     path = Path(source)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
-        refuse(options, f"{path} was written by save_to_disk")
+        validate_unused(options, f"{path} was written by save_to_disk")
         return _load(datasets.load_from_disk(str(path)), split, {})
     if path.is_file():
         builder = path.suffix.removeprefix(".")

@@ -85,7 +85,7 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 
 
 class Texts:
-    """The texts of several data sets, one after the other, as often as they are asked for.
+    """The texts of several data sets, one after the other, any number of times.
 
     For `train_wordpiece(Texts(captions, text))`, and for other estimators that read all text.
 

@@ -56,7 +56,7 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     blocks = cached_arrow(facts, lambda: _batches(dataset, tokenizer, size, column, kind), schema)
     if not len(blocks):
         raise ValueError(
-            f"The {len(dataset):,} texts have fewer than {size} tokens together, so they fill no block. Give more "
+            f"The {len(dataset):,} texts have fewer than {size} tokens in all, so they fill no block. Give more "
             "text or a smaller `size`."
         )
     return blocks

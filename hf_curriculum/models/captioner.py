@@ -67,7 +67,7 @@ def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> st
     token = tokenizer.convert_ids_to_tokens(image_id) if image_id < len(tokenizer) else None
     if token is None or tokenizer(token, add_special_tokens=False)["input_ids"] != [image_id]:
         raise ValueError(
-            f"The model stands token {image_id} for an image, but the tokenizer ({type(tokenizer).__name__}, "
+            f"Token {image_id} is the placeholder of an image, but the tokenizer ({type(tokenizer).__name__}, "
             f"{len(tokenizer)} entries) reads it as {token!r}. Images would go unseen. Use the tokenizer the model "
             "was trained with; a benchmark's scorer also takes the text by name, `image_tokens=`."
         )

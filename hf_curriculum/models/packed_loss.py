@@ -29,9 +29,9 @@ def _is_sharded(output: nn.Module) -> bool:
 
 
 def _weights(output: nn.Module) -> list[torch.Tensor]:
-    """The layer's trainable tensors; FSDP puts plain tensors in place of parameters, or beside them."""
-    beside = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
-    found = {id(weight): weight for weight in (*output.parameters(), *beside) if weight.requires_grad}
+    """The layer's trainable tensors; FSDP puts plain tensors in place of parameters, or adds them."""
+    others = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
+    found = {id(weight): weight for weight in (*output.parameters(), *others) if weight.requires_grad}
     return list(found.values())
 
 
@@ -85,11 +85,11 @@ class _TokenLoss(torch.autograd.Function):
                 logits = output(part)  # (tokens, vocabulary)
             scores = logits.detach().log_softmax(-1, dtype=torch.float32)
             total -= scores.gather(1, targets).sum()
-            asked = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
-            if not asked:
+            inputs = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
+            if not inputs:
                 continue
             slope = scores.exp_().scatter_add_(1, targets, scores.new_full((), -1).expand_as(targets))
-            found = list(torch.autograd.grad(logits, asked, slope.to(logits.dtype)))
+            found = list(torch.autograd.grad(logits, inputs, slope.to(logits.dtype)))
             if wanted[0]:
                 of_states.append(found.pop(0))
             sums = [one.add_(more) for one, more in zip(sums, found, strict=True)] if sums else found

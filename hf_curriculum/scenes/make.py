@@ -1,4 +1,4 @@
-"""Puts the embedded data set together."""
+"""The embedded data set, `make_scenes`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def make_scenes(
     that nothing hides); `num_objects`; `mismatched`; `difficulty` (larger is harder, see `difficulty.difficulty`).
 
     Args:
-        num_examples: rows in all splits together; one row is one image with one caption.
+        num_examples: rows in all splits; one row is one image with one caption.
         seed: 0 or more; another seed is another data set.
         image_size: side of the images in pixels; it changes no caption.
         captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
@@ -189,8 +189,8 @@ def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[i
     """
     members: dict[str, list[int]] = {name: [] for name, share in shares.items() if share > 0}
     for index in range(num_images):
-        behind = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
-        members[max(behind, key=behind.__getitem__)].append(index)
+        deficit = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
+        members[max(deficit, key=deficit.__getitem__)].append(index)
     return members
 
 

@@ -18,7 +18,7 @@ from hf_curriculum.data.readers.folder import locate_images
 logger = logging.getLogger(__name__)
 
 Columns = Mapping[str, "str | Sequence[str]"]
-"""Our name -> theirs. `caption` may stand for several columns of one caption each."""
+"""Our name -> theirs. `caption` may name several columns of one caption each."""
 
 ALIASES = {
     IMAGE: ("image", "img", "jpg", "jpeg", "png"),
@@ -41,7 +41,7 @@ def check_mapping(columns: Columns | None) -> None:
     if several:
         raise ValueError(
             f"`columns` gives {columns[several[0]]!r} for `{several[0]}`, which is one column. Only captions may "
-            "stand in several. Load each column of images by itself and concatenate the data sets."
+            "have several. Load each column of images by itself and concatenate the data sets."
         )
 
 

@@ -86,7 +86,7 @@ def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
     return {UNSPLIT: splits[split]}
 
 
-def refuse(options: Mapping[str, Any], because: str) -> None:
+def validate_unused(options: Mapping[str, Any], because: str) -> None:
     """Raises if there are options, which would have no effect."""
     if options:
         raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
@@ -111,11 +111,13 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
     """Split -> columns of a caption file."""
     content = _content(path)
     if is_karpathy(content):
-        refuse({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
+        validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
         return read_karpathy(content, restval=restval)
-    refuse({} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split")
+    validate_unused(
+        {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
+    )
     if is_coco(content):
-        refuse({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
+        validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
         return {UNSPLIT: read_coco(content)}
     first = content[0] if isinstance(content, list) and content else content
     found = list(first) if isinstance(first, Mapping) else first
@@ -152,7 +154,7 @@ def _build(table: dict[str, list], caption_file: Path, images: str | Path | Lite
     names = table[FILE_NAME]
     folder = find_image_folder(caption_file, names) if images is None else images
     if folder is None:
-        logger.warning("No images beside %s: loaded as text alone. `images=` names their folder.", caption_file)
+        logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
     if folder is None or folder is False:
         return Dataset.from_dict(table)

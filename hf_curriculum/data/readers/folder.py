@@ -43,11 +43,11 @@ def find_split_folders(folder: Path) -> dict[str, Path]:
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
-    """The folder of images that belongs to a caption file: the one it is in, or `images/` beside it, or None."""
-    beside = caption_file.parent
-    if any((beside / name).is_file() for name in file_names[:100]):
-        return beside
-    return next((beside / name for name in IMAGE_FOLDERS if (beside / name).is_dir()), None)
+    """The folder of images that belongs to a caption file: the one it is in, or `images/` next to it, or None."""
+    parent = caption_file.parent
+    if any((parent / name).is_file() for name in file_names[:100]):
+        return parent
+    return next((parent / name for name in IMAGE_FOLDERS if (parent / name).is_dir()), None)
 
 
 def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
@@ -66,9 +66,9 @@ def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
         ),
     }
     for names in (file_names[:100], file_names):  # the first few nearly always decide
-        for place in layouts.values():
-            if any(os.path.isfile(place(name)) for name in names):
-                return [place(name) for name in file_names]
+        for layout in layouts.values():
+            if any(os.path.isfile(layout(name)) for name in names):
+                return [layout(name) for name in file_names]
     raise FileNotFoundError(
         f"None of the {len(set(file_names))} images that the caption file names (the first is {file_names[0]!r}) is "
         f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "

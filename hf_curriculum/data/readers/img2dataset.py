@@ -92,13 +92,13 @@ def log_downloads(name: str, downloads: Downloads) -> None:
 
 def _stamped(folder: Path, shard: str) -> tuple[str, int, int]:
     """A shard's path, size and modification time, which name its cache."""
-    for place in (folder / f"{shard}.tar", folder / shard, folder / f"{shard}.parquet"):
-        if place.exists():
-            status = place.stat()
-            return str(place), status.st_size, status.st_mtime_ns
+    for path in (folder / f"{shard}.tar", folder / shard, folder / f"{shard}.parquet"):
+        if path.exists():
+            status = path.stat()
+            return str(path), status.st_size, status.st_mtime_ns
     raise FileNotFoundError(
         f"{folder} has the record {shard}{STATS} but neither {shard}.tar, {shard}.parquet nor the folder {shard}: its "
-        "images are elsewhere. Bring them together, or delete the record to leave the shard out."
+        "images are elsewhere. Put them in one folder, or delete the record to leave the shard out."
     )
 
 
@@ -116,8 +116,8 @@ def _warn_of_unfinished(folder: Path) -> None:
 
 
 def _rows_of_shards(shards: list[tuple[str, int, int]]) -> Iterator[Row]:
-    for place, _, _ in shards:
-        path = Path(place)
+    for name, _, _ in shards:
+        path = Path(name)
         read = _files if path.is_dir() else _tar if path.suffix == ".tar" else _parquet
         yield from read(path)
 
@@ -171,7 +171,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     if not images:
         raise FileNotFoundError(
             f"{path} has the columns {found} and none of {[suffix[1:] for suffix in IMAGE_SUFFIXES]}: it holds the "
-            "records of images that are kept beside it, in a .tar or a folder, and those are not there."
+            "records of images that are kept next to it, in a .tar or a folder, and those are not there."
         )
     columns = [name for name in (*images, "txt", CAPTION, URL, "key") if name in found]
     for batch in file.iter_batches(_ROWS, columns=columns):
@@ -259,9 +259,9 @@ def read_downloads(folder: str | Path) -> Downloads:
 def _reasons(stats: dict) -> Counter[str]:
     """Why images of a shard failed; where messages were not kept, the stage they failed at."""
     failed = stats["count"] - stats["successes"]
-    told = Counter({reason: count for reason, count in stats.get("status_dict", {}).items() if reason != "success"})
-    if sum(told.values()) < failed and not told:
-        told.update({name: stats[name] for name in ("failed_to_download", "failed_to_resize") if stats.get(name)})
-    if sum(told.values()) < failed:
-        told["no reason recorded"] += failed - sum(told.values())
-    return told
+    counts = Counter({reason: count for reason, count in stats.get("status_dict", {}).items() if reason != "success"})
+    if sum(counts.values()) < failed and not counts:
+        counts.update({name: stats[name] for name in ("failed_to_download", "failed_to_resize") if stats.get(name)})
+    if sum(counts.values()) < failed:
+        counts["no reason recorded"] += failed - sum(counts.values())
+    return counts

@@ -186,7 +186,7 @@ def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
 
 
 def _failures(folder: Path) -> dict[str, str]:
-    """Address -> why `img2dataset` has no image of it, from the tables beside its shards."""
+    """Address -> why `img2dataset` has no image of it, from the tables of its shards."""
     reasons = {}
     for shard in finished_shards(folder):
         table = folder / f"{shard}.parquet"

@@ -143,7 +143,7 @@ def by_name(files: list[str]) -> dict[str, str]:
 
 
 class RegionArchive(BoxArrays):
-    """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read when asked for.
+    """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
 
     In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
@@ -283,13 +283,7 @@ def _from_cells(value: np.ndarray) -> Any:
 
 
 def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(
-            f"Reading {path}, a MATLAB file of version 7.3, needs h5py, which is not installed. Run "
-            "`pip install 'hf-curriculum[detection]'`."
-        ) from error
+    h5py = require_h5py(path)
 
     def value(item: Any) -> Any:
         if item.attrs.get("MATLAB_empty", 0):

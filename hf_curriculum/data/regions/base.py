@@ -101,7 +101,7 @@ class Regions:
 
 
 class RegionSource(Mapping[str, Regions]):
-    """A file or folder with the regions of many images: image id -> `Regions`, read when asked for.
+    """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
     A subclass defines `_find`, the location of each image's regions, and `_read`, which reads one. Names that begin
     with an underscore are not pickled: every worker opens the files itself.

@@ -18,7 +18,7 @@ def _parse(path: str, image_id: str, offset: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"The line of image {image_id!r} in {path} is not JSON ({error}). The line is cut off, or the file has "
+            f"The line of image {image_id!r} in {path} is not JSON ({error}). The line is truncated, or the file has "
             "another layout."
         ) from error
 
@@ -33,7 +33,7 @@ def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class SceneGraphTable(RegionSource):
-    """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read when asked for.
+    """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read on access.
 
     A line is an image id and `{"objects": [{"rect", "class", "conf", "feature"}, ...]}`, features in base64; relations
     are not read, and the image's size is not given.
@@ -64,7 +64,7 @@ class SceneGraphTable(RegionSource):
 
 
 class OscarFolder(RegionSource):
-    """Oscar's `features.tsv` with the `label.tsv` beside it: image id -> `Regions`, each line read when asked for.
+    """Oscar's `features.tsv` with the `label.tsv` next to it: image id -> `Regions`, each line read on access.
 
     A line of the first is an image id and `{"num_boxes": n, "features": base64}`, of the second an image id and
     `[{"class", "conf", "rect"}, ...]`. Without labels the boxes are taken from features of 2,054 numbers, which end in

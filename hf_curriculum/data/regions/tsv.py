@@ -59,7 +59,7 @@ def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | Non
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(
-            f"{what} is not base64 ({error}): {text[:40]!r}. The line is cut off, or the columns are in another order."
+            f"{what} is not base64 ({error}): {text[:40]!r}. The line is truncated, or its columns in another order."
         ) from error
     wanted = f"{rows} rows of {columns if columns is not None else 'equally many'} float32 numbers"
     row_bytes = 4 if columns is None else 4 * columns
@@ -67,7 +67,7 @@ def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | Non
     if not exact or (rows == 0 and raw):
         raise ValueError(
             f"{what} has {len(raw)} bytes, which cannot be {wanted}. The number of boxes belongs to another line, the "
-            "numbers are of another type, or the file is cut off."
+            "numbers are of another type, or the file is truncated."
         )
     width = columns if columns is not None else len(raw) // 4 // rows if rows else 0
     return np.frombuffer(raw, "<f4").reshape(rows, width)
@@ -84,7 +84,7 @@ def line_index_path(path: str | Path) -> Path:
 
 
 def write_line_index(path: str | Path) -> Path:
-    """Writes the byte offset of every line beside a table, so that opening it takes no pass over the whole file.
+    """Writes the byte offset of every line next to a table, so that opening it takes no pass over the whole file.
 
     Args:
         path: the table, `*.tsv`.
@@ -153,9 +153,9 @@ def read_line(path: str | Path, offset: int) -> str:
 
 
 class RegionTable(RegionSource):
-    """A table with arrays in base64, one image per line: image id -> `Regions`, each line read when asked for.
+    """A table with arrays in base64, one image per line: image id -> `Regions`, each line read on access.
 
-    The columns are told by their number where `fields` is left out: 6 bottom-up attention's, 7 the same with class
+    Without `fields` the columns follow from their number: 6 are bottom-up attention's, 7 the same with class
     probabilities, 10 LXMERT's, 3 Oscar's for retrieval and pre-training.
 
     Args:
@@ -200,7 +200,7 @@ class RegionTable(RegionSource):
         if len(values) != len(self.fields):
             raise ValueError(
                 f"The line of image {image_id!r} in {self.path} has {len(values)} columns, not the {len(self.fields)} "
-                f"{list(self.fields)}. The line is cut off, or the file changes its layout."
+                f"{list(self.fields)}. The line is truncated, or the file changes its layout."
             )
         line = dict(zip(self.fields, values, strict=True))
         count = int(line["num_boxes"])

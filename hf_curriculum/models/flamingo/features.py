@@ -54,31 +54,31 @@ class VisionFeatures:
                 f"{self.path} {done}{of}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, it goes on where it stopped."
             )
-        self._keys, self._places = np.load(self.path / _KEYS)  # (images,) each, sorted by key
+        self._keys, self._positions = np.load(self.path / _KEYS)  # (images,) each, sorted by key
         self._features = np.load(self.path / _FEATURES, mmap_mode="r")  # (images, image tokens, vision width)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __contains__(self, image_id: object) -> bool:
-        return self._place(image_id) is not None
+        return self._position(image_id) is not None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
-        place = self._place(image_id)
-        if place is None:
+        position = self._position(image_id)
+        if position is None:
             raise KeyError(
                 f"{self.path} has no features of the image {image_id!r}. It was written from other data: call "
                 "`cache_vision_features` with all the data that is trained and evaluated on."
             )
-        return self._features[place]
+        return self._features[position]
 
     def __reduce__(self) -> tuple[type[VisionFeatures], tuple[Path]]:
         return VisionFeatures, (self.path,)  # workers open the files for themselves
 
-    def _place(self, image_id: object) -> int | None:
+    def _position(self, image_id: object) -> int | None:
         key = _key(image_id)
         index = int(np.searchsorted(self._keys, key))
-        return int(self._places[index]) if index < len(self._keys) and self._keys[index] == key else None
+        return int(self._positions[index]) if index < len(self._keys) and self._keys[index] == key else None
 
 
 def cache_vision_features(
@@ -203,8 +203,8 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
         keys.append(np.fromiter((_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
-    places = np.argsort(np.argsort(first)).astype(np.uint64)
-    return np.stack([distinct, places]), np.concatenate(sources)[np.sort(first)]
+    positions = np.argsort(np.argsort(first)).astype(np.uint64)
+    return np.stack([distinct, positions]), np.concatenate(sources)[np.sort(first)]
 
 
 def _key(image_id: object) -> np.uint64:

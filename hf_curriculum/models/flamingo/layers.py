@@ -165,8 +165,8 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
             `hidden_states` and `no_image` being (rows, length, ...).
         """
         key, value = self._keys_values(images, past_key_values)
-        told = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
-        hidden_states = hidden_states + self.attention_gate.tanh() * told
+        read = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
+        hidden_states = hidden_states + self.attention_gate.tanh() * read
         return hidden_states + self.feed_forward_gate.tanh() * self.feed_forward(hidden_states)
 
     def _keys_values(
@@ -257,7 +257,7 @@ def check_text(
     """The number of cached tokens; raises where the lengths of text, mask and cache do not fit together."""
     if past_key_values is not None and past_key_values.is_compileable:
         raise ValueError(
-            f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for images. Use "
+            f"The cache is a {type(past_key_values).__name__} of fixed length, which cannot hold images. Use "
             "the default cache."
         )
     past_length = 0 if past_key_values is None else past_key_values.get_seq_length()

@@ -201,7 +201,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
     def _positions(
         self, attention_mask: torch.Tensor | None, past_length: int, length: int, device: torch.device
     ) -> torch.Tensor:
-        """OPT's positions: tokens are counted, padding stands at -1 (the embedding adds 2)."""
+        """OPT's positions: tokens are counted, padding is at -1 (the embedding adds 2)."""
         if attention_mask is None:
             return torch.arange(past_length, past_length + length, device=device)[None]
         mask = attention_mask.long()
@@ -431,12 +431,12 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
         """`[CLS] <image>` for each image, or `<image>` where texts have no first token."""
         if inputs_embeds is not None:
             raise ValueError(
-                "Prompts were given as `inputs_embeds`, in which `<image>` tokens cannot be told from others, so it "
+                "Prompts were given as `inputs_embeds`, in which `<image>` tokens are not recognised, so it "
                 "is not known which text reads the images. Pass `input_ids`."
             )
         if image_features.ndim == 4 and image_features.shape[1] > 1:
             raise ValueError(
-                f"There are {image_features.shape[1]} images per text and no prompts: where the images stand in "
+                f"There are {image_features.shape[1]} images per text and no prompts: where the images are in "
                 "the text is not known. Pass `input_ids` with an `<image>` for each."
             )
         start = self.generation_config.bos_token_id

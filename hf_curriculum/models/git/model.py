@@ -283,7 +283,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         self.output = new_embeddings
 
     def freeze_vision_tower(self) -> None:
-        """Takes the vision tower out of training (the projection behind it stays in), as the challenge's baseline."""
+        """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
         self.git.image_encoder.requires_grad_(False)
 
     def forward(
