@@ -77,10 +77,15 @@ def load_captioned(
         TypeError: the source is no data set, or a streamed one.
 
     Example:
-        >>> data = load_captioned("flickr8k", num_proc=2)  # captions.jsonl next to images/
-        >>> data = load_captioned("captions_val2017.json", images="val2017")  # COCO
-        >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # Karpathy
-        >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"}, split="train")
+        >>> import tempfile, PIL.Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> PIL.Image.new("RGB", (8, 8)).save(folder / "a.png")
+        >>> _ = (folder / "captions.jsonl").write_text('{"file_name": "a.png", "caption": "A dog."}')
+        >>> load_captioned(folder)[0]["caption"]
+        'A dog.'
+        >>> data = load_captioned("captions_val2017.json", images="val2017")  # doctest: +SKIP
+        >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # doctest: +SKIP
+        >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"})  # doctest: +SKIP
     """
     check_mapping(columns)
     path = Path(source) if isinstance(source, (str, Path)) else None

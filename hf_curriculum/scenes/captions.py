@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hf_curriculum.scenes.layout import lay_out
 from hf_curriculum.scenes.random import WORDING, Draws
-from hf_curriculum.scenes.scene import Scene, Thing
+from hf_curriculum.scenes.scene import Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import Token, article, number, plural
 
 LEAST_OFFSET = 0.15

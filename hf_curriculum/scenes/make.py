@@ -17,9 +17,8 @@ from datasets.utils import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.scenes.captions import LEVELS, Caption, caption_scene, choose_levels
 from hf_curriculum.scenes.drawing import draw
-from hf_curriculum.scenes.layout import MOST_MARKS, MOST_OBJECTS, lay_out
 from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
-from hf_curriculum.scenes.scene import Scene
+from hf_curriculum.scenes.scene import MOST_MARKS, MOST_OBJECTS, Scene, lay_out
 
 _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 

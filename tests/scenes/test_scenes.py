@@ -229,7 +229,7 @@ def test_mismatches_need_another_image() -> None:
 
 def test_a_true_caption_is_never_taken_for_a_mismatch() -> None:
     """Two images with the same objects: each caption is true of both."""
-    from hf_curriculum.scenes.layout import lay_out
+    from hf_curriculum.scenes.scene import lay_out
 
     scene = lay_out(0, 3, 1)
     pairs = [Pair(image, 0, Caption((), (0,), 0)) for image in (0, 1)]

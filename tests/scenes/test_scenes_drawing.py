@@ -13,10 +13,9 @@ from PIL import Image, ImageDraw
 
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.geometry import coverage, edges_of, ellipse, rectangle
-from hf_curriculum.scenes.layout import lay_out
 from hf_curriculum.scenes.make import encode_png
 from hf_curriculum.scenes.random import Draws
-from hf_curriculum.scenes.scene import Backdrop, Scene, Thing
+from hf_curriculum.scenes.scene import Backdrop, Scene, Thing, lay_out
 from hf_curriculum.scenes.silhouettes import silhouette
 from hf_curriculum.scenes.vocabulary import COLOUR_RGB, COLOURS, NOUNS
 

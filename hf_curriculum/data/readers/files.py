@@ -12,7 +12,7 @@ from typing import Any, Literal
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.readers.coco import is_coco, read_coco
+from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.columns import Columns
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -22,7 +22,6 @@ from hf_curriculum.data.readers.folder import (
     find_split_folders,
     locate_images,
 )
-from hf_curriculum.data.readers.karpathy import is_karpathy, read_karpathy
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,

@@ -8,8 +8,7 @@ from typing import Any
 
 from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive
 from hf_curriculum.data.regions.base import RegionSource
-from hf_curriculum.data.regions.json_tables import OscarFolder, SceneGraphTable
-from hf_curriculum.data.regions.tsv import RegionTable
+from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable
 
 
 def open_regions(path: str | Path, **options: Any) -> RegionSource:

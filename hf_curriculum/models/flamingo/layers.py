@@ -91,14 +91,14 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
 
         The first layer's latents are the same for all images, so their queries are computed once.
         """
-        asking = self.latent_norm(latents)
+        normed = self.latent_norm(latents)
         of_image = self.attention.keys_values(self.image_norm(image))
-        of_latents = self.attention.keys_values(asking)
+        of_latents = self.attention.keys_values(normed)
         key, value = (
             torch.cat([seen, own.expand(len(image), -1, -1, -1)], dim=2)  # (images, heads, keys, head width)
             for seen, own in zip(of_image, of_latents, strict=True)
         )
-        latents = latents + self.attention(asking, key, value)
+        latents = latents + self.attention(normed, key, value)
         return latents + self.feed_forward(latents)
 
 
@@ -159,10 +159,10 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         Args:
             hidden_states: of the text, (batch, text, width).
             images: of the resampler, (batch, images · latents, width); `None` where they are cached.
-            visible: which latents each token attends to, bool, (batch, 1, text, images · latents); `None` for one
-            image. no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
-            past_key_values: the cache of the images' keys and values. packed: the packing of the texts, with
-            `hidden_states` and `no_image` being (rows, length, ...).
+            visible: which latents each token attends to, bool, (batch, 1, text, images · latents).
+            no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
+            past_key_values: the cache of the images' keys and values.
+            packed: the packing of the texts; `hidden_states` and `no_image` are then (rows, length, ...).
         """
         key, value = self._keys_values(images, past_key_values)
         read = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
