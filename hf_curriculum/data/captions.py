@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,10 +269,7 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
 def _id(image: dict[str, Any] | None, key: str) -> str:
     if image is None or image["bytes"] is not None:
         return key
-    if not os.path.isfile(key):
-        return _digest(key.encode())
-    with open(key, "rb") as file:
-        return _digest(file.read())
+    return _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
 
 
 def _digest(content: bytes) -> str:

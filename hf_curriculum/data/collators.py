@@ -143,7 +143,12 @@ class CaptionCollator:
         prepared: dict[str, Any] = {"caption": self.prefix + self._caption(example)}
         if self.share_images:
             # Which rows come first is known in `collate` alone; what draws random numbers is done here.
-            prepared["image_id"] = _checked_id(example[IMAGE_ID])
+            image_id = prepared["image_id"] = example[IMAGE_ID]
+            if image_id is None or image_id == "":
+                raise ValueError(
+                    f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one "
+                    "image: different images would be taken for one. Give every row the id of its image."
+                )
             prepared["row"] = example if self.augment is None else {**example, self.image_column: self._image(example)}
         elif self.image_processor is not None or self.vision_features is not None:
             prepared["image"] = self._seen(example, self._image)
@@ -223,16 +228,6 @@ class CaptionCollator:
                 "which make no batch. Give it a fixed height and width, as `make_image_processor(224)` does."
             )
         return {name: torch.stack([item[name] for item in outputs]) for name in outputs[0]}
-
-
-def _checked_id(image_id: Any) -> Any:
-    """The image's id; one that is missing would make one image of all rows without an id."""
-    if image_id is None or image_id == "":
-        raise ValueError(
-            f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one image: "
-            "different images would be taken for one. Give every row the id of its image."
-        )
-    return image_id
 
 
 def _prefix_positions(tokenizer: Any, prefix: str) -> range:

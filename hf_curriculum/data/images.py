@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,8 @@ def _open(image: Any, name: str) -> Image.Image:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return _load(io.BytesIO(image))
     if isinstance(image, (str, PathLike)):
-        return _open_remote(fspath(image)) if "://" in fspath(image) else _load(fspath(image))
+        path = fspath(image)
+        return datasets.Image().decode_example({"path": path, "bytes": None}) if "://" in path else _load(path)
     if isinstance(image, np.ndarray) or hasattr(image, "__array__"):
         return _from_array(np.asarray(image), name)
     raise UnreadableImageError(
@@ -126,23 +127,14 @@ def _load(file: str | io.BytesIO) -> Image.Image:
     return image
 
 
-def _open_remote(path: str) -> Image.Image:
-    from datasets import Image as ImageFeature  # only remote paths pay for this import
-
-    return ImageFeature().decode_example({"path": path, "bytes": None})
-
-
 def _upright(image: Image.Image) -> Image.Image:
     if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
-        image = _keep_info(ImageChops.invert(image), image)  # Pillow inverts every CMYK JPEG, Adobe's or not
+        info = image.info  # holds the EXIF block
+        image = ImageChops.invert(image)  # Pillow inverts every CMYK JPEG, Adobe's or not
+        image.info = dict(info)
     if image.getexif().get(Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)
-
-
-def _keep_info(image: Image.Image, source: Image.Image) -> Image.Image:
-    image.info = dict(source.info)  # holds the EXIF block
-    return image
 
 
 def _flatten(image: Image.Image, name: str) -> Image.Image:
@@ -217,11 +209,12 @@ def drop_unreadable_images(
     for split, dataset in splits.items():
         keys = [image_key(image) for image in stored_images(dataset, column)]
         stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
-        verdicts_path = cache / _digest(stamps) / "unreadable.json"
-        reasons = _read(verdicts_path)
-        if reasons is None:
+        cached = cache / _digest(stamps) / "unreadable.json"
+        if cached.is_file():
+            reasons = json.loads(cached.read_text(encoding="utf-8"))
+        else:
             reasons = _decode_all(dataset, column, len(stamps), num_proc)
-            _write(verdicts_path, json.dumps(reasons))
+            _write(cached, json.dumps(reasons))
         readable = np.array([key not in reasons for key in keys], dtype=bool)
         if reasons and not readable.any():
             reason = next(iter(reasons.values()))
@@ -231,7 +224,7 @@ def drop_unreadable_images(
             )
         kept[split] = dataset if readable.all() else dataset.select(np.flatnonzero(readable))
         unreadable |= reasons
-        folder = verdicts_path.parent
+        folder = cached.parent
     if unreadable:
         _report(unreadable, splits, kept, Path(log_path) if log_path else folder / LOG_NAME)
     return kept
@@ -252,27 +245,20 @@ def _digest(stamps: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> dict[str, str] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
 def _write(path: Path, text: str) -> None:
     """Renames a temporary file, so that several processes may write the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None) -> dict[str, str]:
     """Decodes each distinct image; key -> reason for those that fail."""
-    with _mapper(num_proc) as decode, tqdm(total=total, desc="Checking images", delay=2) as progress:
-        reasons = {}
-        for key, reason in decode(_distinct(dataset, column)):
-            if reason is not None:
-                reasons[key] = reason
-            progress.update()
-    return reasons
+    with multiprocessing.Pool(num_proc) if (num_proc or 1) > 1 else nullcontext() as pool:
+        distinct = _distinct(dataset, column)
+        checked = map(_check, distinct) if pool is None else pool.imap(_check, distinct, chunksize=16)
+        return {key: reason for key, reason in tqdm(checked, "Checking images", total, delay=2) if reason is not None}
 
 
 def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
@@ -282,15 +268,6 @@ def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, An
         if key not in seen:
             seen.add(key)
             yield key, image
-
-
-@contextmanager
-def _mapper(num_proc: int | None) -> Iterator[Any]:
-    if num_proc is None or num_proc <= 1:
-        yield lambda images: map(_check, images)
-        return
-    with multiprocessing.Pool(num_proc) as pool:
-        yield lambda images: pool.imap(_check, images, chunksize=16)
 
 
 def _check(item: tuple[str, dict[str, Any] | None]) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -160,10 +161,14 @@ def corpus_name(file: Path) -> str:
     return name.removesuffix(ending(file)) or name
 
 
+def open_text(file: Path, newline: str = "\n") -> Any:
+    """A UTF-8 text file, compressed (.gz) or not, opened for reading."""
+    return (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=newline)
+
+
 def read_lines(file: Path, size: int) -> Iterator[list[str]]:
     """The stripped lines of a text file, `size` at a time; blank ones are empty strings."""
-    open_file = gzip.open if file.suffix == ".gz" else open
-    with open_file(file, "rt", encoding="utf-8-sig", newline="\n") as text:
+    with open_text(file) as text:
         try:
             while lines := [line.strip() for line in islice(text, size)]:
                 yield lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from collections.abc import Mapping
@@ -30,11 +29,9 @@ from hf_curriculum.data.readers.tables import (
     read_records,
     table_fields,
 )
+from hf_curriculum.data.text import ending, open_text
 
 logger = logging.getLogger(__name__)
-
-
-# In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 
 
 UNSPLIT = "all"
@@ -133,12 +130,11 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
 
 
 def _content(path: Path) -> Any:
-    is_compressed = path.suffix == ".gz"
-    suffix = Path(path.stem).suffix if is_compressed else path.suffix
+    suffix = ending(path)
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
     try:
-        with (gzip.open if is_compressed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             return read_records(file.read(), suffix)
     except UnicodeDecodeError as error:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import re
@@ -28,6 +27,7 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
+from hf_curriculum.data.text import ending, open_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ ABSENT = "not among the downloads"
 
 def is_url_list(path: Path) -> bool:
     """Whether a file lists captions with addresses, or with Localized Narratives' image ids, by its first line."""
-    if not path.is_file() or _ending(path) not in (".tsv", ".jsonl"):
+    if not path.is_file() or ending(path) not in (".tsv", ".jsonl"):
         return False
-    with _open(path) as file:
+    with open_text(path) as file:
         first = file.readline(1 << 24).rstrip("\r\n")
-    if _ending(path) == ".tsv":
+    if ending(path) == ".tsv":
         return _columns_of(first) is not None
     try:
         record = json.loads(first)
@@ -60,9 +60,9 @@ def read_url_list(path: str | Path) -> pa.Table:
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
     """
     path = Path(path)
-    read = _read_tsv if _ending(path) == ".tsv" else _read_narratives
+    read = _read_tsv if ending(path) == ".tsv" else _read_narratives
     captions, ids, urls = [], [], []
-    with _open(path) as file:
+    with open_text(path) as file:
         for caption, image_id, url in read(file, path):
             captions.append(caption)
             ids.append(image_id)
@@ -136,14 +136,6 @@ def _joined(
     if isinstance(texts[CAPTION], pa.ChunkedArray):
         texts = {name: column.chunk(0) for name, column in texts.items()}
     return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), Dataset(pa.table(texts))], axis=1)
-
-
-def _open(path: Path) -> Any:
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
-
-
-def _ending(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def _columns_of(line: str) -> tuple[int, int] | None:

@@ -179,7 +179,7 @@ class TestRecords:
     def test_images_that_are_elsewhere(self, tmp_path):
         folder = write_shard(tmp_path / "cc", "00000", [0], "webdataset")
         (folder / "00000.tar").unlink()
-        with pytest.raises(FileNotFoundError, match=r"kept beside it, in a \.tar or a folder"):
+        with pytest.raises(FileNotFoundError, match=r"kept next to it, in a \.tar or a folder"):
             load_img2dataset(folder)
         (folder / "00000.parquet").unlink()
         with pytest.raises(FileNotFoundError, match=r"has the record 00000_stats.json but neither"):

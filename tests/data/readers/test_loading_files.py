@@ -198,7 +198,7 @@ class TestCoco:
         rows = load_captioned(tmp_path)
         assert "image" not in rows.column_names
         assert rows["image_id"][:] == ["7", "42", "7"]
-        assert "No images beside" in caplog.text
+        assert "No images next to" in caplog.text
 
     def test_images_left_out_on_request(self, folder, caplog):
         (folder / "captions.json").write_text(json.dumps(COCO))
