@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 IMAGE = "image"
-"""A picture (`datasets.Image`)."""
+"""An image (`datasets.Image`)."""
 CAPTION = "caption"
-"""One sentence about the picture (string)."""
+"""One sentence about the image (string)."""
 IMAGE_ID = "image_id"
-"""Shared by all captions of one picture (string)."""
+"""Shared by all captions of one image (string)."""
 
 
 def require_columns(found: Iterable[str], needed: Iterable[str], *, reader: str, remedy: str) -> None:

@@ -112,7 +112,7 @@ def count_empty_captions(dataset: Dataset, column: str = CAPTION) -> int:
 
 
 def drop_empty_captions(dataset: Dataset | DatasetDict, column: str = CAPTION) -> Dataset | DatasetDict:
-    """The data without rows whose caption is missing or blank. How many those were is logged, and a few are named.
+    """The data without rows whose caption is missing or blank. Their number is logged, with a few of them.
 
     Raises:
         ValueError: there is no such column, it does not hold texts, or no row has a caption.

@@ -155,7 +155,7 @@ class CaptionCollator:
         return prepared
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared examples."""
         tokens = self.tokenizer(
             [item["caption"] for item in prepared],
             padding=True,

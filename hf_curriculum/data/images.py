@@ -140,7 +140,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _flatten(image: Image.Image, name: str) -> Image.Image:
     if image.mode in WIDE_MODES:
         values = np.asarray(image)
-        if image.mode == "I" and image.format == "PNG":  # PNG knows no 32 bits: older Pillow opens 16-bit files so
+        if image.mode == "I" and image.format == "PNG":  # PNG has no 32 bits: older Pillow opens 16-bit files so
             values = values.astype(np.uint16)
         return Image.fromarray(_to_bytes(values, name, stretch=True)).convert("RGB")
     if image.mode in ALPHA_MODES or "transparency" in image.info:

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 
 BESIDE = "text_"
-"""Put before the names of a text batch's inputs."""
+"""Prefix of the names of a text batch's inputs."""
 
 
 class JointText:
@@ -61,7 +61,7 @@ class JointText:
         return {"text": self.text_collator.prepare(self.text[row]), "example": self.collator.prepare(example)}
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared examples."""
         batch = self.collator.collate([item["example"] for item in prepared])
         text = self.text_collator.collate([item["text"] for item in prepared])
         return {**batch, **{BESIDE + name: values for name, values in text.items()}}

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 SAVED_FILES = ("state.json", "dataset_dict.json")
-"""What `save_to_disk` leaves in a folder."""
+"""Files of a folder that `save_to_disk` wrote."""
 
 
 def load_captioned(
@@ -129,7 +129,7 @@ def _load_downloads(
 
 
 def _is_for_datasets(path: Path) -> bool:
-    """Whether `datasets` itself wrote what is there, or reads it."""
+    """Whether the path is read by `datasets` itself."""
     if path.is_file():
         return path.suffix in ARROW_SUFFIXES
     if any((path / name).is_file() for name in SAVED_FILES):

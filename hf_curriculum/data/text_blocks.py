@@ -113,7 +113,7 @@ class BlockCollator:
         return np.asarray(example[INPUT_IDS], dtype=np.int64)
 
     def collate(self, prepared: list[np.ndarray]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared blocks."""
         sizes = sorted({len(block) for block in prepared})
         if len(sizes) > 1:
             raise ValueError(
@@ -129,7 +129,7 @@ WORD_LIMIT = 50_000_000
 
 
 def count_words(dataset: Dataset, column: str = CAPTION) -> int:
-    """The words of a column of texts: what white space separates, as the challenge counts.
+    """The number of words, separated by white space, in a column of texts, as the challenge counts.
 
     Args:
         dataset: rows of text; rows without one count nothing. It is read a few thousand rows at a time.

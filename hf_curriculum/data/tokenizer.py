@@ -163,7 +163,7 @@ def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTr
 
 
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-"""What `str.split` takes for white space, and BERT's normaliser for nothing at all."""
+"""White space for `str.split` that BERT's normaliser removes."""
 _MOST_STRETCHES = 1 << 20
 _PER_LINE = 4096
 

@@ -1,4 +1,4 @@
-"""What the captioners share: loss, generation, and the checks of what they are given."""
+"""Shared by the captioners: loss, generation and input checks."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class CaptionGenerationMixin(GenerationMixin):
     def _default_prompts(
         self, image_features: torch.Tensor, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """What texts with images start from, (batch, text); `None` for the first token alone."""
+        """The prompts of texts with images, (batch, text); `None` for the first token alone."""
         return None
 
 

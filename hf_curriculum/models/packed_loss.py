@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 IGNORED = -100
 """The label of tokens that are not predicted."""
 _TOKENS = 1024
-"""Tokens whose logits are there at once: fewer would sum the output layer's gradient more often."""
+"""Tokens whose logits are computed at once: fewer would sum the output layer's gradient more often."""
 
 
 def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Collection[str]) -> bool:
@@ -112,7 +112,7 @@ class _TokenLoss(torch.autograd.Function):
 
 
 _ROW = 128
-"""Tokens of a row, about: shorter ones fit worse, in longer ones attention costs more."""
+"""Tokens of a row, about: shorter rows fit worse, in longer ones attention costs more."""
 _WORTHWHILE = 0.95
 
 

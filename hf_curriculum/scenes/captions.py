@@ -187,7 +187,7 @@ class Caption:
 
 
 class _Writer:
-    """Collects the words of one caption, and what they mention."""
+    """Collects the words of one caption and the objects they name."""
 
     def __init__(self, scene: Scene, draws: Draws) -> None:
         self.scene, self.draws = scene, draws

@@ -28,7 +28,7 @@ def draw(scene: Scene, image_size: int) -> np.ndarray:
 
 
 def _blend(canvas: np.ndarray, colour: RGB | np.ndarray, share: np.ndarray) -> None:
-    """Paints over a canvas (height, width, 3), as thick as `share` (height, width) says."""
+    """Blends a colour into a canvas (height, width, 3) by `share` (height, width)."""
     canvas += (np.asarray(colour, dtype=np.float64) - canvas) * share[:, :, None]
 
 

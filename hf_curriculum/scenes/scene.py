@@ -123,7 +123,7 @@ class Scene:
 
 
 _SIDES = {"small": (0.23, 0.26), "medium": (0.32, 0.36), "large": (0.44, 0.52)}
-"""The longer side, with gaps between the sizes so that a size word can be told from the image."""
+"""The longer side, with gaps between the sizes so that a size word can be seen in the image."""
 _SIZE_WEIGHTS = [(0, 4, 6), (0, 4, 6), (2, 5, 3), (3, 6, 1), (4, 6, 0), (6, 4, 0), (8, 2, 0), (9, 1, 0)]
 """Weights of `SIZES` by number of objects, from one."""
 MOST_OBJECTS = len(_SIZE_WEIGHTS)
@@ -133,11 +133,11 @@ _EDGE = 0.025
 _GAP = 0.012
 _OVERLAP_SHARE = 0.45
 _HIDDEN = (0.08, 0.40)
-"""What an object that stands partly in front of another may hide of it."""
+"""The share of an object that another may hide."""
 _LEAST_VISIBLE = 0.55
 _TRIES = 60
 _GRID = 128
-"""Occlusion is measured on this many pixels a side, whatever the image's size: captions must not depend on it."""
+"""Occlusion is measured on this many pixels a side, so that captions do not depend on the image's size."""
 
 _MARKS = ["dots", "rings", "crosses", "dashes"]
 MOST_MARKS = 24

@@ -1,4 +1,4 @@
-"""What every noun looks like: parts in drawing order, on a canvas of about 100 x 100."""
+"""The silhouette of every noun: parts in drawing order, on a canvas of about 100 x 100."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ FIXED_RGB: dict[str, RGB] = {
     "ink": (50, 50, 62),
     "white": (255, 253, 248),
 }
-"""Paints of small parts that keep their colour whatever the object's."""
+"""Paints of small parts, independent of the object's colour."""
 BACKDROPS: dict[str, tuple[RGB, RGB]] = {
     "blue": ((232, 243, 251), (196, 220, 240)),
     "green": ((236, 246, 230), (200, 226, 196)),
@@ -134,7 +134,7 @@ def mix(one: RGB, other: RGB, share: float) -> RGB:
 
 
 def paint(name: str, colour: str) -> RGB:
-    """What a part of an object of some colour is painted with."""
+    """The paint of a part of an object of some colour."""
     main = COLOUR_RGB[colour]
     if name == "main":
         return main

@@ -25,7 +25,7 @@ ALIASES = {
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
-"""Names looked for, in this order, where `columns` says nothing. The one taken is logged if it is not ours."""
+"""Names looked for, in this order, without `columns`. The one used is logged if it is not ours."""
 
 
 def check_mapping(columns: Columns | None) -> None:

@@ -1,4 +1,4 @@
-"""What `img2dataset` downloaded, as captioned images."""
+"""Downloads of `img2dataset` as captioned images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_img2dataset(folder: Path) -> bool:
 
 
 def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Dataset:
-    """The images that `img2dataset` got, with their captions; what it did not get is counted and logged.
+    """The images that `img2dataset` downloaded, with their captions; failures are counted and logged.
 
     Columns: `image`, `caption` (null where captions were not saved), `image_id` (the address, so that captions of one
     image share it; the key where no address was saved), `url`, `key`. Read are the formats "webdataset", "parquet"
@@ -71,7 +71,7 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
         )
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, (FileNotFoundError, ValueError)):
-            raise error.__cause__ from None  # ours, which says what to do
+            raise error.__cause__ from None
         raise
     if len(pairs) != downloads.found:
         logger.warning(
@@ -129,7 +129,7 @@ def _row(image: Any, caption: str | None, meta: dict[str, Any], key: str) -> Row
 
 
 def _tar(path: Path) -> Iterator[Row]:
-    """Samples of a tar file: neighbouring members whose names differ in their ending alone."""
+    """Samples of a tar file: neighbouring members whose names differ in their suffix alone."""
     key, sample = None, {}
     try:
         with tarfile.open(path, "r|") as tar:

@@ -14,7 +14,7 @@ from hf_curriculum.data.regions.base import Regions, RegionSource
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
-"""What an archive may hold of an image, as `<image id>/<part>`; `size` is width, height in pixels."""
+"""The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
 _NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """What a detector or a proposal method found in one image; parts that a file does not have are None.
+    """The regions of one image by a detector or a proposal method; parts that a file does not have are None.
 
     Args:
         image_id: of the image.
@@ -157,7 +157,7 @@ class RegionSource(Mapping[str, Regions]):
         return len(self._places)
 
     def arguments(self) -> dict[str, Any]:
-        """What the provenance of a score records of this file: no path."""
+        """The file as the provenance of a score records it, without its folder."""
         state = self.__getstate__()
         del state["stamp"]
         return {"type": type(self).__name__, **state, "path": Path(self.path).name, "bytes": self.stamp[0]}

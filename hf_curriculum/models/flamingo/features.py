@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
 
 _FEATURES, _KEYS, _FACTS = "features.npy", "keys.npy", "facts.json"
-_SAVE_EVERY = 64  # batches between two notes of how far it got
+_SAVE_EVERY = 64  # batches between two updates of `facts.json`
 
 
 class VisionFeatures:
@@ -48,10 +48,11 @@ class VisionFeatures:
         self.path = Path(path)
         self.facts = _read_facts(self.path)
         if self.facts is None or self.facts["done"] < self.facts["images"]:
-            done = "is no folder of vision features" if self.facts is None else f"has {self.facts['done']:,} images"
-            of = "" if self.facts is None else f" of {self.facts['images']:,}"
+            state = "is no folder of vision features"
+            if self.facts is not None:
+                state = f"has {self.facts['done']:,} images of {self.facts['images']:,}"
             raise FileNotFoundError(
-                f"{self.path} {done}{of}. Features are read from a folder that `cache_vision_features` has finished: "
+                f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, it goes on where it stopped."
             )
         self._keys, self._positions = np.load(self.path / _KEYS)  # (images,) each, sorted by key
@@ -91,7 +92,7 @@ def cache_vision_features(
     image_column: str = IMAGE,
     progress: bool = True,
 ) -> VisionFeatures:
-    """Runs each image through the frozen vision tower once and keeps what comes out, as float16, in a folder.
+    """Runs each image through the frozen vision tower once and stores the features, as float16, in a folder.
 
     A folder that is there already is opened, if tower, image processor and images are the same, and finished if it
     was not. An image takes 2 bytes · image tokens · vision width: 303 kB at 224 pixels with a ViT-B/16. With several

@@ -39,7 +39,7 @@ from hf_curriculum.models.packed_loss import PackedText, pack
 
 
 class CaptionFlamingoPreTrainedModel(PreTrainedModel):
-    """What `transformers` reads of both Flamingo classes."""
+    """Class attributes and initialisation of both Flamingo classes."""
 
     config_class = CaptionFlamingoConfig
     base_model_prefix = "flamingo"

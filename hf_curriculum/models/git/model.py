@@ -24,7 +24,7 @@ from hf_curriculum.models.packed_loss import pack
 
 
 class CaptionGitPreTrainedModel(PreTrainedModel):
-    """What `transformers` reads of both GIT classes."""
+    """Class attributes of both GIT classes."""
 
     config_class = CaptionGitConfig
     base_model_prefix = "git"
