@@ -131,7 +131,8 @@ def cache_vision_features(
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
     }
     facts = _read_facts(folder) or {**wanted, "done": 0}
-    differing = [name for name, value in wanted.items() if facts[name] != value]
+    names = {"pictures": "set of images"}  # the key of version 0.1.0
+    differing = [names.get(name, name) for name, value in wanted.items() if facts[name] != value]
     if differing:
         raise ValueError(
             f"{folder} holds vision features of another {' and another '.join(differing)}. They would be silently "
@@ -140,14 +141,14 @@ def cache_vision_features(
     if facts["done"] < facts["images"]:
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / _KEYS, keys)
-        images = [split.with_format(None).select_columns(image_column) for split in splits]
-        _encode(model, images, sources, folder, facts, image_processor, image_column, batch_size, progress)
+        data = [split.with_format(None).select_columns(image_column) for split in splits]
+        _encode(model, data, sources, folder, facts, image_processor, image_column, batch_size, progress)
     return VisionFeatures(folder)
 
 
 def _encode(
     model: CaptionFlamingoForCausalLM,
-    pictures: list[Dataset],
+    data: list[Dataset],
     sources: np.ndarray,
     folder: Path,
     facts: dict[str, Any],
@@ -165,7 +166,7 @@ def _encode(
         for number, start in enumerate(range(facts["done"], len(sources), batch_size), 1):
             batch = sources[start : start + batch_size]
             images = [
-                to_rgb(pictures[split][int(row)][image_column], name=f"The image of row {row}") for split, row in batch
+                to_rgb(data[split][int(row)][image_column], name=f"The image of row {row}") for split, row in batch
             ]
             pixels = image_processor(images=images, return_tensors="pt")["pixel_values"]  # (b, 3, height, width)
             features = model.encode_images(pixels.to(weight.device, weight.dtype)).to(torch.float16).cpu().numpy()

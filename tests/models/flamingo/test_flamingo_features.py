@@ -105,7 +105,7 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
 
 def test_features_of_something_else_are_refused(model, data, tmp_path):
     cache_vision_features(model, data, tmp_path, PROCESSOR)
-    with pytest.raises(ValueError, match=r"another images"):
+    with pytest.raises(ValueError, match=r"another images and another set of images"):
         cache_vision_features(model, data.select([0, 1]), tmp_path, PROCESSOR)
     with pytest.raises(ValueError, match=r"another image_processor"):
         cache_vision_features(model, data, tmp_path, make_image_processor(16, mean=(0.5, 0.5, 0.5)))
