@@ -170,6 +170,23 @@ def test_a_configuration_travels_to_another_process(saved, tmp_path):
     assert done.stdout.strip() == "CaptionGitForCausalLM", done.stderr[-2000:]
 
 
+@pytest.mark.slow
+def test_the_command_loads_the_models_it_saved(saved):
+    """`hf-curriculum` imports the library without its models, so that help and completion answer at once."""
+    out = run(
+        """
+        sys.argv[0] = "/usr/bin/hf-curriculum"
+        import hf_curriculum
+        print("hf_curriculum.models" in sys.modules)
+        from hf_curriculum.models.captioner import load_captioner
+        for name in ("Git", "Flamingo"):
+            print(type(load_captioner(f"{sys.argv[1]}/{name}")[0]).__name__)
+        """,
+        saved,
+    )
+    assert out.split() == ["False", "CaptionGitForCausalLM", "CaptionFlamingoForCausalLM"]
+
+
 def test_other_models_are_as_they_were():
     from transformers import AutoModelForCausalLM, GitConfig, GitForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
