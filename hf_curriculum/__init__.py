@@ -19,6 +19,4 @@ register_moved_modules()
 
 # `hf-curriculum --help` and TAB answer at once: its commands load what they need, and the models with it.
 if Path(sys.argv[0]).name != "hf-curriculum":
-    from hf_curriculum.models.registry import register_models
-
-    register_models()
+    from hf_curriculum import models  # noqa: F401

@@ -99,6 +99,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 """Module → names that `hf_curriculum` itself offers."""
 
 BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.data.regions.base": (
+        "RegionSource",
+        "Regions",
+    ),
     "hf_curriculum.evaluation.babylm.load": ("load_for_evaluation",),
     "hf_curriculum.evaluation.babylm.run": ("TaskResult",),
     "hf_curriculum.evaluation.babylm.scorer": ("Item",),
@@ -107,7 +111,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.generate": ("references",),
     "hf_curriculum.evaluation.nouns": ("RecallResult", "noun_recall", "singular"),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoModel",),
-    "hf_curriculum.models.git.model": ("CaptionGitModel",),
+    "hf_curriculum.models.git.model": ("CaptionGitModel", "CaptionGitPreTrainedModel"),
     "hf_curriculum.planning.buckets": ("Buckets", "keep_easiest", "mark_easiest"),
     "hf_curriculum.planning.groups": ("Groups", "read_columns", "read_groups"),
     "hf_curriculum.planning.ranking": ("Ranking", "read_scores", "resolve_easy"),

@@ -1,1 +1,1 @@
-"""From files and hubs to rows of one picture and one caption, and from rows to batches."""
+"""From files and hubs to rows of one image and one caption, and from rows to batches."""

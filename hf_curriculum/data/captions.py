@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def holds_text(dataset: Dataset, column: str) -> bool:
 def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) -> Dataset:
     """One row per image-caption pair, from rows that hold several captions.
 
-    All other columns are repeated, undecoded. A picture kept as a path costs nothing that way; bytes of a picture are
-    written once per caption, to the cache of `datasets`.
+    All other columns are repeated, images with `decode=False`. An image kept as a path costs nothing that way; bytes
+    of an image are written once per caption, to the cache of `datasets`.
 
     Args:
         dataset: rows with a list of captions, or with one caption in each of several columns.
@@ -42,7 +43,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
 
     Raises:
         ValueError: the column is missing, or holds neither texts nor lists of texts or of records with one, or
-            there is a column `caption` beside it.
+            there is another column `caption`.
 
     Example:
         >>> expand_captions(Dataset.from_dict({"image_id": ["a"], "caption": [["A dog.", "A puppy."]]}))["caption"][:]
@@ -67,7 +68,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
     expanded = dataset.with_format("arrow").map(
         partial(_expand, columns=columns),
         batched=True,
-        batch_size=100,  # rows of pictures, so a few megabytes at a time
+        batch_size=100,  # rows of images, so a few megabytes at a time
         features=features,
         desc="One row per caption",
     )
@@ -84,7 +85,7 @@ def _expand(table: pa.Table, columns: list[str]) -> pa.Table:
 
 
 def _captions_of_row(cells: list[Any], columns: list[str]) -> list[str | None]:
-    """The captions of one row: of one cell with a list, or of several with a text each, None where there are fewer."""
+    """The captions of one row: of one cell with a list, or of several with a text each."""
     if len(cells) > 1:
         return [_text(cell, columns) for cell in cells if cell is not None]
     captions = cells[0]
@@ -111,7 +112,7 @@ def count_empty_captions(dataset: Dataset, column: str = CAPTION) -> int:
 
 
 def drop_empty_captions(dataset: Dataset | DatasetDict, column: str = CAPTION) -> Dataset | DatasetDict:
-    """The data without rows whose caption is missing or blank. How many those were is logged, and a few are named.
+    """The data without rows whose caption is missing or blank. Their number is logged, with a few of them.
 
     Raises:
         ValueError: there is no such column, it does not hold texts, or no row has a caption.
@@ -153,7 +154,7 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
-    """A part of the data set set apart for validation, the same one for the same data and seed on any machine.
+    """Splits off a validation part, the same one for the same data and seed on any machine.
 
     Every unit (an image, or a row) gets a number from its `image_id` (or row number) and the seed, and those with the
     smallest numbers are held out: no library's random stream is involved. By image, neither the order of the rows nor
@@ -165,7 +166,7 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
             is at least 1.
         by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
             BabyLM authors released it; an image may then have captions on both sides, and the validation loss is
-            partly that of pictures trained on. How many images that concerns is logged.
+            partly that of images trained on. How many images that concerns is logged.
         seed: another seed, another part.
 
     Returns:
@@ -215,13 +216,13 @@ def _images(dataset: Dataset) -> tuple[np.ndarray, list[str]]:
         dataset.column_names,
         [IMAGE_ID],
         reader="Holding out by image reads it.",
-        remedy="`load_captioned` derives it from the pictures; `by='row'` does without.",
+        remedy="`load_captioned` derives it from the images; `by='row'` does without.",
     )
     ids = dataset.select_columns([IMAGE_ID]).with_format("arrow")[:][IMAGE_ID]
     if ids.null_count:
         raise ValueError(
             f"{ids.null_count} of {len(ids)} rows have no `image_id`, so it is not known which captions share an "
-            "image. Fill the column, or remove it and let `load_captioned` derive it from the pictures."
+            "image. Fill the column, or remove it and let `load_captioned` derive it from the images."
         )
     encoded = ids.cast(pa.string()).combine_chunks().dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
@@ -232,54 +233,43 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
     count = np.intersect1d(images[in_validation], images[~in_validation]).size
     if count:
         logger.warning(
-            "Held out by row: %d images have captions in both train and validation. by='image' keeps them apart.",
+            "Held out by row: %d images have captions in both train and validation; with by='image' none has.",
             count,
         )
 
 
-def undecoded(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
-    """The pictures of a data set row by row as `{"bytes": ..., "path": ...}`, undecoded."""
-    pictures = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
-    for batch in pictures.iter(100):
+def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
+    """The images of a data set with `decode=False`, row by row: `{"bytes": ..., "path": ...}`."""
+    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    for batch in images.iter(100):
         yield from batch[column]
 
 
-def image_key(picture: dict[str, Any] | None) -> str:
-    """What tells pictures apart without opening files: the digest of the bytes, or the path."""
-    if picture is None or (picture["bytes"] is None and picture["path"] is None):
+def image_key(image: dict[str, Any] | None) -> str:
+    """Identifies an image without opening files: the digest of its bytes, or its path."""
+    if image is None or (image["bytes"] is None and image["path"] is None):
         return ""
-    return picture["path"] if picture["bytes"] is None else _digest(picture["bytes"])
+    return image["path"] if image["bytes"] is None else _digest(image["bytes"])
 
 
 def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
-    """The data set with a column `image_id`: the same for rows with the same picture, on any machine, in any order.
-
-    The id is a digest of the picture's file, so one picture under two names has one id. Remote and missing files,
-    which are not read, get the digest of their address.
-
-    Args:
-        dataset: a data set with a column of pictures (`datasets.Image`).
-        column: its name.
-    """
+    """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
-    for picture in tqdm(undecoded(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
-        key = image_key(picture)
+    for image in tqdm(stored_images(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
+        key = image_key(image)
         if key not in known:
-            known[key] = _id(picture, key)
+            known[key] = _id(image, key)
         ids.append(known[key])
-    logger.info("`%s` was derived: %d pictures in %d rows.", IMAGE_ID, len(known), len(dataset))
+    logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(known), len(dataset))
     added = Dataset.from_dict({IMAGE_ID: ids}, features=Features({IMAGE_ID: Value("string")}))
     return concatenate_datasets([dataset, added], axis=1)
 
 
-def _id(picture: dict[str, Any] | None, key: str) -> str:
-    if picture is None or picture["bytes"] is not None:
+def _id(image: dict[str, Any] | None, key: str) -> str:
+    if image is None or image["bytes"] is not None:
         return key
-    if not os.path.isfile(key):
-        return _digest(key.encode())
-    with open(key, "rb") as file:
-        return _digest(file.read())
+    return _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
 
 
 def _digest(content: bytes) -> str:
@@ -288,18 +278,7 @@ def _digest(content: bytes) -> str:
 
 
 def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:
-    """Numbers the distinct values of a column in order of first appearance.
-
-    Args:
-        values: the column, (rows,).
-        column: its name, for the error.
-
-    Shapes:
-        returns int64 (rows,), equal where the values are equal.
-
-    Raises:
-        ValueError: a value is missing.
-    """
+    """Numbers the distinct values of a column in order of first appearance: int64 (rows,)."""
     if values.null_count:
         first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From rows to a batch: pictures decoded, augmented and normalised, captions tokenised and padded."""
+"""From rows to a batch: images decoded, augmented and normalised, captions tokenised and padded."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ IGNORED = -100
 
 
 class CaptionCollator:
-    """Batches of pictures and captions for a captioner.
+    """Batches of images and captions for a captioner.
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
         image_processor: any transformers image processor whose output has a fixed size, or None for batches of text
             alone (a text stage). One that only resizes and normalises with Pillow (`make_image_processor`) is replaced
             by a table of its own numbers, which is twice as fast.
-        max_length: captions are cut to so many tokens, special ones included.
-        image_column: the column of pictures, in any form `to_rgb` reads.
+        max_length: captions are truncated to so many tokens, special ones included.
+        image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
-        augment: called with the RGB picture before the processor; returns a picture or an array (`Augment`,
+        augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
             torchvision transforms). It may draw from the global generators of `random`, numpy and torch:
             `IndexedCollator` seeds them for each example.
         ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
             authors.
-        prefix: put before each caption and not learnt (its labels are -100): `"<image> "` for Flamingo. It counts in
-            `max_length`.
-        vision_features: instead of pictures, what a frozen vision tower makes of them, by `image_id`
+        prefix: put before each caption and not trained on (its labels are -100): `"<image> "` for Flamingo. It
+            counts in `max_length`.
+        vision_features: instead of images, what a frozen vision tower makes of them, by `image_id`
             (`cache_vision_features`); `image_processor` is then None.
-        share_images: rows of a batch with the same `image_id` share one picture, which is then processed, and encoded
+        share_images: rows of a batch with the same `image_id` share one image, which is then processed, and encoded
             by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
-            the shared picture as the first of its rows drew. Not for `torch.nn.DataParallel`, which cuts batches up by
+            the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
             rows: start several GPUs with `torchrun` or `accelerate launch`.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
@@ -52,9 +52,9 @@ class CaptionCollator:
 
     Raises:
         ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption, a
-            caption is empty, the processor's pictures differ in size, features are given together with what works on
-            pictures, or images are to be shared where there are none or they have no ids.
-        UnreadableImageError: a picture cannot be decoded (a ValueError too).
+            caption is empty, the processor's images differ in size, features are given together with what works on
+            images, or images are to be shared where there are none or they have no ids.
+        UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
         >>> from hf_curriculum.data.processors import make_image_processor
@@ -83,13 +83,13 @@ class CaptionCollator:
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "
-                "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is told by the "
+                "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
                 "attention mask, so end tokens keep their labels."
             )
         if vision_features is not None and (image_processor is not None or augment is not None):
             raise ValueError(
                 "`vision_features` were given together with an `image_processor` or `augment`. Stored features "
-                "replace the pictures, which are not read: pass None for both, or train on pictures."
+                "replace the images, which are not read: pass None for both, or train on images."
             )
         if share_images and image_processor is None and vision_features is None:
             raise ValueError(
@@ -101,7 +101,7 @@ class CaptionCollator:
             raise ValueError(
                 f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
                 f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
-                f"to learn. Pass {least} or more."
+                f"to train on. Pass {least} or more."
             )
         self.share_images = share_images
         self.tokenizer, self.image_processor = tokenizer, image_processor
@@ -109,14 +109,14 @@ class CaptionCollator:
         self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
         self.image_column, self.caption_column = image_column, caption_column
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
-        self._given = _prefix_places(tokenizer, prefix) if prefix else range(0)
+        self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns it reads."""
         ids = (IMAGE_ID,) if self.share_images or self.vision_features is not None else ()
-        pictures = () if self.image_processor is None else (self.image_column,)
-        return (*ids, *pictures, self.caption_column)
+        images = () if self.image_processor is None else (self.image_column,)
+        return (*ids, *images, self.caption_column)
 
     @property
     def is_random(self) -> bool:
@@ -124,7 +124,7 @@ class CaptionCollator:
         return self.augment is not None
 
     def without_augmentation(self) -> CaptionCollator:
-        """The same collator for evaluation: pictures as they are."""
+        """The same collator for evaluation: images as they are."""
         plain = copy.copy(self)
         plain.augment = None
         return plain
@@ -133,7 +133,7 @@ class CaptionCollator:
         return self.collate([self.prepare(example) for example in examples])
 
     def prepare(self, example: dict[str, Any]) -> dict[str, Any]:
-        """One example's caption, and its picture processed: all that depends on no other example."""
+        """One example's caption, and its image processed: all that depends on no other example."""
         require_columns(
             example,
             self.columns,
@@ -143,14 +143,19 @@ class CaptionCollator:
         prepared: dict[str, Any] = {"caption": self.prefix + self._caption(example)}
         if self.share_images:
             # Which rows come first is known in `collate` alone; what draws random numbers is done here.
-            prepared["image_id"] = _checked_id(example[IMAGE_ID])
+            image_id = prepared["image_id"] = example[IMAGE_ID]
+            if image_id is None or image_id == "":
+                raise ValueError(
+                    f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one "
+                    "image: different images would be taken for one. Give every row the id of its image."
+                )
             prepared["row"] = example if self.augment is None else {**example, self.image_column: self._image(example)}
         elif self.image_processor is not None or self.vision_features is not None:
             prepared["image"] = self._seen(example, self._image)
         return prepared
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared examples."""
         tokens = self.tokenizer(
             [item["caption"] for item in prepared],
             padding=True,
@@ -162,23 +167,23 @@ class CaptionCollator:
         )
         batch = {name: tokens[name] for name in ("input_ids", "attention_mask")}
         batch["labels"] = batch["input_ids"].clone()
-        # Places are counted from the first token, wherever the padding is.
-        places = batch["attention_mask"].cumsum(-1) - 1
+        # Positions are counted from the first token, wherever the padding is.
+        positions = batch["attention_mask"].cumsum(-1) - 1
         if self.ignore_padding:
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
-            # Behind padding on the left the first token would be learnt, and from padding; elsewhere it never is.
-            batch["labels"][:, 1:][places[:, 1:] == 0] = IGNORED
-        if self._given:
-            batch["labels"][(places >= self._given.start) & (places < self._given.stop)] = IGNORED
+            # After padding on the left the first token would be predicted from padding; otherwise it never is.
+            batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
+        if self._prefix_span:
+            batch["labels"][(positions >= self._prefix_span.start) & (positions < self._prefix_span.stop)] = IGNORED
         if self.share_images:
-            # Behind the text: `Trainer` takes the length of a batch from what comes first.
+            # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
         if self.image_processor is not None or self.vision_features is not None:
             batch = self._stack([item["image"] for item in prepared]) | batch
         return batch
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The pictures of the first row of each image, and which of them each row has."""
+        """The pixels of each distinct image, and `image_index`, which of them each row has."""
         places: dict[str, int] = {}
         index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
         firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
@@ -187,7 +192,7 @@ class CaptionCollator:
         return shared | {"image_index": torch.tensor(index)}
 
     def _seen(self, example: dict[str, Any], read: Callable[[dict[str, Any]], Image.Image]) -> dict[str, torch.Tensor]:
-        """What the model sees of an example: its stored features, or the picture that `read` returns, processed."""
+        """The model's image inputs: the stored features, or the image that `read` returns, processed."""
         if self.vision_features is not None:
             # Copied out of the file, so that a worker reads it and not the main process.
             return {"image_features": torch.from_numpy(np.array(self.vision_features[example[IMAGE_ID]]))}
@@ -206,7 +211,7 @@ class CaptionCollator:
         )
 
     def _image(self, example: dict[str, Any]) -> Image.Image:
-        name = f"The picture `{example[IMAGE_ID]}`" if IMAGE_ID in example else None
+        name = f"The image `{example[IMAGE_ID]}`" if IMAGE_ID in example else None
         try:
             image = to_rgb(example[self.image_column])
         except UnreadableImageError as error:
@@ -219,25 +224,15 @@ class CaptionCollator:
         sizes = sorted({tuple(item["pixel_values"].shape) for item in outputs if "pixel_values" in item})
         if len(sizes) > 1:
             raise ValueError(
-                f"The image processor ({type(self.image_processor).__name__}) returned pictures of the sizes {sizes}, "
+                f"The image processor ({type(self.image_processor).__name__}) returned images of the sizes {sizes}, "
                 "which make no batch. Give it a fixed height and width, as `make_image_processor(224)` does."
             )
         return {name: torch.stack([item[name] for item in outputs]) for name in outputs[0]}
 
 
-def _checked_id(image_id: Any) -> Any:
-    """The image's id; one that is missing would make one image of all rows without an id."""
-    if image_id is None or image_id == "":
-        raise ValueError(
-            f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one picture: "
-            "different pictures would be taken for one. Give every row the id of its image."
-        )
-    return image_id
-
-
-def _prefix_places(tokenizer: Any, prefix: str) -> range:
-    """Where the prefix's tokens stand in a caption's, special tokens before them counted."""
-    # Many tokenizers make a space part of the word behind it: one at the prefix's end belongs to the caption.
+def _prefix_positions(tokenizer: Any, prefix: str) -> range:
+    """Positions of the prefix's tokens in a caption, special tokens before them counted."""
+    # Many tokenizers make a space part of the word after it: one at the prefix's end belongs to the caption.
     text = prefix.rstrip()
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not tokens or tokenizer.unk_token_id in tokens:
@@ -255,9 +250,9 @@ class Augment:
     """A random crop, and a mirror image if asked for, drawn from Python's `random`.
 
     Args:
-        crop: share of the picture's area kept, drawn evenly from this range.
-        ratio: width over height of the crop relative to the picture's, drawn evenly on a log scale from this range.
-        flip: mirror half of the pictures. Off, because captions say left and right.
+        crop: share of the image's area kept, drawn evenly from this range.
+        ratio: width over height of the crop relative to the image's, drawn evenly on a log scale from this range.
+        flip: mirror half of the images. Off, because captions say left and right.
 
     Raises:
         ValueError: `crop` is not a range within 0…1, or `ratio` not a range of positive numbers.

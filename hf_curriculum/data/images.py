@@ -1,4 +1,4 @@
-"""Any picture a data set may hold, as eight-bit RGB."""
+"""Any image a data set may hold, as eight-bit RGB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.captions import image_key, undecoded
+from hf_curriculum.data.captions import image_key, stored_images
 
 logger = logging.getLogger(__name__)
 
 
-# What Pillow lets through for a damaged file, beside its own OSErrors (found by flipping bytes of real files).
+# What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS = (
     OSError,
     SyntaxError,
@@ -52,14 +52,14 @@ WHITE = (255, 255, 255, 255)
 
 
 class UnreadableImageError(ValueError):
-    """A picture that cannot be decoded, or decoded but not understood. The message names it and says why."""
+    """An image that cannot be decoded. The message names it and says why."""
 
 
 def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
-    """The picture as an upright eight-bit RGB image.
+    """The image as an upright eight-bit RGB image.
 
     - Orientation in EXIF is applied.
-    - Transparency (RGBA, LA, palette or colour-key) is composited on white, as on the page the picture came from.
+    - Transparency (RGBA, LA, palette or colour-key) is composited on white, as on the page the image came from.
     - 16-bit and 32-bit greys are scaled by the range of their type: 0…65535 to 0…255. 32-bit integers within 0…255
       count as bytes and within 0…65535 as 16-bit; wider ones, and floats outside 0…1 and 0…255, are stretched over
       their own range if they come from a file.
@@ -67,14 +67,14 @@ def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
     - Of an animation, the first frame.
 
     Args:
-        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of an undecoded
+        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of a
             `datasets.Image` column, or an array or tensor (H, W), (H, W, 1 | 2 | 3 | 4) or (1 | 3 | 4, H, W): unsigned
             bytes, 16-bit integers, booleans, or floats in 0…1 or 0…255. An RGB image comes back as it is, not copied.
-        name: what to call the picture in errors, where it has no path of its own.
+        name: what to call the image in errors, where it has no path of its own.
 
     Raises:
-        UnreadableImageError: the file is missing, truncated, damaged or no picture; the array's shape or range has no
-            reading as a picture; there is no picture at all (`None`).
+        UnreadableImageError: the file is missing, truncated, damaged or no image; the array's shape or range has no
+            reading as an image; there is no image at all (`None`).
 
     Example:
         >>> to_rgb(Image.new("LA", (2, 2), (0, 0))).getpixel((0, 0))
@@ -95,10 +95,10 @@ def _name(image: Any) -> str:
     if isinstance(image, (str, PathLike)):
         return fspath(image)
     if isinstance(image, dict):
-        return image.get("path") or "a picture given as bytes"
+        return image.get("path") or "an image given as bytes"
     if isinstance(image, Image.Image):
-        return getattr(image, "filename", "") or "a picture without a file name"  # set on images opened from a path
-    return f"a picture given as {type(image).__name__}"
+        return getattr(image, "filename", "") or "an image without a file name"  # set on images opened from a path
+    return f"an image given as {type(image).__name__}"
 
 
 def _open(image: Any, name: str) -> Image.Image:
@@ -111,11 +111,12 @@ def _open(image: Any, name: str) -> Image.Image:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return _load(io.BytesIO(image))
     if isinstance(image, (str, PathLike)):
-        return _open_remote(fspath(image)) if "://" in fspath(image) else _load(fspath(image))
+        path = fspath(image)
+        return datasets.Image().decode_example({"path": path, "bytes": None}) if "://" in path else _load(path)
     if isinstance(image, np.ndarray) or hasattr(image, "__array__"):
         return _from_array(np.asarray(image), name)
     raise UnreadableImageError(
-        f"{name} is no picture: a PIL image, a path, bytes, a dict with `bytes` or `path`, or an array is needed, and "
+        f"{name} is no image: a PIL image, a path, bytes, a dict with `bytes` or `path`, or an array is needed, and "
         f"{image!r:.80} was found. Leave such rows out, as `load_captioned` does."
     )
 
@@ -126,34 +127,25 @@ def _load(file: str | io.BytesIO) -> Image.Image:
     return image
 
 
-def _open_remote(path: str) -> Image.Image:
-    from datasets import Image as ImageFeature  # only remote paths pay for this import
-
-    return ImageFeature().decode_example({"path": path, "bytes": None})
-
-
 def _upright(image: Image.Image) -> Image.Image:
     if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
-        image = _keep_info(ImageChops.invert(image), image)  # Pillow inverts every CMYK JPEG, Adobe's or not
+        info = image.info  # holds the EXIF block
+        image = ImageChops.invert(image)  # Pillow inverts every CMYK JPEG, Adobe's or not
+        image.info = dict(info)
     if image.getexif().get(Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)
 
 
-def _keep_info(image: Image.Image, source: Image.Image) -> Image.Image:
-    image.info = dict(source.info)  # holds the EXIF block
-    return image
-
-
 def _flatten(image: Image.Image, name: str) -> Image.Image:
     if image.mode in WIDE_MODES:
         values = np.asarray(image)
-        if image.mode == "I" and image.format == "PNG":  # PNG knows no 32 bits: older Pillow opens 16-bit files so
+        if image.mode == "I" and image.format == "PNG":  # PNG has no 32 bits: older Pillow opens 16-bit files so
             values = values.astype(np.uint16)
         return Image.fromarray(_to_bytes(values, name, stretch=True)).convert("RGB")
     if image.mode in ALPHA_MODES or "transparency" in image.info:
-        picture = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, WHITE), picture).convert("RGB")
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -165,14 +157,14 @@ def _from_array(values: np.ndarray, name: str) -> Image.Image:
         values = values[:, :, 0]
     if 0 in shape or not (values.ndim == 2 or (values.ndim == 3 and values.shape[-1] in (2, 3, 4))):
         raise UnreadableImageError(
-            f"{name} has the shape {shape}. A picture is (height, width), (height, width, channels) or (channels, "
+            f"{name} has the shape {shape}. An image is (height, width), (height, width, channels) or (channels, "
             "height, width) with 1 to 4 channels."
         )
     return Image.fromarray(np.ascontiguousarray(_to_bytes(values, name, stretch=False)))
 
 
 def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
-    """The same picture in 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
+    """`values` scaled to 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
     if values.dtype == np.uint8:
         return values
     if values.dtype == bool:
@@ -207,48 +199,39 @@ def drop_unreadable_images(
     log_path: str | Path | None = None,
     num_proc: int | None = None,
 ) -> dict[str, Dataset]:
-    """The data sets without the rows whose picture cannot be decoded; nothing is put in their place.
+    """The splits without the rows whose image cannot be decoded.
 
-    Every distinct picture is decoded once, whatever its captions. The verdicts are kept in the cache of `datasets`, by
-    path, size and time of change (or by content), so that a second run, or a second process, only looks files up.
-
-    Args:
-        splits: name -> data set with a column of pictures.
-        column: its name.
-        log_path: where the names of the unreadable pictures are written, one a line with the reason; by default
-            `unreadable_images.txt` in a folder of its own in the cache of `datasets`, named in the warning.
-        num_proc: processes to decode with; None for this one.
-
-    Raises:
-        ValueError: no picture of a split can be read.
+    Every distinct image is decoded once. The results are cached, by path, size and modification time (or by content),
+    so that another run or process only looks files up.
     """
     kept, unreadable = {}, {}
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum"
     for split, dataset in splits.items():
-        keys = [image_key(picture) for picture in undecoded(dataset, column)]
+        keys = [image_key(image) for image in stored_images(dataset, column)]
         stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
-        verdicts_path = cache / _digest(stamps) / "unreadable.json"
-        reasons = _read(verdicts_path)
-        if reasons is None:
+        cached = cache / _digest(stamps) / "unreadable.json"
+        if cached.is_file():
+            reasons = json.loads(cached.read_text(encoding="utf-8"))
+        else:
             reasons = _decode_all(dataset, column, len(stamps), num_proc)
-            _write(verdicts_path, json.dumps(reasons))
+            _write(cached, json.dumps(reasons))
         readable = np.array([key not in reasons for key in keys], dtype=bool)
         if reasons and not readable.any():
             reason = next(iter(reasons.values()))
             raise ValueError(
-                f"None of the {len(reasons)} pictures of the split {split!r} can be read. The first: {reason} Nothing "
+                f"None of the {len(reasons)} images of the split {split!r} can be read. The first: {reason} Nothing "
                 "would be left to train on: look at the folder given as `images=`, or at the download."
             )
         kept[split] = dataset if readable.all() else dataset.select(np.flatnonzero(readable))
         unreadable |= reasons
-        folder = verdicts_path.parent
+        folder = cached.parent
     if unreadable:
         _report(unreadable, splits, kept, Path(log_path) if log_path else folder / LOG_NAME)
     return kept
 
 
 def _stamp(key: str) -> str:
-    """What changes when a picture's file does; keys that are digests of bytes never do."""
+    """Size and modification time of an image's file; keys that are digests of bytes have none."""
     if not os.path.exists(key):
         return ""
     status = os.stat(key)
@@ -262,51 +245,35 @@ def _digest(stamps: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> dict[str, str] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, also when several processes write the same file."""
+    """Renames a temporary file, so that several processes may write the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None) -> dict[str, str]:
-    """Decodes each distinct picture; key -> reason for those that fail."""
-    with _mapper(num_proc) as decode, tqdm(total=total, desc="Checking pictures", delay=2) as progress:
-        reasons = {}
-        for key, reason in decode(_distinct(dataset, column)):
-            if reason is not None:
-                reasons[key] = reason
-            progress.update()
-    return reasons
+    """Decodes each distinct image; key -> reason for those that fail."""
+    with multiprocessing.Pool(num_proc) if (num_proc or 1) > 1 else nullcontext() as pool:
+        distinct = _distinct(dataset, column)
+        checked = map(_check, distinct) if pool is None else pool.imap(_check, distinct, chunksize=16)
+        return {key: reason for key, reason in tqdm(checked, "Checking images", total, delay=2) if reason is not None}
 
 
 def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     seen = set()
-    for picture in undecoded(dataset, column):
-        key = image_key(picture)
+    for image in stored_images(dataset, column):
+        key = image_key(image)
         if key not in seen:
             seen.add(key)
-            yield key, picture
-
-
-@contextmanager
-def _mapper(num_proc: int | None) -> Iterator[Any]:
-    if num_proc is None or num_proc <= 1:
-        yield lambda pictures: map(_check, pictures)
-        return
-    with multiprocessing.Pool(num_proc) as pool:
-        yield lambda pictures: pool.imap(_check, pictures, chunksize=16)
+            yield key, image
 
 
 def _check(item: tuple[str, dict[str, Any] | None]) -> tuple[str, str | None]:
-    key, picture = item
+    key, image = item
     try:
-        to_rgb(picture, name=(picture or {}).get("path") or f"the picture {key or 'of a row'}")
+        to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}")
     except UnreadableImageError as error:
         return key, str(error)
     return key, None
@@ -318,7 +285,7 @@ def _report(
     _write(log, "".join(f"{reason}\n" for reason in unreadable.values()))
     rows = sum(map(len, before.values())) - sum(map(len, after.values()))
     logger.warning(
-        "%d pictures cannot be read; their %d rows are left out. The first: %s All are named in %s",
+        "%d images cannot be read; their %d rows are left out. The first: %s All are named in %s",
         len(unreadable),
         rows,
         " ".join(list(unreadable.values())[:3]),

@@ -1,4 +1,4 @@
-"""Batches of captioned pictures with as many texts beside them."""
+"""Joint batches of captioned images and of texts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import torch
 from datasets import Dataset
 
 BESIDE = "text_"
-"""Put before the names of a text batch's inputs."""
+"""Prefix of the names of a text batch's inputs."""
 
 
 class JointText:
-    """The batches of a collator of captioned pictures, each with a batch of text beside it.
+    """Joint batches: those of a collator of captioned images, each with a batch of text.
 
     Every example brings one text along, drawn at random with replacement. `IndexedCollator` seeds each example by its
-    place in the run, so which text comes with which draw depends on nothing else: not on workers or processes, nor on
-    being resumed.
+    draw, so which text comes with it does not depend on workers, processes or resuming.
 
     Args:
-        collator: of captioned pictures, such as `CaptionCollator`.
+        collator: of captioned images, such as `CaptionCollator`.
         text: rows of text or of blocks.
         text_collator: what makes a batch of them, such as `CaptionCollator(tokenizer, None)` or `BlockCollator()`.
 
@@ -40,16 +39,16 @@ class JointText:
 
     def __init__(self, collator: Any, text: Dataset, text_collator: Any) -> None:
         if not len(text):
-            raise ValueError("There is no text to put beside the captions. Leave it out, or give some.")
+            raise ValueError("There is no text to join to the captions. Leave it out, or give some.")
         self.collator, self.text, self.text_collator = collator, text, text_collator
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the captioned pictures that are read."""
+        """The columns of the captioned images that are read."""
         return self.collator.columns
 
     def without_augmentation(self) -> Any:
-        """The collator for evaluation: captioned pictures alone."""
+        """The collator for evaluation: captioned images alone."""
         return self.collator.without_augmentation()
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -62,7 +61,7 @@ class JointText:
         return {"text": self.text_collator.prepare(self.text[row]), "example": self.collator.prepare(example)}
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared examples."""
         batch = self.collator.collate([item["example"] for item in prepared])
         text = self.text_collator.collate([item["text"] for item in prepared])
         return {**batch, **{BESIDE + name: values for name, values in text.items()}}

@@ -1,4 +1,4 @@
-"""One door to captioned pictures, whatever format they come in."""
+"""The entry point to captioned images of any format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_curriculum.data.readers.columns import (
     caption_columns,
     check_mapping,
 )
-from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, refuse
+from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 SAVED_FILES = ("state.json", "dataset_dict.json")
-"""What `save_to_disk` leaves in a folder."""
+"""Files of a folder that `save_to_disk` wrote."""
 
 
 def load_captioned(
@@ -44,61 +44,66 @@ def load_captioned(
     num_proc: int | None = None,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
-    """Captioned pictures from any usual source, one row per image-caption pair.
+    """Captioned images from any usual source, one row per image-caption pair.
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `caption` (string), `image_id`
-    (string, shared by the captions of a picture) and what else the source holds. Captions are left as they are; empty
+    (string, shared by the captions of an image) and what else the source holds. Captions are left as they are; empty
     ones are counted in a warning (`drop_empty_captions`).
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` says what is
             recognised, as does the error when nothing is.
-        images: the folder of pictures of a caption file. None looks for the names in the file's own folder and in
-            `images/` beside it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
+        images: the folder of images of a caption file. None looks for the names in the file's own folder and in
+            `images/` next to it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
             a list of addresses, the output folder of img2dataset.
         columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. Several columns of
             captions may be given as a list. Names left out are looked for under their usual aliases. Where nothing
-            holds an image id, it is the file name (caption files) or a digest of the picture (data sets).
+            holds an image id, it is the file name (caption files) or a digest of the image (data sets).
         split: one split alone.
         restval: what Karpathy's split "restval" counts as: "train", a split of its own ("keep") or nothing ("drop").
-        check_images: decode each picture once now. Rows with unreadable ones are left out, counted in a warning and
+        check_images: decode each image once now. Rows with unreadable ones are left out, counted in a warning and
             named in a log. Verdicts are cached.
         unreadable_log: where that log is written, rather than to the cache of `datasets`.
-        num_proc: processes that check pictures.
+        num_proc: processes that check images.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
         A `DatasetDict` where the source has splits and `split` names none, or else a `Dataset`.
 
     Raises:
-        FileNotFoundError: the path, or the folder of pictures, does not exist, or holds none of the pictures.
-        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, or no picture
+        FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
+        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, or no image
             can be read.
         TypeError: the source is no data set, or a streamed one.
 
     Example:
-        >>> data = load_captioned("flickr8k", num_proc=2)  # captions.jsonl beside images/
-        >>> data = load_captioned("captions_val2017.json", images="val2017")  # COCO
-        >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # Karpathy
-        >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"}, split="train")
+        >>> import tempfile, PIL.Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> PIL.Image.new("RGB", (8, 8)).save(folder / "a.png")
+        >>> _ = (folder / "captions.jsonl").write_text('{"file_name": "a.png", "caption": "A dog."}')
+        >>> load_captioned(folder)[0]["caption"]
+        'A dog.'
+        >>> data = load_captioned("captions_val2017.json", images="val2017")  # doctest: +SKIP
+        >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # doctest: +SKIP
+        >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"})  # doctest: +SKIP
     """
     check_mapping(columns)
     path = Path(source) if isinstance(source, (str, Path)) else None
     options = {"images": images, "columns": columns, "split": split, "restval": restval}
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
-        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
     elif path is not None and path.exists() and not _is_for_datasets(path):
-        refuse(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
-        refuse({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
+        validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
         loaded = _load(source, split, load_dataset_options)
         splits = {name: adopt(part, columns, images) for name, part in loaded.items()}
         captions = caption_columns(columns)
     if check_images:
-        pictures = {name: part for name, part in splits.items() if IMAGE in part.column_names}
-        splits |= drop_unreadable_images(pictures, log_path=unreadable_log, num_proc=num_proc)
+        with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
+        splits |= drop_unreadable_images(with_images, log_path=unreadable_log, num_proc=num_proc)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 
@@ -106,17 +111,17 @@ def load_captioned(
 def _load_downloads(
     path: Path, num_proc: int | None, images: str | Path | Literal[False] | None, **fixed: Any
 ) -> Dataset:
-    """The output of `img2dataset`, or a list of addresses with the pictures of such an output."""
+    """The output of `img2dataset`, or a list of addresses with the images of such an output."""
     given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
-    refuse(given, f"{path} has one split, and its columns are fixed")
+    validate_unused(given, f"{path} has one split, and its columns are fixed")
     if path.is_dir():
-        refuse({} if images is None else {"images": images}, f"{path} holds its own pictures")
+        validate_unused({} if images is None else {"images": images}, f"{path} holds its own images")
         return load_img2dataset(path, num_proc=num_proc)
     if images is False:
         return Dataset(read_url_list(path))
     if images is None:
         raise ValueError(
-            f"{path} lists captions with addresses of pictures, which are not downloaded here. Download them with "
+            f"{path} lists captions with addresses of images, which are not downloaded here. Download them with "
             "img2dataset, and name its output folder: load_captioned(list, images='FOLDER'). images=False loads the "
             "captions alone."
         )
@@ -124,12 +129,12 @@ def _load_downloads(
 
 
 def _is_for_datasets(path: Path) -> bool:
-    """Whether `datasets` itself wrote what is there, or reads it."""
+    """Whether the path is read by `datasets` itself."""
     if path.is_file():
         return path.suffix in ARROW_SUFFIXES
     if any((path / name).is_file() for name in SAVED_FILES):
         return True
-    if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which pictures make long
+    if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
         return False
     return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
 
@@ -137,7 +142,7 @@ def _is_for_datasets(path: Path) -> bool:
 def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
     """Split -> data set, for sources that `datasets` reads."""
     if isinstance(source, (Dataset, DatasetDict)):
-        refuse(options, "the data set is loaded already")
+        validate_unused(options, "the data set is loaded already")
         return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
     if not isinstance(source, (str, Path)):
         raise TypeError(
@@ -146,7 +151,7 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         )
     path = Path(source)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
-        refuse(options, f"{path} was written by save_to_disk")
+        validate_unused(options, f"{path} was written by save_to_disk")
         return _load(datasets.load_from_disk(str(path)), split, {})
     if path.is_file():
         builder = path.suffix.removeprefix(".")

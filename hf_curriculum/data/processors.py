@@ -1,4 +1,4 @@
-"""From an RGB picture to the numbers a vision tower reads, without torchvision."""
+"""From an RGB image to the numbers a vision tower reads, without torchvision."""
 
 from __future__ import annotations
 
@@ -66,15 +66,10 @@ def make_image_processor(
 
 
 class PixelTable:
-    """What a plain resize-and-normalise processor returns for one picture, bit for bit, in half its time.
+    """A plain resize-and-normalise processor as a table, equal bit for bit in half the time.
 
-    Such a processor maps each of a channel's 256 values to one number, so the numbers are computed once, by the
-    processor itself, and looked up afterwards. Made by `pixel_table`, for processors it is right for.
-
-    Args:
-        processor: a processor that `is_plain`.
-
-    Shapes: a call takes an RGB picture of any size and returns (3, H, W) float32.
+    Such a processor maps each of a channel's 256 values to one number. A call takes an RGB image of any size and
+    returns (3, H, W) float32.
     """
 
     def __init__(self, processor: PilBackend) -> None:
@@ -103,5 +98,5 @@ def is_plain(processor: Any) -> bool:
 
 
 def process_image(processor: Any, image: Image.Image) -> dict[str, torch.Tensor]:
-    """The outputs of any image processor for one RGB picture, without the batch dimension."""
+    """The outputs of any image processor for one RGB image, without the batch dimension."""
     return {name: values[0] for name, values in processor(images=[image], return_tensors="pt").items()}

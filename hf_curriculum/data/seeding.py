@@ -23,8 +23,8 @@ def draw_seed(seed: int, draw: int, stream: int = FETCHING) -> int:
 
     Args:
         seed: the run's seed.
-        draw: position in the stream of draws, counted from 0 over the whole run.
-        stream: which of the draw's uses of randomness: `FETCHING`, `PREPARING` or `COLLATING`.
+        draw: position in the stream of draws, from 0 over the whole run.
+        stream: `FETCHING`, `PREPARING` or `COLLATING`.
 
     Example:
         >>> draw_seed(0, 7) == draw_seed(0, 7), draw_seed(0, 7) == draw_seed(0, 8)
@@ -34,11 +34,7 @@ def draw_seed(seed: int, draw: int, stream: int = FETCHING) -> int:
 
 
 def seed_generators(seed: int, draw: int, stream: int = FETCHING) -> None:
-    """Seeds Python's `random`, numpy's legacy global generator and torch's default CPU generator from `draw_seed`.
-
-    numpy takes 32 bits, the upper half. No CUDA generator is touched. Call it inside `forked_generators`, which puts
-    the three back.
-    """
+    """Seeds `random`, numpy's legacy global generator (32 bits) and torch's default CPU generator by `draw_seed`."""
     key = draw_seed(seed, draw, stream)
     random.seed(key)
     np.random.seed(key >> 32)  # noqa: NPY002 - the global generator is what transforms draw from
@@ -47,13 +43,7 @@ def seed_generators(seed: int, draw: int, stream: int = FETCHING) -> None:
 
 @contextmanager
 def forked_generators() -> Iterator[None]:
-    """Restores the three generators that `seed_generators` seeds, exactly as they were, also after an error.
-
-    Example:
-        >>> with forked_generators():
-        ...     seed_generators(seed=0, draw=7)
-        ...     flip = random.random() < 0.5
-    """
+    """Restores the three generators of `seed_generators` as they were, also after an error."""
     states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
     try:
         yield
@@ -78,12 +68,12 @@ class IndexedDataset(torch.utils.data.Dataset):
     """A data set asked for (index, draw) pairs, each fetched under its own seed.
 
     Transforms that draw from the global generators (`Dataset.set_transform`, torchvision) thereby give the same result
-    for the same (seed, draw), whatever the worker, the batch or the moment.
+    for the same (seed, draw) in any worker and batch.
 
     Args:
         dataset: any map-style data set.
         seed: the run's seed.
-        seeded: whether to seed. False where fetching has no randomness: batches are then fetched in one go.
+        seeded: whether to seed. False where fetching has no randomness: batches are then fetched at once.
 
     Raises:
         TypeError: `dataset` has no length or no rows by number.
@@ -108,10 +98,7 @@ class IndexedDataset(torch.utils.data.Dataset):
         return self.__getitems__([pair])[0]
 
     def __getitems__(self, pairs: Sequence[tuple[int, int]]) -> list[IndexedExample]:
-        """The examples of `pairs` of (index, draw), in their order; a `PAD_INDEX` gives none.
-
-        torch's fetcher calls this once per batch.
-        """
+        """The examples of (index, draw) pairs, for torch's fetcher; a `PAD_INDEX` gives none."""
         pairs = [pair for pair in pairs if pair[0] != PAD_INDEX]
         if self.seeded:
             examples = []
@@ -136,13 +123,13 @@ class PreparingCollator(Protocol):
 
 
 class IndexedCollator:
-    """A collator for the items of a `IndexedDataset`, which seeds before it draws and says which rows it was given.
+    """A collator for the items of an `IndexedDataset`, which seeds it and adds row numbers.
 
-    A `PreparingCollator` prepares each example under its own (seed, draw), so an example's pixels do not depend on the
-    batch it is in. Any other collator is seeded once per batch, by the batch's first draw.
+    A `PreparingCollator` prepares each example under its own (seed, draw), so an example's pixels do not depend on its
+    batch. Any other collator is seeded once per batch, by the batch's first draw.
 
     Args:
-        collator: what makes a batch of examples.
+        collator: makes a batch of examples.
         seed: the run's seed.
         seeded: whether to seed. False where collating has no randomness.
 

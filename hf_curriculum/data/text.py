@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gzip
 import hashlib
 import logging
-import mmap
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -33,9 +30,9 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
     """A text corpus, one row per line that is not blank, never held in memory.
 
     Columns: `caption` (the line: scorers, tokenizer and `CaptionCollator(tokenizer, None)` read it as they read
-    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no pictures. The lines
-    are written once to the cache of `datasets` and memory-mapped; reading all of a corpus of 100M words in random
-    order takes a few tens of megabytes (`text_pages.Releasing`).
+    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no images. The lines
+    are written once to the cache of `datasets` and memory-mapped: what was read stays in memory only while the
+    operating system has room for it.
 
     Args:
         source: a file, or a folder of the challenge's files: `*.train`, `*.dev` and `*.test` (or `*.txt`), compressed
@@ -89,9 +86,9 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 
 
 class Texts:
-    """The texts of several data sets, one after the other, as often as they are asked for.
+    """The texts of several data sets, one after the other, any number of times.
 
-    For `train_wordpiece(Texts(captions, text))`, and for whoever else learns from all the text there is.
+    For `train_wordpiece(Texts(captions, text))`, and for other estimators that read all text.
 
     Args:
         datasets: with a column of texts each.
@@ -132,18 +129,7 @@ ENDINGS = {
 
 
 def find_text_files(source: Path) -> dict[str, list[Path]]:
-    """Split -> its text files, in the order of their paths.
-
-    Of a folder, subfolders included, all files with one of `ENDINGS` are taken, `.txt` only where there is nothing
-    else: beside a corpus those are notes. A file that is named is taken whatever it is called.
-
-    Args:
-        source: a file or a folder.
-
-    Raises:
-        FileNotFoundError: there is no such path.
-        ValueError: the folder holds no text file.
-    """
+    """Split -> its text files by path; of a folder those with one of `ENDINGS`, `.txt` only without any other."""
     if not source.exists():
         raise FileNotFoundError(
             f"There is no file or folder {source}. Give a text corpus: a file, or a folder of them."
@@ -165,24 +151,24 @@ def find_text_files(source: Path) -> dict[str, list[Path]]:
 
 
 def ending(file: Path) -> str:
-    """The ending of a file's name, that of its content if it is compressed."""
+    """The ending of a file's name, without `.gz`."""
     return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
 
 
 def corpus_name(file: Path) -> str:
-    """What a file's rows name as their source: the file's name without endings."""
+    """The value of `source` in a file's rows: the file's name without endings."""
     name = file.name.removesuffix(".gz")
     return name.removesuffix(ending(file)) or name
 
 
-def read_lines(file: Path, size: int) -> Iterator[list[str]]:
-    """The lines of a text file, so many at a time, without white space around them; blank ones are empty strings.
+def open_text(file: Path, newline: str = "\n") -> Any:
+    """A UTF-8 text file, compressed (.gz) or not, opened for reading."""
+    return (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=newline)
 
-    Raises:
-        ValueError: the file is not UTF-8.
-    """
-    open_file = gzip.open if file.suffix == ".gz" else open
-    with open_file(file, "rt", encoding="utf-8-sig", newline="\n") as text:
+
+def read_lines(file: Path, size: int) -> Iterator[list[str]]:
+    """The stripped lines of a text file, `size` at a time; blank ones are empty strings."""
+    with open_text(file) as text:
         try:
             while lines := [line.strip() for line in islice(text, size)]:
                 yield lines
@@ -193,103 +179,25 @@ def read_lines(file: Path, size: int) -> Iterator[list[str]]:
             ) from error
 
 
-_MAPS = Path("/proc/self/maps")
-
-
-def release_pages(files: Iterable[str | Path]) -> int:
-    """Takes the pages of memory-mapped files out of this process's memory; a later look reads them anew.
-
-    A mapped file costs what has been looked at, and a pass over a corpus looks at all of it. Only mappings of these
-    files that cannot be written are touched, so nothing is lost, and the kernel's own cache keeps the pages as long as
-    there is room. On systems without `/proc` and `madvise` nothing happens: the kernel decides there.
-
-    Args:
-        files: mapped files.
-
-    Returns:
-        Bytes of the mappings that were let go, whether they had been looked at or not.
-    """
-    if not (sys.platform == "linux" and _MAPS.is_file()):
-        return 0
-    wanted = {os.path.realpath(file) for file in files}
-    library = ctypes.CDLL(None, use_errno=True)
-    released = 0
-    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        span, access, _, _, _, *name = line.split(maxsplit=5)
-        if not name or name[0] not in wanted or "w" in access:
-            continue
-        start, stop = (int(end, 16) for end in span.split("-"))
-        if library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED) == 0:
-            released += stop - start
-    return released
-
-
-class Releasing:
-    """A transform of a data set that changes nothing and lets mapped files go after so many rows.
-
-    `dataset.with_transform(Releasing(files))` makes any way of reading it, in any worker process, cost little memory.
-    A random row brings up to 64 KB around it into memory, so the most that accumulates is 64 KB times `every`.
-
-    Args:
-        files: the data set's Arrow files.
-        every: rows between two releases.
-
-    Example:
-        >>> Releasing(["corpus.arrow"])({"caption": ["a line"]})
-        {'caption': ['a line']}
-    """
-
-    is_random = False
-    """Rows come out the same every time."""
-
-    def __init__(self, files: Iterable[str | Path], every: int = 256) -> None:
-        self.files, self.every = tuple(str(file) for file in files), every
-        self._rows = 0
-
-    def __call__(self, batch: dict[str, list]) -> dict[str, list]:
-        self._rows += len(next(iter(batch.values()), ()))
-        if self._rows >= self.every:
-            self._rows = 0
-            release_pages(self.files)
-        return batch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "every": self.every}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
-
-
 def cached_arrow(
     facts: Iterable[object], batches: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> Dataset:
-    """The data set of these batches, memory-mapped; it is made unless it is there already.
-
-    Args:
-        facts: what its content follows from; other facts make another file.
-        batches: makes the content, a batch of rows at a time.
-        schema: of the batches.
-
-    Returns:
-        A data set whose reading costs a few tens of megabytes, however large it is (see `Releasing`).
-    """
+    """The data set of these batches, memory-mapped; it is written unless the file of these `facts` is there."""
     digest = hashlib.blake2b(repr(list(facts)).encode(), digest_size=12).hexdigest()
     file = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum" / "text" / f"{digest}.arrow"
     if not file.is_file():
         _write(file, batches(), schema)
-    dataset = Dataset.from_file(str(file)).with_transform(Releasing([file]))
-    release_pages([file])  # opening it looked at the beginning of every batch
-    return dataset
+    return Dataset.from_file(str(file))
 
 
 def _write(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Whole or not at all, also when several processes write the same file."""
+    """Writes a temporary file and renames it, so that several processes may write the same file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        os.replace(draft, file)
+        os.replace(temporary, file)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

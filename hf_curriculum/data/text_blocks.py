@@ -1,4 +1,4 @@
-"""Text as blocks of equally many tokens, without regard to where lines end."""
+"""Text as blocks of equally many tokens, across line ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, require_columns
-from hf_curriculum.data.text import cached_arrow, release_pages
+from hf_curriculum.data.text import cached_arrow
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _LINES, _BLOCKS = 1000, 512
 
 
 def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: str = CAPTION) -> Dataset:
-    """All texts as one chain of tokens, cut into blocks of `size`; what is left at its end is dropped.
+    """All texts as one sequence of tokens, split into blocks of `size`; an incomplete last block is dropped.
 
     Every text keeps its special tokens (`[CLS] text [SEP]`), so a model sees where one ends. The blocks are written
     once to the cache of `datasets`, two bytes a token for vocabularies up to 65,536, and memory-mapped.
@@ -56,28 +56,28 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     blocks = cached_arrow(facts, lambda: _batches(dataset, tokenizer, size, column, kind), schema)
     if not len(blocks):
         raise ValueError(
-            f"The {len(dataset):,} texts have fewer than {size} tokens together, so they fill no block. Give more "
+            f"The {len(dataset):,} texts have fewer than {size} tokens in all, so they fill no block. Give more "
             "text or a smaller `size`."
         )
     return blocks
 
 
 def _batches(dataset: Dataset, tokenizer: Any, size: int, column: str, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
-    waiting, held = [], 0
+    pending, held = [], 0
     for batch in dataset.select_columns([column]).iter(_LINES):
         ids = tokenizer(batch[column], add_special_tokens=True, return_attention_mask=False)[INPUT_IDS]
-        waiting += [np.asarray(line, dtype=np.int32) for line in ids]
+        pending += [np.asarray(line, dtype=np.int32) for line in ids]
         held += sum(map(len, ids))
         if held >= size * _BLOCKS:
-            tokens = np.concatenate(waiting)
-            whole = len(tokens) // size * size
-            yield _record(tokens[:whole], size, kind)
-            waiting, held = [tokens[whole:]], len(tokens) - whole
-    tokens = np.concatenate(waiting) if waiting else np.empty(0, np.int32)
-    whole = len(tokens) // size * size
-    if whole:
-        yield _record(tokens[:whole], size, kind)
-    logger.info("The last %d tokens fill no block of %d and are left out.", len(tokens) - whole, size)
+            tokens = np.concatenate(pending)
+            end = len(tokens) // size * size
+            yield _record(tokens[:end], size, kind)
+            pending, held = [tokens[end:]], len(tokens) - end
+    tokens = np.concatenate(pending) if pending else np.empty(0, np.int32)
+    end = len(tokens) // size * size
+    if end:
+        yield _record(tokens[:end], size, kind)
+    logger.info("The last %d tokens fill no block of %d and are left out.", len(tokens) - end, size)
 
 
 def _record(tokens: np.ndarray, size: int, kind: pa.DataType) -> pa.RecordBatch:
@@ -113,7 +113,7 @@ class BlockCollator:
         return np.asarray(example[INPUT_IDS], dtype=np.int64)
 
     def collate(self, prepared: list[np.ndarray]) -> dict[str, torch.Tensor]:
-        """The batch of what `prepare` returned."""
+        """The batch of prepared blocks."""
         sizes = sorted({len(block) for block in prepared})
         if len(sizes) > 1:
             raise ValueError(
@@ -129,7 +129,7 @@ WORD_LIMIT = 50_000_000
 
 
 def count_words(dataset: Dataset, column: str = CAPTION) -> int:
-    """The words of a column of texts: what white space separates, as the challenge counts.
+    """The number of words, separated by white space, in a column of texts, as the challenge counts.
 
     Args:
         dataset: rows of text; rows without one count nothing. It is read a few thousand rows at a time.
@@ -143,15 +143,12 @@ def count_words(dataset: Dataset, column: str = CAPTION) -> int:
         5
     """
     require_columns(dataset.column_names, [column], reader="Its words are counted.", remedy="Name another column.")
-    files = [file["filename"] for file in dataset.cache_files]
     total = 0
-    for number, table in enumerate(dataset.select_columns([column]).with_format("arrow").iter(10_000)):
+    for table in dataset.select_columns([column]).with_format("arrow").iter(10_000):
         texts = pc.utf8_trim_whitespace(table[column].cast(pa.large_string()))
         words = pc.sum(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py() or 0
         empty = pc.sum(pc.equal(pc.utf8_length(texts), 0)).as_py() or 0  # "" splits into one empty word
         total += words - empty
-        if number % 10 == 9:
-            release_pages(files)
     return total
 
 
@@ -162,12 +159,12 @@ def check_word_limit(
     beyond: Literal["warn", "error"] = "warn",
     column: str = CAPTION,
 ) -> dict[str, int]:
-    """Counts the words of each part of the training data, and says how they stand to the limit.
+    """Counts the words of each part of the training data and compares them with the limit.
 
     Args:
         parts: name -> data set, such as `{"captions": pairs, "text": lines}`.
         limit: words that each part may have; None counts only.
-        beyond: whether a part beyond the limit is warned of or refused.
+        beyond: whether a part beyond the limit is a warning or an error.
         column: the column of texts.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A WordPiece tokenizer learnt from the training text alone, the same for the same text."""
+"""A WordPiece tokenizer trained on the training text alone, the same for the same text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train_wordpiece(
     """Learns a BERT-style WordPiece vocabulary and returns a tokenizer that writes `[CLS] text [SEP]`.
 
     The text is read once, in batches, and never held in memory, but its distinct words are, with their counts. The
-    characters get their ids before any piece is learnt, which is what makes the vocabulary the same in every run; left
+    characters get their ids before any piece is fitted, which is what makes the vocabulary the same in every run; left
     to the trainer its ids, and with them ties between pieces, change from run to run. No token is a beginning or an
     end of text: generation starts from `cls_token` and stops at `sep_token`.
 
@@ -70,7 +70,9 @@ def train_wordpiece(
     if layout is None:
         layout = "bert" if vocab_size >= _BERT_LAYOUT_FROM else "compact"
     if layout not in ("bert", "compact"):
-        raise ValueError(f"layout={layout!r} is not known. Special tokens lie as in 'bert' or 'compact': pass one.")
+        raise ValueError(
+            f"layout={layout!r} is not known. Special tokens are laid out as in 'bert' or 'compact': pass one."
+        )
     special = list(_BERT if layout == "bert" else _SPECIAL)
     words = DistinctWords(_read(texts, column), lowercase)
     characters = words.characters()
@@ -82,8 +84,8 @@ def train_wordpiece(
     if len(special) + len(characters) > vocab_size:
         raise ValueError(
             f"vocab_size={vocab_size} is too small: {len(special)} special tokens ({layout} layout) and "
-            f"{len(characters)} characters of the text, word-initial and word-internal ones apart, need "
-            f"{len(special) + len(characters)} entries before any piece is learnt. Raise `vocab_size`, use "
+            f"{len(characters)} characters of the text, word-initial and word-internal ones counted separately, need "
+            f"{len(special) + len(characters)} entries before any piece. Raise `vocab_size`, use "
             "`layout='compact'`, or clean the text of rare characters."
         )
     vocabulary = _learn(words, special + characters, vocab_size, min_frequency, show_progress)
@@ -127,7 +129,7 @@ def _checked(batch: list[str]) -> list[str]:
 def _learn(
     words: DistinctWords, fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
 ) -> dict[str, int]:
-    """The vocabulary: `fixed` entries at ids 0, 1, 2, ..., then pieces in the order they were learnt."""
+    """The vocabulary: `fixed` entries at ids 0, 1, 2, ..., then pieces in the order they were fitted."""
     tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")  # words are as they are to be
     trainer = trainers.WordPieceTrainer(
@@ -161,20 +163,15 @@ def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTr
 
 
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-"""What `str.split` takes for white space, and BERT's normaliser for nothing at all."""
-_UNCUT = 1 << 20
+"""White space for `str.split` that BERT's normaliser removes."""
+_MOST_STRETCHES = 1 << 20
 _PER_LINE = 4096
 
 
 class DistinctWords:
-    """The words of a text with their counts; every distinct stretch between white space is normalised once.
+    """The normalised words of a text with their counts, equal to those of normalising the whole text.
 
-    White space ends words whatever stands around it, so the result is that of normalising the whole text. Memory grows
-    with the number of distinct words, and not with the text's length.
-
-    Args:
-        batches: the text, in lists of strings.
-        lowercase: lower case, and accents removed.
+    Memory grows with the number of distinct words, not with the text's length.
 
     Example:
         >>> sorted(DistinctWords([["A dog, a red dog"]], lowercase=True).counts.items())
@@ -186,17 +183,17 @@ class DistinctWords:
         self.counts: Counter[str] = Counter()
         self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         self._splitter = pre_tokenizers.BertPreTokenizer()
-        uncut: Counter[str] = Counter()
+        stretches: Counter[str] = Counter()
         for batch in batches:
-            uncut.update(_REMOVED.sub("", "\n".join(batch)).split())
-            if len(uncut) > _UNCUT:
-                self._cut(uncut)
-                uncut.clear()
-        self._cut(uncut)
+            stretches.update(_REMOVED.sub("", "\n".join(batch)).split())
+            if len(stretches) > _MOST_STRETCHES:
+                self._count(stretches)
+                stretches.clear()
+        self._count(stretches)
 
-    def _cut(self, uncut: Counter[str]) -> None:
+    def _count(self, stretches: Counter[str]) -> None:
         counts, lowercase = self.counts, self.lowercase
-        for stretch, count in uncut.items():
+        for stretch, count in stretches.items():
             if stretch.isascii() and stretch.isalnum():  # most text: one word, and nothing to normalise but its case
                 counts[stretch.lower() if lowercase else stretch] += count
                 continue
@@ -209,7 +206,7 @@ class DistinctWords:
         return [*sorted(inside.union(*(word[0] for word in self.counts))), *sorted(f"##{letter}" for letter in inside)]
 
     def repeated(self) -> Iterator[list[str]]:
-        """Every word as often as it occurs, spaces between: for trainers that count for themselves."""
+        """Every word as often as it occurs, separated by spaces: for trainers that count for themselves."""
         for word, count in self.counts.items():
             full, rest = divmod(count, _PER_LINE)
             lines = [" ".join([word] * _PER_LINE)] * full

@@ -1,7 +1,18 @@
-"""Models, known to the Auto classes of `transformers` after `import hf_curriculum`."""
+"""Models, known to the Auto classes of `transformers` once this package is imported, as `import hf_curriculum` does.
+
+Importing it loads the configurations alone. A configuration imports the module of its model when one is made, which is
+before an Auto class asks for the model; that module registers its classes.
+"""
 
 from __future__ import annotations
 
+from transformers import AutoConfig
+
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
+from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.names import exports
+
+for _config in (CaptionGitConfig, CaptionFlamingoConfig):
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
 __all__, __getattr__, __dir__ = exports(__name__)

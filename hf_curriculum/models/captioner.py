@@ -23,16 +23,13 @@ from hf_curriculum.models.git.build import git_from_config, small_git_config
 def new_captioner(
     dataset: Dataset, image_size: int = 64, vocab_size: int = 4000, **options: Any
 ) -> tuple[PreTrainedModel, GitProcessor]:
-    """A small GIT from scratch, with a tokenizer of the data set's own captions.
+    """A small GIT from scratch, with a tokenizer trained on the data set's captions.
 
     Args:
         dataset: its captions train the tokenizer.
         image_size: pixels along an edge, a multiple of the patch size (8 by default).
         vocab_size: of the tokenizer, at most.
         options: of `small_git_config`.
-
-    Example:
-        >>> model, processor = new_captioner(train)  # doctest: +SKIP
     """
     tokenizer = train_wordpiece(dataset, vocab_size)
     config = small_git_config(len(tokenizer), tokenizer=tokenizer, image_size=image_size, **options)
@@ -63,29 +60,15 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
 
 
 def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The text that stands for one picture: `"<image>"` for Flamingo, nothing for models such as GIT.
-
-    It is the model's `image_token_id`, as often as its `image_seq_length` says (once without).
-
-    Args:
-        model: any model.
-        tokenizer: the model's.
-
-    Raises:
-        ValueError: the tokenizer does not read the token's text as that token.
-
-    Example:
-        >>> image_text(flamingo, tokenizer)  # doctest: +SKIP
-        '<image>'
-    """
+    """The text that stands for one image: `image_token_id`, `image_seq_length` times; nothing for GIT."""
     image_id = getattr(model.config, "image_token_id", None)
     if image_id is None:
         return ""
     token = tokenizer.convert_ids_to_tokens(image_id) if image_id < len(tokenizer) else None
     if token is None or tokenizer(token, add_special_tokens=False)["input_ids"] != [image_id]:
         raise ValueError(
-            f"The model stands token {image_id} for a picture, but the tokenizer ({type(tokenizer).__name__}, "
-            f"{len(tokenizer)} entries) reads it as {token!r}. Pictures would go unseen. Use the tokenizer the model "
+            f"Token {image_id} is the placeholder of an image, but the tokenizer ({type(tokenizer).__name__}, "
+            f"{len(tokenizer)} entries) reads it as {token!r}. Images would go unseen. Use the tokenizer the model "
             "was trained with; a benchmark's scorer also takes the text by name, `image_tokens=`."
         )
     return token * (getattr(model.config, "image_seq_length", None) or 1)

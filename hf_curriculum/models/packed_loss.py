@@ -13,31 +13,25 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 IGNORED = -100
 """The label of tokens that are not predicted."""
 _TOKENS = 1024
-"""Tokens whose logits are there at once: fewer would sum the output layer's gradient more often."""
+"""Tokens whose logits are computed at once: fewer would sum the output layer's gradient more often."""
 
 
 def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Collection[str]) -> bool:
-    """Whether `token_loss` stands for the loss function of `model`: in training, with labels.
-
-    Args:
-        model: for its mode.
-        labels: of the batch, if it has any.
-        options: names of further arguments for the loss function; `token_loss` knows one of them.
-    """
+    """Whether `token_loss` computes what the loss function of `model` would, given the names of its `options`."""
     # A compiled step is one graph with fixed shapes, so the number of labels cannot decide on its sizes.
     plain = labels is None or torch.compiler.is_compiling() or not set(options) <= {"num_items_in_batch"}
     return model.training and not plain and not _is_sharded(model.get_output_embeddings())
 
 
 def _is_sharded(output: nn.Module) -> bool:
-    """Whether something around the layer (FSDP, ZeRO-3) fetches its weights as it runs, and takes them away again."""
+    """Whether FSDP or ZeRO-3 gathers the layer's weights for its forward pass alone."""
     return any(layer._forward_pre_hooks or isinstance(layer, FullyShardedDataParallel) for layer in output.modules())
 
 
 def _weights(output: nn.Module) -> list[torch.Tensor]:
-    """What is trained of the layer; FSDP puts plain tensors in place of parameters, or beside them."""
-    beside = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
-    found = {id(weight): weight for weight in (*output.parameters(), *beside) if weight.requires_grad}
+    """The layer's trainable tensors; FSDP puts plain tensors in place of parameters, or adds them."""
+    others = (value for layer in output.modules() for value in vars(layer).values() if isinstance(value, torch.Tensor))
+    found = {id(weight): weight for weight in (*output.parameters(), *others) if weight.requires_grad}
     return list(found.values())
 
 
@@ -55,16 +49,11 @@ def token_loss(
     Args:
         output: the output layer, (tokens, width) to (tokens, vocabulary); any module.
         states: hidden states, (batch, text, width).
-        labels: int64, (batch, text), -100 where nothing is to be predicted; position i is scored on the label of
-            i + 1.
+        labels: int64, (batch, text), -100 where nothing is predicted; position i is scored on the label of i + 1.
         num_items_in_batch: what the sum is divided by, instead of the number of labels.
 
     Returns:
-        The loss, float32, a scalar; NaN where there is no label and nothing else to divide by.
-
-    Example:
-        >>> token_loss(nn.Linear(4, 9), torch.zeros(1, 3, 4), torch.full((1, 3), -100))
-        tensor(nan, grad_fn=<AddBackward0>)
+        The loss, float32, a scalar; NaN without a label and without `num_items_in_batch`.
     """
     labels = labels.to(states.device)[:, 1:]
     labelled = labels != IGNORED
@@ -96,11 +85,11 @@ class _TokenLoss(torch.autograd.Function):
                 logits = output(part)  # (tokens, vocabulary)
             scores = logits.detach().log_softmax(-1, dtype=torch.float32)
             total -= scores.gather(1, targets).sum()
-            asked = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
-            if not asked:
+            inputs = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
+            if not inputs:
                 continue
             slope = scores.exp_().scatter_add_(1, targets, scores.new_full((), -1).expand_as(targets))
-            found = list(torch.autograd.grad(logits, asked, slope.to(logits.dtype)))
+            found = list(torch.autograd.grad(logits, inputs, slope.to(logits.dtype)))
             if wanted[0]:
                 of_states.append(found.pop(0))
             sums = [one.add_(more) for one, more in zip(sums, found, strict=True)] if sums else found
@@ -123,75 +112,60 @@ class _TokenLoss(torch.autograd.Function):
 
 
 _ROW = 128
-"""Tokens of a row, about: shorter ones fit worse, in longer ones attention costs more."""
-_WORTH = 0.95
+"""Tokens of a row, about: shorter rows fit worse, in longer ones attention costs more."""
+_WORTHWHILE = 0.95
 
 
 class PackedText(NamedTuple):
-    """Where the tokens of a batch stand in rows of several texts each.
+    """Positions of a batch's tokens in rows of several texts each.
 
     Args:
-        source: for each place in the rows the token that stands there, numbered through (texts · text), int64,
-            (rows, length); 0 for places that are left over.
-        target: for each token its place, numbered through (rows · length), int64, (texts, text); 0 for tokens that are
-            left out.
-        owner: for each place the text it belongs to, int64, (rows, length); -1 for places that are left over.
+        source: for each position in the rows the index of its token in (texts · text), int64, (rows, length); 0 where
+            the row is padded.
+        target: for each token the index of its position in (rows · length), int64, (texts, text); 0 for tokens that
+            are left out.
+        owner: for each position the text it belongs to, int64, (rows, length); -1 where the row is padded.
     """
 
     source: torch.Tensor
     target: torch.Tensor
     owner: torch.Tensor
 
-    def together(self, states: torch.Tensor) -> torch.Tensor:
+    def pack(self, states: torch.Tensor) -> torch.Tensor:
         """(texts, text, ...) as (rows, length, ...)."""
         # Indexing, not `index_select`: its gradient is summed in a fixed order on GPUs too.
         return states.flatten(0, 1)[self.source]
 
-    def apart(self, states: torch.Tensor) -> torch.Tensor:
-        """(rows, length, ...) as (texts, text, ...); what stands at tokens that were left out means nothing."""
+    def unpack(self, states: torch.Tensor) -> torch.Tensor:
+        """(rows, length, ...) as (texts, text, ...); undefined at tokens that were left out."""
         return states.flatten(0, 1)[self.target]
 
     def visible(self) -> torch.Tensor:
-        """What a token sees, its own text up to itself: bool, (rows, 1, length, length). No row of it is empty."""
+        """The attention mask, causal within each text: bool, (rows, 1, length, length). No row of it is empty."""
         same = self.owner[:, :, None] == self.owner[:, None, :]
         return same.tril()[:, None]
 
     def added_mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """`visible` as what is added to scores, in `dtype`: made once, where every layer would make it of its own."""
+        """`visible` as a mask added to attention scores, in `dtype`: made once for all layers."""
         visible = self.visible()
         mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
-def needed_tokens(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Which tokens a causal loss depends on: those up to the last one with something to predict, without padding.
-
-    Args:
-        labels: int64, (batch, text), -100 where nothing is to be predicted; position i predicts the label of i + 1.
-        attention_mask: 0 for padding, (batch, text).
-
-    Returns:
-        bool, (batch, text); `None` where padding itself is to predict something, so that all of it counts.
-    """
+def relevant_tokens(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Which tokens a causal loss depends on, bool (batch, text); `None` where a label follows padding (then all)."""
     predicts = nn.functional.pad(labels[:, 1:] != IGNORED, (0, 1))
-    needed = predicts.flip(1).cumsum(1).flip(1) > 0
+    relevant = predicts.flip(1).cumsum(1).flip(1) > 0
     if attention_mask is None:
-        return needed
+        return relevant
     real = attention_mask != 0
-    return None if (predicts & ~real).any() else needed & real
+    return None if (predicts & ~real).any() else relevant & real
 
 
-def pack(needed: torch.Tensor) -> PackedText | None:
-    """Puts texts behind each other, the longest first and each into the emptiest row.
-
-    Args:
-        needed: bool, (texts, text), False for tokens to leave out.
-
-    Returns:
-        The rows; `None` where they would save next to nothing.
-    """
-    flat = needed.flatten().nonzero()[:, 0].cpu()
-    lengths = needed.sum(1).tolist()
+def pack(relevant: torch.Tensor) -> PackedText | None:
+    """Packs tokens, bool (texts, text), the longest text first into the emptiest row; `None` if that saves little."""
+    flat = relevant.flatten().nonzero()[:, 0].cpu()
+    lengths = relevant.sum(1).tolist()
     if not len(flat):
         return None
     rows: list[list[int]] = [[] for _ in range(max(1, round(len(flat) / _ROW)))]
@@ -200,7 +174,7 @@ def pack(needed: torch.Tensor) -> PackedText | None:
         row = filled.index(min(filled))
         rows[row].append(text)
         filled[row] += lengths[text]
-    if len(rows) * max(filled) > _WORTH * needed.numel():
+    if len(rows) * max(filled) > _WORTHWHILE * relevant.numel():
         return None
     tokens = flat.split(lengths)
     source = torch.zeros(len(rows), max(filled), dtype=torch.int64)
@@ -208,8 +182,8 @@ def pack(needed: torch.Tensor) -> PackedText | None:
     for row, (texts, end) in enumerate(zip(rows, filled, strict=True)):
         source[row, :end] = torch.cat([tokens[text] for text in texts])
         owner[row, :end] = torch.tensor(texts).repeat_interleave(torch.tensor([lengths[text] for text in texts]))
-    target = torch.zeros(needed.numel(), dtype=torch.int64)
-    there = (owner >= 0).flatten()
-    target[source.flatten()[there]] = there.nonzero()[:, 0]
-    places = (source, target.view(needed.shape), owner)
-    return PackedText(*(part.to(needed.device) for part in places))
+    target = torch.zeros(relevant.numel(), dtype=torch.int64)
+    is_used = (owner >= 0).flatten()
+    target[source.flatten()[is_used]] = is_used.nonzero()[:, 0]
+    positions = (source, target.view(relevant.shape), owner)
+    return PackedText(*(part.to(relevant.device) for part in positions))

@@ -13,7 +13,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.captions import undecoded
+from hf_curriculum.data.captions import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.provenance import read_column, read_provenance, score_values
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
@@ -210,7 +210,7 @@ def images_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | N
     """The images of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
     chosen = dataset.select(rows)
     is_file = isinstance(dataset.features[IMAGE], ImageFeature)
-    for held in undecoded(chosen) if is_file else chosen.with_format(None)[IMAGE]:
+    for held in stored_images(chosen) if is_file else chosen.with_format(None)[IMAGE]:
         try:
             yield to_rgb(held)
         except UnreadableImageError:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hf_curriculum.scenes.layout import lay_out
 from hf_curriculum.scenes.random import WORDING, Draws
-from hf_curriculum.scenes.scene import Scene, Thing
+from hf_curriculum.scenes.scene import Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import Token, article, number, plural
 
 LEAST_OFFSET = 0.15
-"""Middles of boxes closer than this, as a share of the picture's side, are neither left of nor above each other."""
+"""Middles of boxes closer than this, as a share of the image's side, are neither left of nor above each other."""
 LEAST_RATIO = 1.1
 """How much larger the offset named must be than the offset across it."""
 LEAST_HIDDEN = 0.08
@@ -43,7 +42,7 @@ RELATIONS = {
 
 @dataclass(frozen=True)
 class Group:
-    """All objects of one noun in a scene, spoken of together; `colour` and the like are None where they differ."""
+    """All objects of one noun in a scene; `colour`, `size` and `texture` are None where they differ."""
 
     members: tuple[int, ...]
     noun: str
@@ -56,11 +55,7 @@ class Group:
         return len(self.members) > 1
 
     def phrase(self, attributes: str = "all") -> list[Token]:
-        """The noun phrase, such as "a small striped red ball" or "two cups".
-
-        Args:
-            attributes: `"none"`, `"colour"` or `"all"`.
-        """
+        """The noun phrase with no `attributes` ("none"), "colour" or "all", such as "a small striped red ball"."""
         described = []
         if attributes == "all":
             described += [word for word in (self.size, self.texture) if word not in (None, "medium", "plain")]
@@ -126,7 +121,7 @@ def direction(one: Thing, other: Thing) -> str | None:
 
 
 def place(scene: Scene, group: Group) -> tuple[list[Token], list[Token]]:
-    """Where a group stands in the picture, briefly, and what makes that a longer phrase."""
+    """Position of a group in the image, briefly, and the words that make it a longer phrase."""
     of_picture = tokens("of/IN the/DT picture/NN")
     if group.is_plural:
         return _arrangement(scene, group), tokens("in/IN the/DT picture/NN")
@@ -179,13 +174,7 @@ _COMMA = tokens(",/,")
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption and what it speaks of.
-
-    Args:
-        tokens: its words and their tags; a comma is a word.
-        mentions: indices of the scene's objects it names.
-        relations: how many relations between objects it states.
-    """
+    """A caption: its words and tags (a comma is a word), the objects it names, the number of relations it states."""
 
     tokens: tuple[Token, ...]
     mentions: tuple[int, ...]
@@ -198,7 +187,7 @@ class Caption:
 
 
 class _Writer:
-    """Collects the words of one caption, and what they mention."""
+    """Collects the words of one caption and the objects they name."""
 
     def __init__(self, scene: Scene, draws: Draws) -> None:
         self.scene, self.draws = scene, draws
@@ -217,10 +206,7 @@ class _Writer:
         self.add(tokens("there/EX are/VBP") if group.is_plural else tokens("there/EX is/VBZ"))
 
     def link(self, one: Group, other: Group, *, chained: bool) -> None:
-        """A relation that holds between two groups; plain "and" where none holds.
-
-        Further along a chain the relation is a clause, which can belong to nothing but the group just named.
-        """
+        """A relation that holds between two groups, a clause if `chained`; plain "and" where none holds."""
         found = relations(self.scene, one, other)
         if not found:
             self.add(_AND)
@@ -238,12 +224,7 @@ class _Writer:
 
 
 def caption_scene(scene: Scene, draws: Draws) -> list[Caption]:
-    """The captions of a scene, `LEVELS` of them, all different.
-
-    Args:
-        scene: what they describe.
-        draws: decides between wordings.
-    """
+    """The captions of a scene, `LEVELS` of them, all different; `draws` decides between wordings."""
     groups = group_things(scene)
     levels = _ONE_GROUP if len(groups) == 1 else _SEVERAL_GROUPS
     captions = []
@@ -255,8 +236,7 @@ def caption_scene(scene: Scene, draws: Draws) -> list[Caption]:
 
 
 def choose_levels(draws: Draws, count: int) -> list[int]:
-    """Which levels an image's captions have: all five, or a random choice in ascending order, so that the data as a
-    whole spread over all levels."""
+    """The levels of an image's captions: all five, or a random choice in ascending order."""
     return sorted(draws.sample(range(LEVELS), count))
 
 
@@ -379,10 +359,7 @@ _MOST_OBJECTS = 5
 
 
 def scene_lines(seed: int = _SEED) -> Iterator[str]:
-    """The five captions of one scene after the other, shortest first, without end.
-
-    Args:
-        seed: of the scenes; another one than the pictures', or they would be described beforehand.
+    """The captions of one scene after the other, shortest first, without end; not the images' scenes.
 
     Example:
         >>> next(scene_lines())
@@ -396,7 +373,7 @@ def scene_lines(seed: int = _SEED) -> Iterator[str]:
 
 
 def write_scene_text(folder: str | Path, lines: int, seed: int = _SEED) -> Path:
-    """A corpus in the challenge's form: `scenes.train`, and `scenes.dev` with a tenth as many lines of other scenes.
+    """Writes `scenes.train`, and `scenes.dev` with a tenth as many lines of other scenes, for `load_text`.
 
     Args:
         folder: where to; files of the same content stay as they are.
@@ -404,10 +381,7 @@ def write_scene_text(folder: str | Path, lines: int, seed: int = _SEED) -> Path:
         seed: of the scenes.
 
     Returns:
-        The folder, for `load_text`.
-
-    Raises:
-        ValueError: no lines are asked for.
+        The folder.
     """
     if lines < 1:
         raise ValueError(f"`lines={lines}` was given. A corpus has at least 1 line.")

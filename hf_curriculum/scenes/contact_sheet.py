@@ -1,4 +1,4 @@
-"""Many pictures with their captions on one page."""
+"""Many images with their captions on one page."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _PAPER, _INK, _WRONG = (251, 250, 247), (62, 64, 78), (196, 62, 66)
 
 
 def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bool = True) -> Image.Image:
-    """A page of different pictures, each with one of its captions below.
+    """A page of different images, each with one of its captions below.
 
-    Captions alternate between short and long: the first picture has its first caption, the next its second, and so
-    on. A caption marked in the column `mismatched` is red. Works for any data set with pictures and captions; the
-    last rows stay out where there are fewer pictures.
+    Captions alternate between short and long: the first image has its first caption, the next its second, and so
+    on. A caption marked in the column `mismatched` is red. Works for any data set with images and captions; the
+    last rows stay out where there are fewer images.
 
     Args:
         dataset: one split.
-        columns: pictures in a row.
+        columns: images in a row.
         rows: at most.
         caption: whether to write the captions.
 
     Returns:
-        An RGB picture, 206 pixels a column wide.
+        An RGB image, 206 pixels a column wide.
 
     Raises:
         ValueError: a column is missing, the data set is empty, or `columns` or `rows` is less than 1.
@@ -43,7 +43,7 @@ def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bo
         dataset.column_names,
         [IMAGE, *([CAPTION] if caption else [])],
         reader="A contact sheet",
-        remedy="shows them. Rename your columns, or pass `caption=False` to show pictures alone.",
+        remedy="shows them. Rename your columns, or pass `caption=False` to show images alone.",
     )
     if columns < 1 or rows < 1:
         raise ValueError(f"columns={columns}, rows={rows}: a contact sheet has at least one of each.")
@@ -69,7 +69,7 @@ def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bo
 
 
 def _different_images(dataset: Dataset, count: int) -> Iterator[int]:
-    """Rows of the first pictures, one each, going through their captions in turn."""
+    """Rows of the first images, one each, going through their captions in turn."""
     if IMAGE_ID not in dataset.column_names:
         yield from range(min(count, len(dataset)))
         return
@@ -82,13 +82,13 @@ def _different_images(dataset: Dataset, count: int) -> Iterator[int]:
         yield rows[position % len(rows)]
 
 
-def _tile(picture: Image.Image) -> Image.Image:
-    """The picture, scaled to fit a tile, in its middle."""
-    scale = _TILE / max(picture.size)
-    size = tuple(max(1, round(side * scale)) for side in picture.size)
+def _tile(image: Image.Image) -> Image.Image:
+    """The image, scaled to fit a tile, in its middle."""
+    scale = _TILE / max(image.size)
+    size = tuple(max(1, round(side * scale)) for side in image.size)
     tile = Image.new("RGB", (_TILE, _TILE), (238, 238, 236))
     tile.paste(
-        picture.convert("RGB").resize(size, Image.Resampling.LANCZOS), ((_TILE - size[0]) // 2, (_TILE - size[1]) // 2)
+        image.convert("RGB").resize(size, Image.Resampling.LANCZOS), ((_TILE - size[0]) // 2, (_TILE - size[1]) // 2)
     )
     return tile
 

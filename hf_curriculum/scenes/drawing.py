@@ -20,15 +20,7 @@ _LIGHT_FALL = 0.22
 
 
 def draw(scene: Scene, image_size: int) -> np.ndarray:
-    """The picture of a scene.
-
-    Args:
-        scene: what to draw.
-        image_size: side of the picture, in pixels.
-
-    Returns:
-        uint8, shape (image_size, image_size, 3).
-    """
+    """The pixels of a scene: uint8, shape (image_size, image_size, 3)."""
     canvas = _draw_backdrop(scene.backdrop, image_size)
     for thing in scene.things:
         _draw_thing(canvas, thing)
@@ -36,7 +28,7 @@ def draw(scene: Scene, image_size: int) -> np.ndarray:
 
 
 def _blend(canvas: np.ndarray, colour: RGB | np.ndarray, share: np.ndarray) -> None:
-    """Paints over a canvas (height, width, 3), as thick as `share` (height, width) says."""
+    """Blends a colour into a canvas (height, width, 3) by `share` (height, width)."""
     canvas += (np.asarray(colour, dtype=np.float64) - canvas) * share[:, :, None]
 
 
@@ -159,19 +151,7 @@ _SHEAR = 0.45
 
 
 def texture(thing: Thing, top: int, left: int, height: int, width: int, image_size: int) -> np.ndarray | None:
-    """How much of every pixel the pattern covers.
-
-    Args:
-        thing: the object.
-        top: first row of the window, in pixels.
-        left: first column of the window, in pixels.
-        height: of the window, in pixels.
-        width: of the window, in pixels.
-        image_size: side of the picture, in pixels.
-
-    Returns:
-        float64, shape (height, width), in [0, 1]; None for a plain object.
-    """
+    """The share of every pixel that a thing's pattern covers, float64, (height, width); None for a plain thing."""
     if thing.texture == "plain":
         return None
     from_middle_x = (np.arange(width) + (left + 0.5)) / image_size - thing.x

@@ -71,19 +71,11 @@ def edges_of(outlines: Sequence[Outline]) -> np.ndarray:
 
 
 def coverage(edges: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The share of every pixel that closed lines enclose.
+    """The share of every pixel that closed lines enclose: float64, shape (height, width), in [0, 1].
 
-    Each pixel row is cut into four thin rows, and along each of these the covered length is exact: at a crossing the
+    Each pixel row is split into four thin rows, and along each of these the covered length is exact: at a crossing the
     share of the pixel to its right is added, and a running sum carries it on. Lines that run the same way round make
-    one shape where they overlap; a hole runs the other way round.
-
-    Args:
-        edges: in pixels, shape (edges, 2, 2); what lies outside the picture is cut off.
-        height: of the picture, in pixels.
-        width: of the picture, in pixels.
-
-    Returns:
-        float64, shape (height, width), in [0, 1].
+    one shape where they overlap; a hole runs the other way round. `edges`, (edges, 2, 2), are in pixels.
     """
     covered = np.zeros((height, width))
     low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))

@@ -1,27 +1,24 @@
-"""Puts the embedded data set together."""
+"""The embedded data set, `make_scenes`."""
 
 from __future__ import annotations
 
-import heapq
+import io
 import math
-import struct
-import zlib
 from collections.abc import Sequence
-from functools import cache
 from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+import PIL.Image
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 from datasets.utils import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.scenes.captions import LEVELS, Caption, caption_scene, choose_levels
 from hf_curriculum.scenes.drawing import draw
-from hf_curriculum.scenes.layout import MOST_MARKS, MOST_OBJECTS, lay_out
 from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
-from hf_curriculum.scenes.scene import Scene
+from hf_curriculum.scenes.scene import MOST_MARKS, MOST_OBJECTS, Scene, lay_out
 
 _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 
@@ -29,14 +26,9 @@ _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 def difficulty(scene: Scene, caption: Caption, *, mismatched: bool) -> float:
     """The true difficulty of a pair; larger is harder.
 
-    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the
-    picture, which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not
-    counted); and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
-
-    Args:
-        scene: of the picture.
-        caption: what is said about it.
-        mismatched: whether the caption was made for another picture.
+    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the image,
+    which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not counted);
+    and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
     """
     hidden = (1.0 if mismatched else 1.0 - scene.visible[index] for index in caption.mentions)
     words = sum(token.tag != "," for token in caption.tokens)
@@ -93,12 +85,12 @@ def make_scenes(
     validation: float = 0.1,
     test: float = 0.1,
 ) -> DatasetDict:
-    """Draws captioned pictures of several objects: the data that every recipe runs on by default.
+    """Draws captioned images of several objects: the data that every recipe runs on by default.
 
-    A picture shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
+    An image shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
     pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all that
-    is there and how it is placed; every statement is true in the picture. All of it follows from the arguments: the
-    same pixels, bytes and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
+    is there and how it is placed; every statement is true in the image. All of it follows from the arguments: the
+    same pixels and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
     a larger `num_examples` continues the same data set.
 
     Columns: `image` (a PNG file), `caption`, `image_id`, `caption_index` (among the image's captions, shortest
@@ -107,12 +99,12 @@ def make_scenes(
     that nothing hides); `num_objects`; `mismatched`; `difficulty` (larger is harder, see `difficulty.difficulty`).
 
     Args:
-        num_examples: rows in all splits together; one row is one image with one caption.
+        num_examples: rows in all splits; one row is one image with one caption.
         seed: 0 or more; another seed is another data set.
-        image_size: side of the pictures in pixels; it changes no caption.
+        image_size: side of the images in pixels; it changes no caption.
         captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
         mismatched: share of each split's rows whose caption is taken from another image of the split and is false.
-        max_objects: a picture has from 1 to this many objects, fewer more often.
+        max_objects: an image has from 1 to this many objects, fewer more often.
         validation: share of the images in the validation split; 0 leaves the split out.
         test: share of the images in the test split; 0 leaves the split out.
 
@@ -190,12 +182,14 @@ def _check(
 
 
 def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[int]]:
-    """Images of every split asked for. Each image in turn goes to the split that is furthest behind its share: exact
-    up to one image however many there are, and no image moves when more are made."""
+    """Images of every split: each in turn goes to the split with the largest deficit.
+
+    Exact up to one image however many there are, and no image moves when more are made.
+    """
     members: dict[str, list[int]] = {name: [] for name, share in shares.items() if share > 0}
     for index in range(num_images):
-        behind = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
-        members[max(behind, key=behind.__getitem__)].append(index)
+        deficit = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
+        members[max(deficit, key=deficit.__getitem__)].append(index)
     return members
 
 
@@ -235,108 +229,15 @@ def _row(pair: Pair, image: _Made, image_size: int, swapped: Caption | None) -> 
     }
 
 
-_PAETH = 4
-_END = 256
-_CODE_LENGTH_ORDER = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15]
-
-
-def encode_png(picture: np.ndarray) -> bytes:
-    """A picture as the bytes of a PNG file.
-
-    Args:
-        picture: uint8, shape (height, width, 3).
-    """
-    height, width, _ = picture.shape
-    rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
-    rows[:, 0] = _PAETH
-    rows[:, 1:] = _residuals(picture).reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", _deflate(rows.ravel())) + _chunk(b"IEND", b"")
-    )
-
-
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-
-def _residuals(picture: np.ndarray) -> np.ndarray:
-    """Every byte less the one among its left, upper and upper left neighbours that fits a plane best."""
-    values = picture.astype(np.int16)
-    left, above, corner = np.zeros_like(values), np.zeros_like(values), np.zeros_like(values)
-    left[:, 1:], above[1:], corner[1:, 1:] = values[:, :-1], values[:-1], values[:-1, :-1]
-    plane = left + above - corner
-    to_left, to_above, to_corner = np.abs(plane - left), np.abs(plane - above), np.abs(plane - corner)
-    best = np.where(to_above <= to_corner, above, corner)
-    best = np.where((to_left <= to_above) & (to_left <= to_corner), left, best)
-    return (values - best).astype(np.uint8)
-
-
-def _deflate(data: np.ndarray) -> bytes:
-    codes, lengths, head = _code()
-    symbols = np.append(data.astype(np.int64), _END)
-    length, code = lengths[symbols], codes[symbols]
-    last = np.cumsum(length)
-    bits = np.zeros(len(head) + int(last[-1]), dtype=np.uint8)
-    bits[: len(head)] = head
-    begin = last - length + len(head)
-    for place in range(int(lengths.max())):
-        longer = length > place
-        begin, length, code = begin[longer], length[longer], code[longer]
-        bits[begin + place] = (code >> (length - 1 - place)) & 1
-    body = np.packbits(bits, bitorder="little").tobytes()
-    return b"\x78\x01" + body + struct.pack(">I", zlib.adler32(data.tobytes()))
-
-
-@cache
-def _code() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Code words and their lengths for 257 symbols, and the bits of the block's head that announces them."""
-    distance = [min(value, 256 - value) for value in range(256)]
-    weights = [40 + 200_000 // (1 + far) ** 2 for far in distance]  # close to what the scenes leave, 14 bits at most
-    lengths = _huffman_lengths([*weights, 1])
-    codes = [0] * len(lengths)
-    code = 0
-    for length in range(1, max(lengths) + 1):
-        code <<= 1
-        for symbol, its_length in enumerate(lengths):
-            if its_length == length:
-                codes[symbol] = code
-                code += 1
-    return np.array(codes), np.array(lengths), np.array(_head(lengths), dtype=np.uint8)
-
-
-def _huffman_lengths(weights: list[int]) -> list[int]:
-    lengths = [0] * len(weights)
-    heap = [(weight, symbol, [symbol]) for symbol, weight in enumerate(weights)]
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        one, other = heapq.heappop(heap), heapq.heappop(heap)
-        merged = one[2] + other[2]
-        for symbol in merged:
-            lengths[symbol] += 1
-        heapq.heappush(heap, (one[0] + other[0], min(one[1], other[1]), merged))
-    return lengths
-
-
-def _head(lengths: list[int]) -> list[int]:
-    """One last block with its own code: 257 literals, one distance code that is never used, then all code lengths.
-
-    The lengths themselves are written with a plain code: 4 bits each for the lengths from 0 to 15.
-    """
-    bits = _little(1, 1) + _little(2, 2) + _little(len(lengths) - 257, 5) + _little(0, 5) + _little(19 - 4, 4)
-    for symbol in _CODE_LENGTH_ORDER:
-        bits += _little(4 if symbol < 16 else 0, 3)
-    for length in [*lengths, 1]:
-        bits += [length >> place & 1 for place in (3, 2, 1, 0)]
-    return bits
-
-
-def _little(value: int, count: int) -> list[int]:
-    return [value >> place & 1 for place in range(count)]
+def encode_png(pixels: np.ndarray) -> bytes:
+    """uint8 pixels, shape (height, width, 3), as the bytes of a PNG file."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
 
 
 class Pair(NamedTuple):
-    """One row: an image, the place of the caption among the image's own, and the caption."""
+    """One row: an image, the caption's position among the image's own, and the caption."""
 
     image: int
     caption_index: int
@@ -346,24 +247,11 @@ class Pair(NamedTuple):
 def swap_captions(
     pairs: Sequence[Pair], scenes: Sequence[Scene], share: float, *, seed: int, split: str
 ) -> dict[int, Caption]:
-    """Captions of other images for a share of the pairs.
+    """Position in `pairs` -> caption of another image, for a share of the pairs of a split.
 
-    A caption counts as mismatched only if it names an object whose noun does not occur in the picture: such a caption
-    is false, and no caption of the picture itself. Where possible it has the same place among its image's captions
-    as the one it replaces, so that lengths stay as they are. A larger share swaps the same pairs and more.
-
-    Args:
-        pairs: the rows of one split.
-        scenes: of all images, by index.
-        share: of the pairs to swap; rounded to whole pairs.
-        seed: of the data set.
-        split: its name, for errors.
-
-    Returns:
-        The new caption by position in `pairs`.
-
-    Raises:
-        ValueError: the split has too few captions of other images that are false.
+    A caption counts as mismatched only if it names an object whose noun does not occur in the image. Where possible it
+    has the same position among its image's captions as the one it replaces, so that lengths stay as they are. A larger
+    share swaps the same pairs and more.
     """
     wanted = math.floor(share * len(pairs) + 0.5)
     swapped: dict[int, Caption] = {}
@@ -387,7 +275,7 @@ def swap_captions(
     images = len(keys)
     raise ValueError(
         f"mismatched={share} asks for {wanted} of the {len(pairs)} pairs of the {split} split, but only "
-        f"{len(swapped)} of them have a caption of another image in that split which is false for their picture "
+        f"{len(swapped)} of them have a caption of another image in that split which is false for their image "
         f"(the split has {images} image{'s' if images > 1 else ''}). Ask for more examples, a larger share for the "
         f"split, or a lower `mismatched`."
     )

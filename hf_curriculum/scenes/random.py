@@ -16,15 +16,10 @@ _BLOCK = 64
 
 
 class Draws:
-    """An endless row of random numbers that depends on nothing but its key.
+    """An endless sequence of random numbers keyed by (seed, image index, stream).
 
-    NumPy promises that the raw output of Philox never changes, but not what its `Generator` makes of it. Hence the
-    raw 64-bit words are turned into numbers here, with integer arithmetic.
-
-    Args:
-        seed: of the data set, 0 or more and below 2**64.
-        index: of the image.
-        stream: `LAYOUT`, `LOOK`, `WORDING` or `MISMATCH`.
+    NumPy promises that the raw output of Philox never changes, but not what its `Generator` makes of it, so the raw
+    64-bit words are turned into numbers here, with integer arithmetic.
     """
 
     def __init__(self, seed: int, index: int, stream: int) -> None:

@@ -1,4 +1,4 @@
-"""What every noun looks like: parts in drawing order, on a canvas of about 100 x 100."""
+"""The silhouette of every noun: parts in drawing order, on a canvas of about 100 x 100."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Part:
     Args:
         outlines: closed lines; all but the first are holes.
         paint: `"main"` (the colour of the object), `"dark"` and `"light"` (its shades), or a fixed paint.
-        opacity: 1.0 hides what lies under the part.
+        opacity: 1.0 hides the parts below.
         textured: whether stripes and spots are painted on it.
     """
 
@@ -31,12 +31,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Silhouette:
-    """A noun's picture in a box around (0, 0) whose longer side is 1.
+    """A noun's parts in drawing order, in a box around (0, 0) whose longer side is 1.
 
-    Args:
-        parts: in drawing order.
-        edges: the sides of all outlines, shape (edges, 2, 2); every outline runs clockwise, every hole the other way.
-        starts: where each part's edges begin, and the number of edges.
+    `edges`, (edges, 2, 2), are the sides of all outlines, clockwise, of holes the other way round; `starts` is the
+    position of each part's first edge, and the number of edges.
     """
 
     parts: tuple[Part, ...]
@@ -258,11 +256,7 @@ _DRAWINGS: dict[str, Callable[[], list[Part]]] = {
 
 @cache
 def silhouette(noun: str) -> Silhouette:
-    """The picture of a noun.
-
-    Args:
-        noun: one of `NOUNS`.
-    """
+    """The silhouette of one of `NOUNS`."""
     parts = _DRAWINGS[noun]()
     points = np.concatenate([outline for part in parts for outline in part.outlines])
     low, high = points.min(axis=0), points.max(axis=0)

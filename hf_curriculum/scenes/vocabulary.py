@@ -39,7 +39,7 @@ TYPICAL_COLOURS = {
     "tree": ["green"],
     "umbrella": ["pink", "black"],
 }
-"""The colours that most things of a noun have, as in the world: with a few hundred pictures to learn from, a model
+"""The colours that most things of a noun have, as in the world: with a few hundred images to learn from, a model
 needs more to go by than outlines."""
 SIZES = ["small", "medium", "large"]
 """A medium object has no size word in captions."""
@@ -79,7 +79,7 @@ _SINGULAR = {form: noun for noun in NOUNS for form in (noun, plural(noun))}
 def object_nouns(caption: str) -> set[str]:
     """The objects that a caption names, as singular nouns.
 
-    Meant for exact-match recall: what a captioner names, against what the caption or the picture holds. Words that
+    Meant for exact-match recall: what a captioner names, against what the caption or the image holds. Words that
     name no object (`"background"`, `"left"`) are passed over.
 
     Args:
@@ -116,7 +116,7 @@ FIXED_RGB: dict[str, RGB] = {
     "ink": (50, 50, 62),
     "white": (255, 253, 248),
 }
-"""Paints of small parts that keep their colour whatever the object's."""
+"""Paints of small parts, independent of the object's colour."""
 BACKDROPS: dict[str, tuple[RGB, RGB]] = {
     "blue": ((232, 243, 251), (196, 220, 240)),
     "green": ((236, 246, 230), (200, 226, 196)),
@@ -134,7 +134,7 @@ def mix(one: RGB, other: RGB, share: float) -> RGB:
 
 
 def paint(name: str, colour: str) -> RGB:
-    """What a part of an object of some colour is painted with."""
+    """The paint of a part of an object of some colour."""
     main = COLOUR_RGB[colour]
     if name == "main":
         return main

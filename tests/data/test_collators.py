@@ -29,12 +29,12 @@ def tokenizer(**special):
     return PreTrainedTokenizerFast(tokenizer_object=model, **({"pad_token": "[PAD]", "unk_token": "[UNK]"} | special))
 
 
-def picture(number, size=(20, 10)):
+def image(number, size=(20, 10)):
     return Image.fromarray(np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 def examples(*captions):
-    return [{"image": picture(number), "caption": caption} for number, caption in enumerate(captions)]
+    return [{"image": image(number), "caption": caption} for number, caption in enumerate(captions)]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ class TestBatch:
     def test_captions_in_any_script(self, collator):
         assert collator(examples("犬", "🐕", "كلب"))["input_ids"][:, 1].tolist() == [7, 8, 9]
 
-    def test_text_alone_does_not_touch_pictures(self):
+    def test_text_alone_does_not_touch_images(self):
         collator = CaptionCollator(tokenizer(), None)
         assert set(collator([{"caption": "a dog", "image": b"nonsense"}])) == {"input_ids", "attention_mask", "labels"}
         assert collator.columns == ("caption",)
@@ -102,31 +102,29 @@ class TestBatch:
     def test_other_column_names(self):
         collator = CaptionCollator(tokenizer(), make_image_processor(8), image_column="img", caption_column="text")
         assert collator.columns == ("img", "text")
-        assert collator([{"img": picture(0), "text": "dog"}])["input_ids"].tolist() == [[2, 5, 3]]
+        assert collator([{"img": image(0), "text": "dog"}])["input_ids"].tolist() == [[2, 5, 3]]
 
     def test_pixels_are_the_processors(self):
         processor = make_image_processor(8)
         batch = CaptionCollator(tokenizer(), processor)(examples("a", "dog"))
         for number in range(2):
-            assert torch.equal(
-                batch["pixel_values"][number], process_image(processor, picture(number))["pixel_values"]
-            )
+            assert torch.equal(batch["pixel_values"][number], process_image(processor, image(number))["pixel_values"])
 
     def test_any_other_processor(self):
         processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 6, "width": 6})
         batch = CaptionCollator(tokenizer(), processor)(examples("a", "dog"))
-        assert torch.equal(batch["pixel_values"][1], process_image(processor, picture(1))["pixel_values"])
+        assert torch.equal(batch["pixel_values"][1], process_image(processor, image(1))["pixel_values"])
         assert batch["pixel_values"].shape == (2, 3, 6, 6)
 
     @pytest.mark.parametrize("mode", ["L", "1", "P", "CMYK", "RGBA", "LA", "I;16", "F"])
-    def test_pictures_of_any_mode(self, collator, mode):
+    def test_images_of_any_mode(self, collator, mode):
         image = Image.new("L", (9, 9), 1).convert("F" if mode == "F" else "L").convert(mode)
         batch = collator([{"image": image, "caption": "dog"}])
         assert torch.isfinite(batch["pixel_values"]).all()
         assert batch["pixel_values"].shape == (1, 3, 8, 8)
 
     def test_rows_of_a_data_set(self, collator, tmp_path):
-        picture(0).save(tmp_path / "0.png")
+        image(0).save(tmp_path / "0.png")
         features = Features({"image": ImageFeature(), "caption": Value("string")})
         rows = Dataset.from_dict({"image": [str(tmp_path / "0.png")], "caption": ["dog"]}, features=features)
         undecoded = rows.cast_column("image", ImageFeature(decode=False))
@@ -145,7 +143,7 @@ class TestErrors:
         with pytest.raises(
             ValueError, match=r"`caption` of the example with `image_id` 'x7' is .*drop_empty_captions"
         ):
-            collator([{"image": picture(0), "caption": caption, "image_id": "x7"}])
+            collator([{"image": image(0), "caption": caption, "image_id": "x7"}])
 
     def test_an_empty_caption_without_an_id(self):
         with pytest.raises(ValueError, match="`caption` is '', and a caption must be a text"):
@@ -155,8 +153,8 @@ class TestErrors:
         with pytest.raises(ValueError, match="Row 41: `caption` is ''"):
             IndexedCollator(CaptionCollator(tokenizer(), None), 0, False)([IndexedExample({"caption": ""}, 41, 0)])
 
-    def test_an_unreadable_picture_is_named(self, collator):
-        with pytest.raises(UnreadableImageError, match=r"The picture `x7`: .*cannot be decoded"):
+    def test_an_unreadable_image_is_named(self, collator):
+        with pytest.raises(UnreadableImageError, match=r"The image `x7`: .*cannot be decoded"):
             collator([{"image": b"nonsense", "caption": "dog", "image_id": "x7"}])
         with pytest.raises(UnreadableImageError, match=r"gone\.jpg: there is no such file"):
             collator([{"image": "gone.jpg", "caption": "dog"}])
@@ -169,9 +167,9 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"has no padding token.*pad_token = tokenizer.eos_token"):
             CaptionCollator(tokenizer(pad_token=None), None)
 
-    def test_pictures_of_unequal_size(self):
+    def test_images_of_unequal_size(self):
         collator = CaptionCollator(tokenizer(), ViTImageProcessorPil(do_resize=False))
-        rows = [{"image": picture(0, size), "caption": "dog"} for size in ((4, 4), (4, 5))]
+        rows = [{"image": image(0, size), "caption": "dog"} for size in ((4, 4), (4, 5))]
         with pytest.raises(ValueError, match=r"sizes \[\(3, 4, 4\), \(3, 5, 4\)\], which make no batch"):
             collator(rows)
 
@@ -225,7 +223,7 @@ class TestAugment:
         assert {Augment(**whole)(left_half).getpixel((0, 0)) for _ in range(50)} == {0}
         assert {Augment(**whole, flip=True)(left_half).getpixel((0, 0)) for _ in range(50)} == {0, 255}
 
-    def test_the_smallest_picture(self):
+    def test_the_smallest_image(self):
         assert Augment(crop=(0.01, 0.01))(Image.new("RGB", (1, 1))).size == (1, 1)
 
     @pytest.mark.parametrize("crop", [(0, 1), (0.9, 0.8), (0.5, 1.1)])
@@ -255,7 +253,7 @@ class Mixed:
 
 def test_the_same_draw_has_the_same_pixels_on_any_worker_in_any_batch(tmp_path):
     for number in range(6):
-        picture(number, (40, 30)).save(tmp_path / f"{number}.png")
+        image(number, (40, 30)).save(tmp_path / f"{number}.png")
     features = Features({"image": ImageFeature(), "caption": Value("string")})
     columns = {"image": [str(tmp_path / f"{number}.png") for number in range(6)], "caption": ["a dog"] * 6}
     rows = Dataset.from_dict(columns, features=features)
@@ -280,4 +278,4 @@ def test_the_same_draw_has_the_same_pixels_on_any_worker_in_any_batch(tmp_path):
     assert torch.equal(pixels(workers=2, batch_size=4), expected)
     assert torch.equal(pixels(workers=0, batch_size=5), expected)
     assert torch.equal(pixels(workers=0, batch_size=3, pairs=pairs[::-1]).flip(0), expected)
-    assert not torch.equal(expected[:6], expected[6:])  # the same pictures, drawn again
+    assert not torch.equal(expected[:6], expected[6:])  # the same images, drawn again

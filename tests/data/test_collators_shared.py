@@ -1,4 +1,4 @@
-"""Batches in which rows of one image share its picture."""
+"""Batches in which rows of one image share its image."""
 
 import pickle
 import random
@@ -16,14 +16,14 @@ from hf_curriculum.data.seeding import IndexedCollator, IndexedExample
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)
 
 
-def picture(number):
+def image(number):
     return Image.fromarray(np.random.default_rng(number).integers(0, 256, (12, 20, 3), dtype=np.uint8))
 
 
 def rows(*ids):
     """One row per image id, each with a caption of its own length."""
     return [
-        {"image": picture(int(name)), "caption": " ".join(["dog"] * (place + 1)), "image_id": name}
+        {"image": image(int(name)), "caption": " ".join(["dog"] * (place + 1)), "image_id": name}
         for place, name in enumerate(ids)
     ]
 
@@ -37,7 +37,7 @@ def apart(**options):
 
 
 @pytest.mark.parametrize("ids", [("7", "7", "7", "4", "4"), ("4", "7", "4"), ("1", "2", "3"), ("1", "1")])
-def test_rows_find_their_picture_and_text_is_as_ever(ids):
+def test_rows_find_their_image_and_text_is_as_ever(ids):
     shared, expected = collator()(rows(*ids)), apart()(rows(*ids))
     assert set(shared) == {*expected, "image_index"}
     assert len(shared["pixel_values"]) == len(set(ids))
@@ -47,7 +47,7 @@ def test_rows_find_their_picture_and_text_is_as_ever(ids):
         assert torch.equal(shared[name], expected[name])
 
 
-def test_pictures_stand_in_the_order_of_first_rows():
+def test_images_stand_in_the_order_of_first_rows():
     assert collator()(rows("7", "4", "7", "1"))["image_index"].tolist() == [0, 1, 0, 2]
 
 
@@ -55,7 +55,7 @@ def test_the_text_comes_first_so_that_a_batch_has_the_length_of_its_rows():
     assert len(next(iter(collator()(rows("7", "7")).values()))) == 2
 
 
-def test_only_the_first_picture_of_an_image_is_processed(monkeypatch):
+def test_only_the_first_image_of_an_image_is_processed(monkeypatch):
     processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 6, "width": 6})
     seen = []
     resize = processor.resize
@@ -112,7 +112,7 @@ class TestAugment:
 class TestErrors:
     @pytest.mark.parametrize("missing", [None, ""])
     def test_a_row_without_an_id(self, missing):
-        with pytest.raises(ValueError, match=r"Row 0: `image_id` is .*different pictures would be taken for one"):
+        with pytest.raises(ValueError, match=r"Row 0: `image_id` is .*different images would be taken for one"):
             IndexedCollator(collator(), 0, False)([IndexedExample({**rows("1")[0], "image_id": missing}, 0, 0)])
 
     def test_no_column_of_ids(self):
@@ -125,6 +125,6 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"neither an `image_processor` nor `vision_features`"):
             CaptionCollator(TOKENIZER, None, share_images=True)
 
-    def test_an_unreadable_picture_is_named(self):
-        with pytest.raises(UnreadableImageError, match=r"The picture `x7`: .*cannot be decoded"):
+    def test_an_unreadable_image_is_named(self):
+        with pytest.raises(UnreadableImageError, match=r"The image `x7`: .*cannot be decoded"):
             collator()([{"image": b"nonsense", "caption": "dog", "image_id": "x7"}])

@@ -43,7 +43,7 @@ def odd_texts(count=400):
 @pytest.mark.parametrize("most", [1 << 20, 3])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_words_are_those_of_the_whole_text(lowercase, most, monkeypatch):
-    monkeypatch.setattr(module, "_UNCUT", most)
+    monkeypatch.setattr(module, "_MOST_STRETCHES", most)
     texts = odd_texts()
     normal, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     expected = Counter(

@@ -16,7 +16,7 @@ def encoded(image, kind, **options):
 
 
 def photograph(size=(48, 32)):
-    """A smooth picture, so that JPEG changes it little."""
+    """A smooth image, so that JPEG changes it little."""
     x, y = np.meshgrid(np.linspace(0, 255, size[0]), np.linspace(0, 255, size[1]))
     return Image.fromarray(np.stack([x, y, 255 - x], axis=-1).astype(np.uint8))
 
@@ -152,7 +152,7 @@ def test_exif_orientation(orientation):
 
 
 class TestSources:
-    def test_all_forms_of_one_picture(self, tmp_path):
+    def test_all_forms_of_one_image(self, tmp_path):
         image, path = photograph(), tmp_path / "a.png"
         image.save(path)
         content = path.read_bytes()
@@ -208,13 +208,13 @@ class TestErrors:
             to_rgb(str(tmp_path / "nowhere.jpg"))
 
     @pytest.mark.parametrize("nothing", [None, {"bytes": None, "path": None}, 7])
-    def test_no_picture(self, nothing):
-        with pytest.raises(UnreadableImageError, match="is no picture: a PIL image, a path, bytes"):
+    def test_no_image(self, nothing):
+        with pytest.raises(UnreadableImageError, match="is no image: a PIL image, a path, bytes"):
             to_rgb(nothing)
 
     @pytest.mark.parametrize("shape", [(5,), (5, 6, 7), (2, 3, 4, 5), (0, 4, 3)])
     def test_an_array_of_another_shape(self, shape):
-        with pytest.raises(UnreadableImageError, match=r"has the shape .* A picture is"):
+        with pytest.raises(UnreadableImageError, match=r"has the shape .* An image is"):
             to_rgb(np.zeros(shape, dtype=np.uint8))
 
     def test_an_array_that_was_normalised_already(self):

@@ -17,12 +17,12 @@ def noise(width, height):
 
 @pytest.mark.parametrize("resample", ["nearest", "bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("size", [64, (32, 48)])
-@pytest.mark.parametrize("picture", [(200, 150), (31, 77), (1, 1)])
-def test_the_table_gives_the_processors_own_numbers(picture, size, resample):
+@pytest.mark.parametrize("image", [(200, 150), (31, 77), (1, 1)])
+def test_the_table_gives_the_processors_own_numbers(image, size, resample):
     processor = make_image_processor(size, mean=(0.1, 0.2, 0.3), std=(0.9, 0.5, 0.25), resample=resample)
     pixels, expected = (
-        PixelTable(processor)(noise(*picture)),
-        process_image(processor, noise(*picture))["pixel_values"],
+        PixelTable(processor)(noise(*image)),
+        process_image(processor, noise(*image))["pixel_values"],
     )
     assert pixels.dtype == torch.float32
     assert pixels.is_contiguous()

@@ -13,8 +13,7 @@ import pytest
 from hf_curriculum import open_regions, write_line_index
 from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive, by_name
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.data.regions.json_tables import OscarFolder, SceneGraphTable
-from hf_curriculum.data.regions.tsv import RegionTable, decode_floats, line_index_path
+from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable, decode_floats, line_index_path
 
 RNG = np.random.default_rng(0)
 BOXES = np.float32([[0, 0, 50, 20], [10, 20, 60, 100], [5, 5, 6, 7]])
@@ -52,9 +51,9 @@ def test_regions_that_do_not_fit_together():
         Regions("9", boxes=BOXES[:, :3])
     with pytest.raises(ValueError, match=r"have no boxes, only \['features'\]"):
         Regions("9", features=FEATURES).area_shares()
-    with pytest.raises(ValueError, match="are pixels and the picture's width"):
+    with pytest.raises(ValueError, match="are pixels and the image's width"):
         Regions("9", boxes=BOXES).area_shares()
-    with pytest.raises(ValueError, match="are shares of the picture and the picture's width"):
+    with pytest.raises(ValueError, match="are shares of the image and the image's width"):
         Regions("9", boxes=BOXES, normalised=True).pixel_boxes()
 
 
@@ -321,7 +320,7 @@ def cells(*values):
     return array
 
 
-def test_matlab_files_of_many_pictures(tmp_path):
+def test_matlab_files_of_many_images(tmp_path):
     scipy_io, h5py = pytest.importorskip("scipy.io"), pytest.importorskip("h5py")
     both = {"boxes": cells(MATLAB_BOXES, MATLAB_BOXES[:1]), "images": cells("000009", "000012")}
     scipy_io.savemat(tmp_path / "old.mat", both)

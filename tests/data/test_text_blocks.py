@@ -35,7 +35,7 @@ def tokenizer():
 
 @pytest.mark.parametrize("size", [2, 7, 16])
 @pytest.mark.parametrize("count", [6, 2600])
-def test_blocks_are_the_chain_cut_up(tokenizer, size, count):
+def test_blocks_are_the_sequence_split(tokenizer, size, count):
     lines = [LINES[number % 6] for number in range(count)]
     chain = [token for line in lines for token in tokenizer(line)["input_ids"]]
     blocks = text_blocks(Dataset.from_dict({"caption": lines}), tokenizer, size)
@@ -68,7 +68,7 @@ def test_what_makes_no_blocks(tokenizer):
     text = Dataset.from_dict({"caption": LINES})
     with pytest.raises(ValueError, match="needs 2 tokens"):
         text_blocks(text, tokenizer, 1)
-    with pytest.raises(ValueError, match="fewer than 1000 tokens together"):
+    with pytest.raises(ValueError, match="fewer than 1000 tokens in all"):
         text_blocks(text, tokenizer, 1000)
     with pytest.raises(ValueError, match="`text` is not in the data"):
         text_blocks(text, tokenizer, column="text")

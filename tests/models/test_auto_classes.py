@@ -35,7 +35,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Both models of the library, with what turns pictures and captions into their input."""
+    """Both models of the library, with what turns images and captions into their input."""
     folder = tmp_path_factory.mktemp("saved")
     tokenizer = train_wordpiece(["a red ball", "two blue cubes"], 60)
     sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 1}
@@ -168,6 +168,23 @@ def test_a_configuration_travels_to_another_process(saved, tmp_path):
         [sys.executable, str(script), str(saved)], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout.strip() == "CaptionGitForCausalLM", done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_command_loads_the_models_it_saved(saved):
+    """`hf-curriculum` imports the library without its models, so that help and completion answer at once."""
+    out = run(
+        """
+        sys.argv[0] = "/usr/bin/hf-curriculum"
+        import hf_curriculum
+        print("hf_curriculum.models" in sys.modules)
+        from hf_curriculum.models.captioner import load_captioner
+        for name in ("Git", "Flamingo"):
+            print(type(load_captioner(f"{sys.argv[1]}/{name}")[0]).__name__)
+        """,
+        saved,
+    )
+    assert out.split() == ["False", "CaptionGitForCausalLM", "CaptionFlamingoForCausalLM"]
 
 
 def test_other_models_are_as_they_were():

@@ -10,7 +10,7 @@ from hf_curriculum.models.flamingo import model as flamingo_model
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git import model as git_model
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.models.packed_loss import needed_tokens, pack
+from hf_curriculum.models.packed_loss import pack, relevant_tokens
 
 VOCAB, IMAGE = 50, 49
 SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 3}
@@ -56,8 +56,8 @@ def packs(monkeypatch):
     """What `pack` returned to the models."""
     made = []
 
-    def watched(needed):
-        made.append(pack(needed))
+    def watched(relevant):
+        made.append(pack(relevant))
         return made[-1]
 
     for module in (flamingo_model, git_model):
@@ -67,10 +67,10 @@ def packs(monkeypatch):
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("case", ["git", "flamingo", "flamingo of pictures", "flamingo of two pictures"])
+@pytest.mark.parametrize("case", ["git", "flamingo", "flamingo of images", "flamingo of two images"])
 def test_loss_and_gradients_are_those_of_padded_texts(packs, monkeypatch, case, side, implementation):
     model, inputs = build(case.split()[0], attn_implementation=implementation), texts(side=side)
-    if case.endswith("pictures"):
+    if case.endswith("images"):
         images = (6, 2) if "two" in case else (6,)
         inputs["pixel_values"] = torch.randn(*images, 3, 16, 16)
     if "two" in case:
@@ -78,7 +78,7 @@ def test_loss_and_gradients_are_those_of_padded_texts(packs, monkeypatch, case, 
     loss, found = gradients(model, **inputs)
     assert packs[0] is not None
     for module in (flamingo_model, git_model):
-        monkeypatch.setattr(module, "pack", lambda needed: None)
+        monkeypatch.setattr(module, "pack", lambda relevant: None)
     expected_loss, expected = gradients(model, **inputs)
     torch.testing.assert_close(loss, expected_loss)
     assert found.keys() == expected.keys()
@@ -99,17 +99,17 @@ def test_loss_and_gradients_are_those_of_padded_texts(packs, monkeypatch, case, 
 def test_only_what_a_label_depends_on_is_needed():
     labels = torch.tensor([[1, 2, 3, -100, -100], [1, -100, 3, 4, 5], [-100] * 5])
     needed = [[1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [0] * 5]
-    assert needed_tokens(labels, None).int().tolist() == needed
+    assert relevant_tokens(labels, None).int().tolist() == needed
     mask = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [1] * 5])
-    assert needed_tokens(labels, mask) is not None
-    assert needed_tokens(labels, mask).int().tolist() == [[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0] * 5]
+    assert relevant_tokens(labels, mask) is not None
+    assert relevant_tokens(labels, mask).int().tolist() == [[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0] * 5]
 
 
 def test_padding_with_labels_is_computed(packs):
     """Training on padding, as the challenge's authors released it, sees every place of it."""
     inputs = texts()
     inputs["labels"] = inputs["input_ids"].clone()
-    assert needed_tokens(inputs["labels"], inputs["attention_mask"]) is None
+    assert relevant_tokens(inputs["labels"], inputs["attention_mask"]) is None
     model = build("flamingo")
     loss = model(**inputs).loss
     assert packs == []
@@ -126,9 +126,9 @@ def test_every_needed_token_has_one_place_behind_its_text(count):
     packed = pack(needed)
     assert packed.source.numel() < 0.7 * needed.numel()
     states = torch.arange(1, needed.numel() + 1).view(count, 40)
-    together = packed.together(states)
+    together = packed.pack(states)
     assert sorted(together[packed.owner >= 0].tolist()) == states[needed].tolist()
-    assert torch.equal(packed.apart(together)[needed], states[needed])
+    assert torch.equal(packed.unpack(together)[needed], states[needed])
     assert torch.equal((together[packed.owner >= 0] - 1) // 40, packed.owner[packed.owner >= 0])
     row = packed.visible()[0, 0]
     for place, owner in enumerate(packed.owner[0].tolist()):

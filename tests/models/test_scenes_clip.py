@@ -58,12 +58,12 @@ def test_a_wrong_colour_is_noticed(held_out):
         and row["objects"][0]["colour"] in row["caption"].split()
     ]
     rows = [row["image_id"] for row in plain]
-    pictures = {row["image_id"]: row["image"] for row in held_out if row["image_id"] in set(rows)}
+    image_of = {row["image_id"]: row["image"] for row in held_out if row["image_id"] in set(rows)}
     wrong = [
         row["caption"].replace(colour := row["objects"][0]["colour"], colours[(colours.index(colour) + 3) % 8], 1)
         for row in plain
     ]
-    scorer, images = CLIPSimilarity(), [pictures[image] for image in rows]
+    scorer, images = CLIPSimilarity(), [image_of[image] for image in rows]
     right = scorer({"image": images, "caption": [row["caption"] for row in plain]})["clip_similarity"]
     assert len(rows) > 10
     assert (right > scorer({"image": images, "caption": wrong})["clip_similarity"]).mean() >= 0.8
@@ -97,9 +97,9 @@ def recipe():
     return module
 
 
-def test_captions_that_may_be_true_of_a_picture_are_no_negatives_of_it(recipe):
+def test_captions_that_may_be_true_of_a_image_are_no_negatives_of_it(recipe):
     logits, owner = torch.tensor([[2.0, 1.0, 0.5], [0.3, 1.5, -1.0]]), torch.tensor([0, 0, 1])
-    possible = torch.tensor([[True, True, False], [True, False, True]])  # caption 0 may be true of picture 1 too
+    possible = torch.tensor([[True, True, False], [True, False, True]])  # caption 0 may be true of image 1 too
     to_text = [[2.0, 0.5], [1.0, 0.5], [-1.0, 1.5]]  # each caption's own logit first, then what is left to beat
     to_image = [[2.0], [1.0, 1.5], [-1.0, 0.5]]
     sides = [[np.log(np.exp(row).sum()) - row[0] for row in side] for side in (to_text, to_image)]

@@ -86,7 +86,7 @@ def test_objects_are_as_the_captions_say(rows: list[dict]) -> None:
             assert (match["noun"] in PLURALS) == (len(indices) == 1) or match["noun"] == "fish"
 
 
-def test_relations_hold_in_the_picture(rows: list[dict]) -> None:
+def test_relations_hold_in_the_image(rows: list[dict]) -> None:
     seen: Counter[str] = Counter()
     for row in rows:
         found = phrases(row)
@@ -127,7 +127,7 @@ def test_verbs_agree(rows: list[dict]) -> None:
                 assert before.endswith("are ") == plural_phrase
 
 
-def test_places_hold_in_the_picture(rows: list[dict]) -> None:
+def test_places_hold_in_the_image(rows: list[dict]) -> None:
     seen = 0
     for row in rows:
         for text, (column, height) in PLACES.items():
@@ -142,7 +142,7 @@ def test_places_hold_in_the_picture(rows: list[dict]) -> None:
     assert seen > 100
 
 
-def test_arrangements_hold_in_the_picture(rows: list[dict]) -> None:
+def test_arrangements_hold_in_the_image(rows: list[dict]) -> None:
     seen: Counter[str] = Counter()
     for row in rows:
         for text in ("side by side", "one above the other"):
@@ -162,8 +162,8 @@ def test_the_background_has_the_colour_it_is_said_to_have() -> None:
         match = re.search(r"on a pale (\w+) background", row["caption"])
         if match is None:
             continue
-        picture = np.asarray(row["image"], dtype=float)
-        border = np.median(np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]]), axis=0)
+        image = np.asarray(row["image"], dtype=float)
+        border = np.median(np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]]), axis=0)
         middles = {name: np.mean(colours, axis=0) for name, colours in BACKDROPS.items()}
         tints = {name: middle - middle.mean() for name, middle in middles.items()}
         nearest = min(tints, key=lambda name: np.abs(tints[name] - (border - border.mean())).sum())

@@ -45,22 +45,22 @@ def test_without_captions(train: Dataset) -> None:
     )
 
 
-def test_pictures_differ_and_captions_alternate(train: Dataset) -> None:
+def test_images_differ_and_captions_alternate(train: Dataset) -> None:
     shown = train.select(list(_different_images(train, 7)))
     assert shown["image_id"] == [f"scene-{index:06d}" for index in range(7)]
     assert shown["caption_index"] == [0, 1, 2, 3, 4, 0, 1]
 
 
-def test_fewer_pictures_than_places(train: Dataset) -> None:
+def test_fewer_images_than_places(train: Dataset) -> None:
     sheet = contact_sheet(train.select(range(5)), columns=3, rows=4, caption=False)
     assert sheet.size == (2 * 30 + 3 * 206 - 22, 2 * 30 + 184)
 
 
-def test_a_tile_is_the_picture(train: Dataset) -> None:
+def test_a_tile_is_the_image(train: Dataset) -> None:
     tile = contact_sheet(train, columns=1, rows=1, caption=False).crop((30, 30, 30 + _TILE, 30 + _TILE))
     shrunk = np.asarray(tile.resize((12, 12), Image.Resampling.BOX), dtype=int)[1:-1, 1:-1]
-    picture = np.asarray(train[0]["image"].resize((12, 12), Image.Resampling.BOX), dtype=int)[1:-1, 1:-1]
-    assert np.abs(shrunk - picture).mean() < 4
+    image = np.asarray(train[0]["image"].resize((12, 12), Image.Resampling.BOX), dtype=int)[1:-1, 1:-1]
+    assert np.abs(shrunk - image).mean() < 4
 
 
 def test_mismatched_captions_are_red() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of the embedded scenes against other ways to draw, and the PNG writer against PIL's reader."""
+"""Images of the embedded scenes against other ways to draw, and the PNG writer against PIL's reader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from PIL import Image, ImageDraw
 
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.geometry import coverage, edges_of, ellipse, rectangle
-from hf_curriculum.scenes.layout import lay_out
 from hf_curriculum.scenes.make import encode_png
 from hf_curriculum.scenes.random import Draws
-from hf_curriculum.scenes.scene import Backdrop, Scene, Thing
+from hf_curriculum.scenes.scene import Backdrop, Scene, Thing, lay_out
 from hf_curriculum.scenes.silhouettes import silhouette
 from hf_curriculum.scenes.vocabulary import COLOUR_RGB, COLOURS, NOUNS
 
@@ -60,10 +59,10 @@ def test_boxes_fit_the_drawn_shapes(scenes: list[Scene]) -> None:
 def test_boxes_hold_what_changes_when_an_object_is_taken_away(scenes: list[Scene]) -> None:
     checked = 0
     for scene in scenes[:30]:
-        picture = draw(scene, SIDE).astype(int)
+        image = draw(scene, SIDE).astype(int)
         for index, thing in enumerate(scene.things):
             rest = replace(scene, things=scene.things[:index] + scene.things[index + 1 :])
-            changed = np.abs(picture - draw(rest, SIDE)).max(axis=2) > 70
+            changed = np.abs(image - draw(rest, SIDE)).max(axis=2) > 70
             left, top, right, bottom = np.array(thing.box) * SIDE
             x0, y0, x1, y1 = bounds(changed)
             assert min(x0 - left, y0 - top, right - x1, bottom - y1) > -3
@@ -118,15 +117,15 @@ def test_an_object_has_its_colour(colour: str) -> None:
 
 
 def test_textures_show() -> None:
-    pictures = {}
+    images = {}
     for texture in ("plain", "striped", "spotted"):
         thing = Thing("ball", "blue", "small", texture, 0.22, 0.0)
-        picture = draw(Scene((thing,), ((0.0,),), (1.0,), PLAIN), SIDE).astype(int)
-        pictures[texture] = picture[45:52, 46:55, 0]  # right of the light spot, above the shade
-    assert np.ptp(pictures["plain"]) < 15
-    assert np.ptp(pictures["striped"]) > 100
-    assert np.ptp(pictures["spotted"]) > 100
-    assert np.abs(pictures["striped"] - pictures["spotted"]).mean() > 20
+        image = draw(Scene((thing,), ((0.0,),), (1.0,), PLAIN), SIDE).astype(int)
+        images[texture] = image[45:52, 46:55, 0]  # right of the light spot, above the shade
+    assert np.ptp(images["plain"]) < 15
+    assert np.ptp(images["striped"]) > 100
+    assert np.ptp(images["spotted"]) > 100
+    assert np.abs(images["striped"] - images["spotted"]).mean() > 20
 
 
 def test_clutter_and_styles_change_the_background_only() -> None:
@@ -143,11 +142,11 @@ def test_clutter_and_styles_change_the_background_only() -> None:
 
 
 @pytest.mark.parametrize("side", [32, 200])
-def test_pictures_of_any_size(side: int, scenes: list[Scene]) -> None:
+def test_images_of_any_size(side: int, scenes: list[Scene]) -> None:
     small, large = draw(scenes[0], side), draw(scenes[0], 96)
     assert small.shape == (side, side, 3)
     shrunk = [
-        np.asarray(Image.fromarray(picture).resize((16, 16), Image.Resampling.BOX), int) for picture in (small, large)
+        np.asarray(Image.fromarray(image).resize((16, 16), Image.Resampling.BOX), int) for image in (small, large)
     ]
     assert np.abs(shrunk[0] - shrunk[1]).mean() < 10
 
@@ -168,16 +167,16 @@ def test_coverage_cuts_off_what_lies_outside_and_leaves_holes() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.sampled_from([1, 12, 256]))
-def test_png_files_hold_the_picture(height: int, width: int, seed: int, levels: int) -> None:
-    picture = np.random.default_rng(seed).integers(0, levels, (height, width, 3)).astype(np.uint8)
-    data = encode_png(picture)
+def test_png_files_hold_the_image(height: int, width: int, seed: int, levels: int) -> None:
+    image = np.random.default_rng(seed).integers(0, levels, (height, width, 3)).astype(np.uint8)
+    data = encode_png(image)
     Image.open(io.BytesIO(data)).verify()
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), image)
 
 
 def test_png_files_are_small(scenes: list[Scene]) -> None:
-    picture = draw(scenes[0], SIDE)
-    assert len(encode_png(picture)) < 0.5 * picture.nbytes
+    image = draw(scenes[0], SIDE)
+    assert len(encode_png(image)) < 0.5 * image.nbytes
 
 
 def test_draws_depend_on_their_key_alone() -> None:

@@ -99,7 +99,7 @@ def test_the_picture_s_token_counts_among_the_most():
 def test_a_tokenizer_without_the_picture_s_token(tmp_path):
     TINY.tokenizer().save_pretrained(tmp_path)
     make_image_processor(16).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"stands token \d+ for a picture, but the tokenizer"):
+    with pytest.raises(ValueError, match=r"Token \d+ is the placeholder of an image, but the tokenizer"):
         losses(ModelLoss(folder("flamingo"), str(tmp_path)))
 
 

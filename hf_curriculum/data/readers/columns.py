@@ -18,19 +18,18 @@ from hf_curriculum.data.readers.folder import locate_images
 logger = logging.getLogger(__name__)
 
 Columns = Mapping[str, "str | Sequence[str]"]
-"""Our name -> theirs. `caption` may stand for several columns of one caption each."""
+"""Our name -> theirs. `caption` may name several columns of one caption each."""
 
 ALIASES = {
     IMAGE: ("image", "img", "jpg", "jpeg", "png"),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
-"""Names looked for, in this order, where `columns` says nothing. The one taken is logged if it is not ours."""
+"""Names looked for, in this order, without `columns`. The one used is logged if it is not ours."""
 
 
 def check_mapping(columns: Columns | None) -> None:
-    """Raises a `ValueError` unless the mapping's keys are our names, and its values names (of `caption`, also "
-    "several)."""
+    """Raises unless the mapping's keys are our names and its values names; of `caption`, also several."""
     unknown = [name for name in columns or {} if name not in ALIASES]
     if unknown:
         raise ValueError(
@@ -42,27 +41,17 @@ def check_mapping(columns: Columns | None) -> None:
     if several:
         raise ValueError(
             f"`columns` gives {columns[several[0]]!r} for `{several[0]}`, which is one column. Only captions may "
-            "stand in several. Load each column of pictures by itself and concatenate the data sets."
+            "have several. Load each column of images by itself and concatenate the data sets."
         )
 
 
 def adopt(
     dataset: Dataset, columns: Columns | None = None, images: str | Path | Literal[False] | None = None
 ) -> Dataset:
-    """The data set with its columns under our names and of our types; other columns stay.
+    """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
 
-    Args:
-        dataset: rows with pictures (bytes, paths, or `datasets.Image`) and captions, or lists of captions.
-        columns: our name -> theirs; names that are missing are looked for among `ALIASES`.
-        images: False leaves the pictures out; a folder is where a column of relative paths starts from.
-
-    Returns:
-        `image` (`datasets.Image`, undecoded), `image_id` (string; where there is none, the path or address that stands
-        for the picture, or else a digest of the picture) and `caption` (text, or still a list: see `expand_captions`).
-        Formats and transforms are removed.
-
-    Raises:
-        ValueError: a column is missing, of a type that is no picture, would be overwritten, or has rows without id.
+    `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
+    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -102,7 +91,7 @@ def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str
 
 
 def caption_columns(columns: Columns | None) -> list[str]:
-    """The columns that hold the captions of an adopted data set: `caption`, or the several that were named."""
+    """The columns that hold the captions of an adopted data set."""
     named = (columns or {}).get(CAPTION, CAPTION)
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 
@@ -124,7 +113,7 @@ def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
         return _from_paths(dataset, folder)
     if folder is not None:
         raise ValueError(
-            f"`images={str(folder)!r}` was given, but the data holds its pictures itself ({feature}), so the folder "
+            f"`images={str(folder)!r}` was given, but the data holds its images itself ({feature}), so the folder "
             "would not be read. Leave `images` out."
         )
     if isinstance(feature, Image):
@@ -133,7 +122,7 @@ def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
     if is_record or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return dataset.cast_column(IMAGE, Image())
     raise ValueError(
-        f"The column taken for `image` holds {feature}, and pictures are `datasets.Image`, bytes or paths. Cast it "
+        f"The column taken for `image` holds {feature}, and images are `datasets.Image`, bytes or paths. Cast it "
         "first, or name another column: columns={'image': ...}."
     )
 
@@ -144,7 +133,7 @@ def _from_paths(dataset: Dataset, folder: Path | None) -> Dataset:
     if first.startswith(("http://", "https://")):
         raise ValueError(
             f"The column taken for `image` holds addresses ({first!r:.80}), and nothing is downloaded here. Fetch the "
-            "pictures with img2dataset and load its output, or pass images=False for text alone."
+            "images with img2dataset and load its output, or pass images=False for text alone."
         )
     if folder is None:
         paths = [path and os.path.abspath(path) for path in paths]
@@ -160,14 +149,12 @@ def _with_ids(dataset: Dataset) -> Dataset:
     if IMAGE_ID not in dataset.column_names:
         if IMAGE in dataset.column_names:
             return derive_image_ids(dataset)
-        logger.warning(
-            "The data has neither pictures nor `%s`: which captions share a picture is not known.", IMAGE_ID
-        )
+        logger.warning("The data has neither images nor `%s`: which captions share an image is not known.", IMAGE_ID)
         return dataset
     missing = sum(image_id is None for image_id in dataset[IMAGE_ID][:])
     if missing:
         raise ValueError(
             f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
-            "picture. Fill the column, or remove it, and it is derived from the pictures."
+            "image. Fill the column, or remove it, and it is derived from the images."
         )
     return dataset.cast_column(IMAGE_ID, Value("string"))

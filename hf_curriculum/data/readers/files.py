@@ -1,8 +1,7 @@
-"""Caption files of every kind, and folders of them, as data sets with the pictures as paths."""
+"""Caption files of every kind, and folders of them, as data sets with the images as paths."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.readers.coco import is_coco, read_coco
+from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.columns import Columns
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -22,7 +21,6 @@ from hf_curriculum.data.readers.folder import (
     find_split_folders,
     locate_images,
 )
-from hf_curriculum.data.readers.karpathy import is_karpathy, read_karpathy
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,
@@ -31,11 +29,9 @@ from hf_curriculum.data.readers.tables import (
     read_records,
     table_fields,
 )
+from hf_curriculum.data.text import ending, open_text
 
 logger = logging.getLogger(__name__)
-
-
-# In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 
 
 UNSPLIT = "all"
@@ -65,15 +61,7 @@ def read_caption_files(
 ) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split.
 
-    Args: as of `load_captioned`.
-
-    Returns:
-        One row per caption, with the columns of the format's reader and `image`, a path, unless it is text alone.
-        Without splits, or with `split`, the only key is `UNSPLIT`.
-
-    Raises:
-        ValueError: the file or folder is not recognised, or an argument would have no effect.
-        FileNotFoundError: the folder of pictures is missing or holds none of them.
+    Args: as of `load_captioned`. Without splits, or with `split`, the only key is `UNSPLIT`.
     """
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
@@ -83,11 +71,7 @@ def read_caption_files(
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
-    """All splits, or under `UNSPLIT` the one that is named.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """All splits, or under `UNSPLIT` the one that is named."""
     if split is None:
         return splits
     if split not in splits or list(splits) == [UNSPLIT]:
@@ -98,8 +82,8 @@ def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
     return {UNSPLIT: splits[split]}
 
 
-def refuse(options: Mapping[str, Any], because: str) -> None:
-    """Raises a `ValueError` if there are options: they would do nothing, and silently so."""
+def validate_unused(options: Mapping[str, Any], because: str) -> None:
+    """Raises if there are options, which would have no effect."""
     if options:
         raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
 
@@ -123,11 +107,13 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
     """Split -> columns of a caption file."""
     content = _content(path)
     if is_karpathy(content):
-        refuse({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
+        validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
         return read_karpathy(content, restval=restval)
-    refuse({} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split")
+    validate_unused(
+        {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
+    )
     if is_coco(content):
-        refuse({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
+        validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
         return {UNSPLIT: read_coco(content)}
     first = content[0] if isinstance(content, list) and content else content
     found = list(first) if isinstance(first, Mapping) else first
@@ -137,19 +123,18 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
             return {UNSPLIT: read_caption_table(content, fields)}
     raise ValueError(
         f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
-        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the picture's file and of "
+        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the image's file and of "
         f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
         f"convert the file. {RULES}"
     )
 
 
 def _content(path: Path) -> Any:
-    is_compressed = path.suffix == ".gz"
-    suffix = Path(path.stem).suffix if is_compressed else path.suffix
+    suffix = ending(path)
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
     try:
-        with (gzip.open if is_compressed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             return read_records(file.read(), suffix)
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -160,11 +145,11 @@ def _content(path: Path) -> Any:
 
 
 def _build(table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None) -> Dataset:
-    """The data set of a caption file's columns, with the pictures as paths."""
+    """The data set of a caption file's columns, with the images as paths."""
     names = table[FILE_NAME]
     folder = find_image_folder(caption_file, names) if images is None else images
     if folder is None:
-        logger.warning("No pictures beside %s: loaded as text alone. `images=` names their folder.", caption_file)
+        logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
     if folder is None or folder is False:
         return Dataset.from_dict(table)

@@ -1,4 +1,4 @@
-"""Where the caption file and the pictures of a folder are."""
+"""Where the caption file and the images of a folder are."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ SPLIT_FOLDERS = {
 
 
 def find_caption_file(folder: Path) -> Path | None:
-    """The caption file in a folder, or None.
-
-    Raises:
-        ValueError: several files could be it.
-    """
+    """The caption file in a folder, or None; raises if several files could be it."""
     for name in CAPTION_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -47,28 +43,18 @@ def find_split_folders(folder: Path) -> dict[str, Path]:
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
-    """The folder of pictures that belongs to a caption file: the one it is in, or `images/` beside it, or None."""
-    beside = caption_file.parent
-    if any((beside / name).is_file() for name in file_names[:100]):
-        return beside
-    return next((beside / name for name in IMAGE_FOLDERS if (beside / name).is_dir()), None)
+    """The folder of images that belongs to a caption file: the one it is in, or `images/` next to it, or None."""
+    parent = caption_file.parent
+    if any((parent / name).is_file() for name in file_names[:100]):
+        return parent
+    return next((parent / name for name in IMAGE_FOLDERS if (parent / name).is_dir()), None)
 
 
 def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
-    """The paths of the pictures in `folder`, which may hold them by their whole name or without its folders.
-
-    Files that are missing get a path all the same: checking the pictures counts and names them.
-
-    Args:
-        folder: where the pictures are.
-        file_names: as the caption file gives them ("a.jpg", "val2014/a.jpg").
-
-    Raises:
-        FileNotFoundError: there is no such folder, or none of the pictures is in it.
-    """
+    """The paths of the images in `folder`, by their whole name or without its folders; missing files get one too."""
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"The folder of pictures {folder} does not exist. Give another as `images=`, or `images=False` for text "
+            f"The folder of images {folder} does not exist. Give another as `images=`, or `images=False` for text "
             "alone."
         )
     root = str(folder.absolute())
@@ -80,11 +66,11 @@ def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
         ),
     }
     for names in (file_names[:100], file_names):  # the first few nearly always decide
-        for place in layouts.values():
-            if any(os.path.isfile(place(name)) for name in names):
-                return [place(name) for name in file_names]
+        for layout in layouts.values():
+            if any(os.path.isfile(layout(name)) for name in names):
+                return [layout(name) for name in file_names]
     raise FileNotFoundError(
-        f"None of the {len(set(file_names))} pictures that the caption file names (the first is {file_names[0]!r}) is "
+        f"None of the {len(set(file_names))} images that the caption file names (the first is {file_names[0]!r}) is "
         f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
         "text alone."
     )

@@ -1,4 +1,4 @@
-"""What `img2dataset` downloaded, as captioned pictures."""
+"""Downloads of `img2dataset` as captioned images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 URL = "url"
-PICTURES = (".jpg", ".png", ".webp")
-"""The formats that `img2dataset` encodes pictures in."""
+IMAGE_SUFFIXES = (".jpg", ".png", ".webp")
+"""The formats that `img2dataset` encodes images in."""
 _ROWS = 64
 FEATURES = Features(
     {IMAGE: Image(), CAPTION: Value("string"), IMAGE_ID: Value("string"), URL: Value("string"), "key": Value("string")}
@@ -37,31 +37,31 @@ def is_img2dataset(folder: Path) -> bool:
 
 
 def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Dataset:
-    """The pictures that `img2dataset` got, with their captions; what it did not get is counted and logged.
+    """The images that `img2dataset` downloaded, with their captions; failures are counted and logged.
 
     Columns: `image`, `caption` (null where captions were not saved), `image_id` (the address, so that captions of one
-    picture share it; the key where no address was saved), `url`, `key`. Read are the formats "webdataset", "parquet"
-    and "files". Of the last the pictures stay where they are; of the others their bytes are written once to the cache
+    image share it; the key where no address was saved), `url`, `key`. Read are the formats "webdataset", "parquet"
+    and "files". Of the last the images stay where they are; of the others their bytes are written once to the cache
     of `datasets`. Shards that are not finished are left out with a warning.
 
-    `load_captioned(folder)` does the same, and checks that the pictures can be decoded.
+    `load_captioned(folder)` does the same, and checks that the images can be decoded.
 
     Args:
         folder: the output folder.
         num_proc: processes that read shards.
 
     Raises:
-        FileNotFoundError: no shard is finished, or a finished one's pictures are not there.
-        ValueError: there is no picture at all, or a record cannot be read.
+        FileNotFoundError: no shard is finished, or a finished one's images are not there.
+        ValueError: there is no image at all, or a record cannot be read.
 
     Example:
         >>> pairs = load_img2dataset("cc3m")            # doctest: +SKIP
-        2,891,030 of 3,318,333 pictures are there (87.1 %); 427,303 are missing: 301,210 × HTTP Error 404: Not Found
+        2,891,030 of 3,318,333 images are there (87.1 %); 427,303 are missing: 301,210 × HTTP Error 404: Not Found
     """
     folder = Path(folder)
     downloads = read_downloads(folder)
     if not downloads.found:
-        raise ValueError(f"{folder} holds no picture: {downloads.describe()}. Look at the addresses and the network.")
+        raise ValueError(f"{folder} holds no image: {downloads.describe()}. Look at the addresses and the network.")
     shards = [_stamped(folder, shard) for shard in finished_shards(folder)]
     _warn_of_unfinished(folder)
     processes = min(num_proc, len(shards)) if num_proc else None
@@ -71,11 +71,11 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
         )
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, (FileNotFoundError, ValueError)):
-            raise error.__cause__ from None  # ours, which says what to do
+            raise error.__cause__ from None
         raise
     if len(pairs) != downloads.found:
         logger.warning(
-            "%s: img2dataset recorded %s pictures and %s are there; files were deleted or added since.",
+            "%s: img2dataset recorded %s images and %s are there; files were deleted or added since.",
             folder,
             f"{downloads.found:,}",
             f"{len(pairs):,}",
@@ -85,20 +85,20 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
 
 
 def log_downloads(name: str, downloads: Downloads) -> None:
-    """Says what is there, as a warning if something is missing."""
+    """Logs the counts, as a warning if something is missing."""
     log = logger.warning if downloads.missing else logger.info
     log("%s: %s", name, downloads.describe())
 
 
 def _stamped(folder: Path, shard: str) -> tuple[str, int, int]:
-    """A shard's place, size and time of change: another content makes another cache."""
-    for place in (folder / f"{shard}.tar", folder / shard, folder / f"{shard}.parquet"):
-        if place.exists():
-            status = place.stat()
-            return str(place), status.st_size, status.st_mtime_ns
+    """A shard's path, size and modification time, which name its cache."""
+    for path in (folder / f"{shard}.tar", folder / shard, folder / f"{shard}.parquet"):
+        if path.exists():
+            status = path.stat()
+            return str(path), status.st_size, status.st_mtime_ns
     raise FileNotFoundError(
         f"{folder} has the record {shard}{STATS} but neither {shard}.tar, {shard}.parquet nor the folder {shard}: its "
-        "pictures are elsewhere. Bring them together, or delete the record to leave the shard out."
+        "images are elsewhere. Put them in one folder, or delete the record to leave the shard out."
     )
 
 
@@ -116,8 +116,8 @@ def _warn_of_unfinished(folder: Path) -> None:
 
 
 def _rows_of_shards(shards: list[tuple[str, int, int]]) -> Iterator[Row]:
-    for place, _, _ in shards:
-        path = Path(place)
+    for name, _, _ in shards:
+        path = Path(name)
         read = _files if path.is_dir() else _tar if path.suffix == ".tar" else _parquet
         yield from read(path)
 
@@ -129,7 +129,7 @@ def _row(image: Any, caption: str | None, meta: dict[str, Any], key: str) -> Row
 
 
 def _tar(path: Path) -> Iterator[Row]:
-    """Samples of a tar file: neighbouring members whose names differ in their ending alone."""
+    """Samples of a tar file: neighbouring members whose names differ in their suffix alone."""
     key, sample = None, {}
     try:
         with tarfile.open(path, "r|") as tar:
@@ -148,18 +148,18 @@ def _tar(path: Path) -> Iterator[Row]:
 
 
 def _sample(key: str | None, sample: dict[str, bytes]) -> Iterator[Row]:
-    picture = next((sample[suffix] for suffix in PICTURES if suffix in sample), None)
-    if picture is not None:
+    image = next((sample[suffix] for suffix in IMAGE_SUFFIXES if suffix in sample), None)
+    if image is not None:
         caption = sample[".txt"].decode("utf-8", "replace") if ".txt" in sample else None
-        yield _row({"bytes": picture, "path": None}, caption, json.loads(sample.get(".json", b"{}")), key)
+        yield _row({"bytes": image, "path": None}, caption, json.loads(sample.get(".json", b"{}")), key)
 
 
 def _files(path: Path) -> Iterator[Row]:
-    for picture in sorted(file for file in path.iterdir() if file.suffix in PICTURES):
-        words, record = picture.with_suffix(".txt"), picture.with_suffix(".json")
+    for image in sorted(file for file in path.iterdir() if file.suffix in IMAGE_SUFFIXES):
+        words, record = image.with_suffix(".txt"), image.with_suffix(".json")
         caption = words.read_text(encoding="utf-8", errors="replace") if words.is_file() else None
         meta = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-        yield _row({"bytes": None, "path": str(picture.absolute())}, caption, meta, picture.stem)
+        yield _row({"bytes": None, "path": str(image.absolute())}, caption, meta, image.stem)
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -167,17 +167,17 @@ def _parquet(path: Path) -> Iterator[Row]:
 
     file = pq.ParquetFile(path)
     found = file.schema_arrow.names
-    pictures = [suffix[1:] for suffix in PICTURES if suffix[1:] in found]
-    if not pictures:
+    images = [suffix[1:] for suffix in IMAGE_SUFFIXES if suffix[1:] in found]
+    if not images:
         raise FileNotFoundError(
-            f"{path} has the columns {found} and none of {[suffix[1:] for suffix in PICTURES]}: it holds the records "
-            "of pictures that are kept beside it, in a .tar or a folder, and those are not there."
+            f"{path} has the columns {found} and none of {[suffix[1:] for suffix in IMAGE_SUFFIXES]}: it holds the "
+            "records of images that are kept next to it, in a .tar or a folder, and those are not there."
         )
-    columns = [name for name in (*pictures, "txt", CAPTION, URL, "key") if name in found]
+    columns = [name for name in (*images, "txt", CAPTION, URL, "key") if name in found]
     for batch in file.iter_batches(_ROWS, columns=columns):
         for row in batch.to_pylist():
-            if row[pictures[0]] is not None:
-                yield _row({"bytes": row[pictures[0]], "path": None}, row.get("txt"), row, str(row["key"]))
+            if row[images[0]] is not None:
+                yield _row({"bytes": row[images[0]], "path": None}, row.get("txt"), row, str(row["key"]))
 
 
 STATS = "_stats.json"
@@ -186,16 +186,11 @@ STATS = "_stats.json"
 
 @dataclass(frozen=True)
 class Downloads:
-    """What became of the addresses of a URL list.
-
-    Args:
-        asked: addresses.
-        found: those with a picture.
-        reasons: why there is none -> how many, most frequent first.
+    """Counts of a URL list: addresses asked for, images found, and reason -> how many are missing.
 
     Example:
         >>> print(Downloads(4, 3, {"HTTP Error 404: Not Found": 1}).describe())
-        3 of 4 pictures are there (75.0 %); 1 is missing: 1 × HTTP Error 404: Not Found
+        3 of 4 images are there (75.0 %); 1 is missing: 1 × HTTP Error 404: Not Found
     """
 
     asked: int
@@ -204,13 +199,13 @@ class Downloads:
 
     @property
     def missing(self) -> int:
-        """Addresses without a picture."""
+        """Addresses without an image."""
         return self.asked - self.found
 
     def describe(self, most: int = 5) -> str:
-        """One line: what is there, and the most frequent reasons for what is not."""
+        """One line: the counts, and the most frequent reasons."""
         share = f" ({self.found / self.asked:.1%})".replace("%", " %") if self.asked else ""
-        text = f"{self.found:,} of {self.asked:,} pictures are there{share}"
+        text = f"{self.found:,} of {self.asked:,} images are there{share}"
         if not self.missing:
             return text
         named = list(self.reasons.items())
@@ -262,11 +257,11 @@ def read_downloads(folder: str | Path) -> Downloads:
 
 
 def _reasons(stats: dict) -> Counter[str]:
-    """Why pictures of a shard failed; where messages were not kept, the stage they failed at."""
+    """Why images of a shard failed; where messages were not kept, the stage they failed at."""
     failed = stats["count"] - stats["successes"]
-    told = Counter({reason: count for reason, count in stats.get("status_dict", {}).items() if reason != "success"})
-    if sum(told.values()) < failed and not told:
-        told.update({name: stats[name] for name in ("failed_to_download", "failed_to_resize") if stats.get(name)})
-    if sum(told.values()) < failed:
-        told["no reason recorded"] += failed - sum(told.values())
-    return told
+    counts = Counter({reason: count for reason, count in stats.get("status_dict", {}).items() if reason != "success"})
+    if sum(counts.values()) < failed and not counts:
+        counts.update({name: stats[name] for name in ("failed_to_download", "failed_to_resize") if stats.get(name)})
+    if sum(counts.values()) < failed:
+        counts["no reason recorded"] += failed - sum(counts.values())
+    return counts

@@ -11,7 +11,7 @@ from typing import Any
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 
 FILE_NAME = "file_name"
-"""The column of a picture's name as its caption file gives it."""
+"""The column of an image's name as its caption file gives it."""
 # What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
 FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img")
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
@@ -19,16 +19,10 @@ SCALARS = {str, bool, int, float}
 
 
 def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
-    """The rows of a text file.
+    """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
 
-    Args:
-        text: the whole file.
-        suffix: its ending, which says what it is: ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
-            The last three are tables with a header, divided by comma, tab or bar, whichever comes first in the header
-            (quotes count only with commas), or Flickr8k's `name.jpg#0<tab>caption` without a header.
-
-    Raises:
-        ValueError: a line is not JSON, or a row has more cells than the header.
+    The last three are tables with a header, separated by comma, tab or bar, whichever comes first in the header
+    (quotes count only with commas), or Flickr8k's `name.jpg#0<tab>caption` without a header.
     """
     if suffix == ".json":
         return json.loads(text)
@@ -90,16 +84,8 @@ def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None
 def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list]:
     """The columns of a table of file names and captions, one row per caption, in the table's order.
 
-    Args:
-        records: rows with a file name, and a caption or a list of captions.
-        fields: what `table_fields` made of the first row's fields.
-
-    Returns:
-        `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row
-        has, where they are texts or numbers of one type.
-
-    Raises:
-        ValueError: a row is no object, has no file name, or a caption that is no text.
+    `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row has,
+    where they are texts or numbers of one type.
 
     Example:
         >>> rows = [{"file_name": "a.jpg", "captions": ["A dog.", "A puppy."]}]
@@ -118,7 +104,7 @@ def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str
         if not file_name or not isinstance(file_name, str):
             raise ValueError(
                 f"Row {number} of the caption table has the `{fields[IMAGE][0]}` {file_name!r}, and a file name is "
-                f"needed to find its picture: {dict(record)!r:.120}."
+                f"needed to find its image: {dict(record)!r:.120}."
             )
         image_id = next((record[field] for field in fields[IMAGE_ID] if record.get(field) is not None), file_name)
         for caption in _captions(record, fields[CAPTION], number):
@@ -131,7 +117,7 @@ def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str
 
 
 def _captions(record: Mapping[str, Any], fields: list[str], number: int) -> list[str | None]:
-    """The captions of a row: those of a list, or of one field each (fields left empty then count as none)."""
+    """The captions of a row: of a list, or of one field each."""
     cells = [record.get(field) for field in fields]
     if len(cells) > 1:
         cells = [cell for cell in cells if cell]

@@ -1,8 +1,7 @@
-"""Captions with addresses of pictures: Conceptual Captions' and Localized Narratives' own files."""
+"""Captions with addresses of images: Conceptual Captions' and Localized Narratives' own files."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import re
@@ -20,7 +19,7 @@ from datasets import Dataset, Image, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.readers.img2dataset import (
-    PICTURES,
+    IMAGE_SUFFIXES,
     URL,
     Downloads,
     finished_shards,
@@ -28,6 +27,7 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
+from hf_curriculum.data.text import ending, open_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ ABSENT = "not among the downloads"
 
 def is_url_list(path: Path) -> bool:
     """Whether a file lists captions with addresses, or with Localized Narratives' image ids, by its first line."""
-    if not path.is_file() or _ending(path) not in (".tsv", ".jsonl"):
+    if not path.is_file() or ending(path) not in (".tsv", ".jsonl"):
         return False
-    with _open(path) as file:
+    with open_text(path) as file:
         first = file.readline(1 << 24).rstrip("\r\n")
-    if _ending(path) == ".tsv":
+    if ending(path) == ".tsv":
         return _columns_of(first) is not None
     try:
         record = json.loads(first)
@@ -52,28 +52,17 @@ def is_url_list(path: Path) -> bool:
 
 
 def read_url_list(path: str | Path) -> pa.Table:
-    """The rows of a URL list.
+    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
 
-    Args:
-        path: Conceptual Captions' TSV (caption and address, in either order, without a header), or Localized
-            Narratives' JSON Lines (`image_id`, `caption`, `annotator_id`, and traces, which are not kept), .gz or not.
-
-    Returns:
-        `caption`, `image_id` (the address, or the narratives' image id), `url` (null for narratives).
-
-    Raises:
-        ValueError: a line has not the form of the first one.
+    Read are Conceptual Captions' TSV (caption and address, in either order, without a header) and Localized
+    Narratives' JSON Lines (without traces), .gz or not.
 
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
-
-    Example:
-        >>> read_url_list("Train_GCC-training.tsv").num_rows  # doctest: +SKIP
-        3318333
     """
     path = Path(path)
-    read = _read_tsv if _ending(path) == ".tsv" else _read_narratives
+    read = _read_tsv if ending(path) == ".tsv" else _read_narratives
     captions, ids, urls = [], [], []
-    with _open(path) as file:
+    with open_text(path) as file:
         for caption, image_id, url in read(file, path):
             captions.append(caption)
             ids.append(image_id)
@@ -83,35 +72,35 @@ def read_url_list(path: str | Path) -> pa.Table:
 
 
 def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None = None) -> Dataset:
-    """The rows of a URL list whose pictures were downloaded, with them; the others are counted by reason and logged.
+    """The rows of a URL list whose images were downloaded, with them; the others are counted by reason and logged.
 
-    Conceptual Captions are joined by address. Localized Narratives name their pictures by id: a picture is theirs if
+    Conceptual Captions are joined by address. Localized Narratives name their images by id: an image is theirs if
     its file, or the file its address names, is called so; zeros before a number do not count ("000000137576.jpg").
 
     Args:
         path: the list, see `read_url_list`.
-        images: an output folder of `img2dataset`, or for narratives also a folder of pictures.
+        images: an output folder of `img2dataset`, or for narratives also a folder of images.
         num_proc: processes that read an output folder.
 
     Returns:
-        One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, a picture with several
+        One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, an image with several
         captions is written once for each of them to the cache of `datasets`.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: no row has its picture, or a folder of bare pictures was given for a list of addresses.
+        ValueError: no row has its image, or a folder of bare images was given for a list of addresses.
 
     Example:
         >>> pairs = load_url_list("open_images_train_v6_captions.jsonl", "open_images")  # doctest: +SKIP
     """
     path, folder = Path(path), Path(images)
     if not folder.is_dir():
-        raise FileNotFoundError(f"The folder of pictures {folder} does not exist. Give another as `images=`.")
+        raise FileNotFoundError(f"The folder of images {folder} does not exist. Give another as `images=`.")
     rows = read_url_list(path)
     by_address = rows[URL].null_count == 0
     if is_img2dataset(folder):
-        pictures = load_img2dataset(folder, num_proc=num_proc)
-        names = pictures.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
+        found = load_img2dataset(folder, num_proc=num_proc)
+        names = found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
         reasons = _failures(folder)
     elif by_address:
         raise ValueError(
@@ -120,54 +109,37 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
         )
     else:
         files = sorted(
-            str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*PICTURES, ".jpeg")
+            str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*IMAGE_SUFFIXES, ".jpeg")
         )
-        pictures = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
+        found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
         names, reasons = pa.array(files, pa.string()), {}
     if not by_address:
         names = pa.array([_stem(name) for name in names.to_pylist()], pa.string())
         reasons = {_stem(name): reason for name, reason in reasons.items()}
     wanted = rows[URL] if by_address else pa.array(map(_bare, rows[IMAGE_ID].to_pylist()), pa.string())
     at = pc.index_in(wanted, value_set=names)
-    return _joined(path, rows, pictures, at, wanted, reasons)
+    return _joined(path, rows, found, at, wanted, reasons)
 
 
 def _joined(
-    path: Path, rows: pa.Table, pictures: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
+    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
 ) -> Dataset:
-    """The list's rows beside their pictures.
-
-    Args:
-        path: the list.
-        rows: its rows.
-        pictures: the downloads.
-        at: the row of each list row's picture, or null.
-        wanted: what each list row looked for.
-        reasons: why there is no picture, by what was looked for.
-    """
+    """The list's rows with their images; `at` is each row's position in `images`, or null, `wanted` its key."""
     found = pc.is_valid(at).to_numpy(zero_copy_only=False)
     lost = Counter(reasons.get(name, ABSENT) for name in pc.filter(wanted, pc.is_null(at)).to_pylist())
     downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
     if not downloads.found:
-        raise ValueError(f"{path}: {downloads.describe()}. Are these the pictures of this list?")
+        raise ValueError(f"{path}: {downloads.describe()}. Are these the images of this list?")
     log_downloads(f"{path}, rows", downloads)
     chosen = pc.filter(at, pc.is_valid(at)).to_numpy(zero_copy_only=False).astype(np.int64)
     texts = {name: rows[name].filter(pa.array(found)).cast(pa.string()).combine_chunks() for name in rows.column_names}
     if isinstance(texts[CAPTION], pa.ChunkedArray):
         texts = {name: column.chunk(0) for name, column in texts.items()}
-    return concatenate_datasets([pictures.select(chosen).select_columns([IMAGE]), Dataset(pa.table(texts))], axis=1)
-
-
-def _open(path: Path) -> Any:
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
-
-
-def _ending(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), Dataset(pa.table(texts))], axis=1)
 
 
 def _columns_of(line: str) -> tuple[int, int] | None:
-    """Where caption and address stand in a line of a TSV; None if it is another table."""
+    """Positions of caption and address in a line of a TSV; None if it is another table."""
     cells = line.split("\t")
     if len(cells) != 2:
         return None
@@ -206,7 +178,7 @@ def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
 
 
 def _failures(folder: Path) -> dict[str, str]:
-    """Address -> why `img2dataset` has no picture of it, from the tables beside its shards."""
+    """Address -> why `img2dataset` has no image of it, from the tables of its shards."""
     reasons = {}
     for shard in finished_shards(folder):
         table = folder / f"{shard}.parquet"
@@ -223,7 +195,7 @@ def _failures(folder: Path) -> dict[str, str]:
 
 
 def _stem(name: str | None) -> str:
-    """A file's or an address's name, as narratives call pictures."""
+    """A file's or an address's name, as narratives call images."""
     return _bare(PurePosixPath(urlsplit(name or "").path).stem)
 
 

@@ -14,23 +14,19 @@ from hf_curriculum.data.regions.base import Regions, RegionSource
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
-"""What an archive may hold of an image, as `<image id>/<part>`; `size` is width, height in pixels."""
+"""The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
 _NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
 
 
 class BoxArrays(RegionSource):
-    """What the readers of arrays have in common: how four numbers are a box.
+    """A reader of arrays of boxes.
 
     Args:
         path: the file or folder.
         order: "xyxy" is left, top, right, bottom; "yxyx" is top, left, bottom, right; "xywh" is left, top, width,
             height.
-        normalised: whether they are shares of the picture's sides instead of pixels.
+        normalised: whether they are shares of the image's sides instead of pixels.
         one_based: whether the first pixel is 1 and the last one belongs to the box, as in MATLAB.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: an unknown `order`, or boxes that contradict these arguments.
     """
 
     def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
@@ -40,7 +36,7 @@ class BoxArrays(RegionSource):
         self.order, self.normalised, self.one_based = order, normalised, one_based
 
     def _boxes(self, image_id: str, values: Any) -> np.ndarray:
-        """Shapes: (regions, 4) in this file's order -> float32 (regions, 4): left, top, right, bottom."""
+        """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
         values = np.asarray(values, dtype=np.float32)
         if values.size == 0:
             return np.zeros((0, 4), np.float32)
@@ -53,7 +49,7 @@ class BoxArrays(RegionSource):
         if self.normalised and top > 1.5:
             raise ValueError(
                 f"The boxes of image {image_id!r} in {self.path} go up to {top:g}, so they are pixels, not shares of "
-                "the picture's sides. Pass `normalised=False`."
+                "the image's sides. Pass `normalised=False`."
             )
         first, last = values[:, :2], values[:, 2:]
         if self.order == "yxyx":
@@ -73,7 +69,7 @@ class BoxArrays(RegionSource):
 
 
 class ProposalFolder(BoxArrays):
-    """A folder with a .npy or .mat file per picture, in subfolders or not: image id -> `Regions`.
+    """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
     The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
     `COCO_train2014_000000000009.mat` holds the boxes of "9".
@@ -103,7 +99,7 @@ class ProposalFolder(BoxArrays):
         if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
             raise ValueError(
                 f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
-                "One file per picture is needed, all of one kind."
+                "One file per image is needed, all of one kind."
             )
         matlab = kinds == {".mat"}
         super().__init__(
@@ -133,7 +129,7 @@ class ProposalFolder(BoxArrays):
 
 
 def by_name(files: list[str]) -> dict[str, str]:
-    """Image id -> file: the names without their ends, then the numbers they end in, where only one file has it."""
+    """Image id -> file: the names without suffix, then the numbers they end in, where only one file has it."""
     places = {Path(file).stem: file for file in files}
     numbers: dict[str, list[str]] = {}
     for file in files:
@@ -147,11 +143,11 @@ def by_name(files: list[str]) -> dict[str, str]:
 
 
 class RegionArchive(BoxArrays):
-    """A .npz, HDF5 or MATLAB file with the regions of many pictures: image id -> `Regions`, each read when asked for.
+    """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
 
     In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
-    has a cell array `boxes` with a cell per picture and one `images` with their names, as selective search's have.
+    has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
 
     Args:
         path: the file: .npz, .h5, .hdf5 or .mat.
@@ -232,14 +228,14 @@ def _cells(path: str) -> dict[str, np.ndarray]:
     if set(content) != {"boxes", "images"} or len(content["boxes"]) != len(content["images"]):
         raise ValueError(
             f"{path} needs two cell arrays of equal length, `boxes` and `images`, to tell whose boxes they are; "
-            f"found: { {name: len(value) for name, value in content.items()} }. One file per picture is read as a "
+            f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
             "folder."
         )
     return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
 
 
 def require_h5py(path: str) -> Any:
-    """The module h5py, or an error that says how to get it."""
+    """The module h5py."""
     try:
         import h5py
     except ImportError as error:
@@ -253,19 +249,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Those of the variables called `names` that a MATLAB file has.
-
-    Args:
-        path: the file.
-        names: variables wanted; others are not read.
-
-    Returns:
-        Name -> a numeric array as MATLAB shows it, or for a cell array a list of its cells: arrays, or strings.
-
-    Raises:
-        ImportError: SciPy (for version 5 to 7) or h5py (for 7.3) is missing.
-        ValueError: no MATLAB file, or none of the variables is in it.
-    """
+    """Name -> those of the variables `names` that a MATLAB file has: arrays, or lists for cell arrays."""
     with open(path, "rb") as file:
         head = file.read(520)
     content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)
@@ -299,13 +283,7 @@ def _from_cells(value: np.ndarray) -> Any:
 
 
 def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(
-            f"Reading {path}, a MATLAB file of version 7.3, needs h5py, which is not installed. Run "
-            "`pip install 'hf-curriculum[detection]'`."
-        ) from error
+    h5py = require_h5py(path)
 
     def value(item: Any) -> Any:
         if item.attrs.get("MATLAB_empty", 0):

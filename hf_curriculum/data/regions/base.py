@@ -1,4 +1,4 @@
-"""Regions of a picture that were found beforehand, and the files that hold them for many pictures."""
+"""Regions of an image that were found beforehand, and the files that hold them for many images."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """What a detector or a proposal method found in one picture. What a file does not tell is None.
+    """The regions of one image by a detector or a proposal method; parts that a file does not have are None.
 
     Args:
-        image_id: whose regions they are.
-        boxes: left, top, right, bottom; the right and lower edges lie outside, so that right - left is the width.
-        normalised: whether `boxes` are shares of the picture's sides instead of pixels.
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
-        features: what describes each region.
+        image_id: of the image.
+        boxes: left, top, right, bottom; the right and lower edges are exclusive, so that right - left is the width.
+        normalised: whether `boxes` are shares of the image's sides instead of pixels.
+        width, height: of the image, in pixels.
+        features: of each region.
         class_scores: probabilities of the classes, with a column for "no object" where the detector has one.
-        confidence: how sure the detector is of each region, in [0, 1].
+        confidence: the detector's confidence in each region, in [0, 1].
         classes: the name of each region's likeliest class.
 
     Shapes:
@@ -30,7 +29,7 @@ class Regions:
         confidence float32 (regions,).
 
     Raises:
-        ValueError: the parts tell different numbers of regions, or boxes have no four edges.
+        ValueError: the parts differ in their numbers of regions, or boxes have no four edges.
 
     Example:
         >>> found = Regions("9", boxes=np.float32([[0, 0, 50, 20]]), width=100, height=100)
@@ -69,28 +68,12 @@ class Regions:
         return len(next(iter(self._parts().values()), ()))
 
     def pixel_boxes(self, width: float | None = None, height: float | None = None) -> np.ndarray:
-        """The boxes in pixels. Shapes: returns float32 (regions, 4).
-
-        Args:
-            width: of the picture in pixels, where the file did not say.
-            height: the same.
-
-        Raises:
-            ValueError: there are no boxes, or they are shares and nobody said of how many pixels.
-        """
+        """The boxes in pixels, float32 (regions, 4); `width` and `height` of the image where the file has none."""
         boxes = self._boxes()
         return boxes * self._scale(width, height) if self.normalised else boxes
 
     def area_shares(self, width: float | None = None, height: float | None = None) -> np.ndarray:
-        """The share of the picture that each box covers. Shapes: returns float32 (regions,).
-
-        Args:
-            width: of the picture in pixels, where the file did not say.
-            height: the same.
-
-        Raises:
-            ValueError: there are no boxes, or they are pixels and nobody said of how many.
-        """
+        """The share of the image that each box covers, float32 (regions,); arguments as of `pixel_boxes`."""
         boxes = self._boxes()
         if not self.normalised:
             boxes = boxes / self._scale(width, height)
@@ -109,19 +92,19 @@ class Regions:
         width = self.width if width is None else width
         height = self.height if height is None else height
         if not width or not height:
-            kind = "shares of the picture" if self.normalised else "pixels"
+            kind = "shares of the image" if self.normalised else "pixels"
             raise ValueError(
-                f"The boxes of image {self.image_id!r} are {kind} and the picture's width and height are not in the "
+                f"The boxes of image {self.image_id!r} are {kind} and the image's width and height are not in the "
                 "file, so one cannot be turned into the other. Pass `width` and `height`."
             )
         return np.float32([width, height, width, height])
 
 
 class RegionSource(Mapping[str, Regions]):
-    """A file or folder with the regions of many pictures: image id -> `Regions`, read when asked for.
+    """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
-    A subclass defines `_find`, which says where each image's regions are, and `_read`, which reads one. What is
-    opened or indexed is kept in names that begin with an underscore and is not pickled: every worker opens its own.
+    A subclass defines `_find`, the location of each image's regions, and `_read`, which reads one. Names that begin
+    with an underscore are not pickled: every worker opens the files itself.
 
     Args:
         path: the file or folder.
@@ -149,7 +132,7 @@ class RegionSource(Mapping[str, Regions]):
         self.stamp = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
 
     def _find(self) -> dict[str, Any]:
-        """Image id -> where its regions are, in the order of the file."""
+        """Image id -> location of its regions, in the order of the file."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_find`.")
 
     def _read(self, image_id: str, where: Any) -> Regions:
@@ -174,7 +157,7 @@ class RegionSource(Mapping[str, Regions]):
         return len(self._places)
 
     def arguments(self) -> dict[str, Any]:
-        """What the provenance of a score tells of this file, as JSON can hold it: not where it happens to lie."""
+        """The file as the provenance of a score records it, without its folder."""
         state = self.__getstate__()
         del state["stamp"]
         return {"type": type(self).__name__, **state, "path": Path(self.path).name, "bytes": self.stamp[0]}

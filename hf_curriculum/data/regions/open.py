@@ -1,4 +1,4 @@
-"""One door to all files of regions."""
+"""The entry point to all files of regions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive
 from hf_curriculum.data.regions.base import RegionSource
-from hf_curriculum.data.regions.json_tables import OscarFolder, SceneGraphTable
-from hf_curriculum.data.regions.tsv import RegionTable
+from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable
 
 
 def open_regions(path: str | Path, **options: Any) -> RegionSource:
-    """Opens a file of regions of any kind that is known: a mapping of image id to `Regions`, read when asked for.
+    """Opens a file of regions of any known kind: a mapping of image id to `Regions`, read on access.
 
     | path | read by |
     |---|---|
     | `*.tsv` with base64 columns (bottom-up attention, LXMERT, Oscar's for retrieval) | `RegionTable` |
     | `*.tsv` with `{"objects": [...]}` (scene_graph_benchmark) | `SceneGraphTable` |
     | `features.tsv` with `{"num_boxes", "features"}`, or its folder (Oscar) | `OscarFolder` |
-    | a folder with a .npy or .mat file per picture (Cap2Det, MCG) | `ProposalFolder` |
-    | .npz, .h5, .hdf5, .mat with many pictures | `RegionArchive` |
+    | a folder with a .npy or .mat file per image (Cap2Det, MCG) | `ProposalFolder` |
+    | .npz, .h5, .hdf5, .mat with many images | `RegionArchive` |
 
-    Large tables are indexed by one pass at first use; `write_line_index` keeps that index beside the file.
+    Large tables are indexed by one pass at first use; `write_line_index` keeps that index next to the file.
 
     Args:
         path: the file or folder.
@@ -62,6 +61,6 @@ def _table_reader(path: Path) -> type[RegionSource]:
         content = json.loads(second)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"The first line of {str(path)!r} begins like JSON and is none ({error}). The file is cut off."
+            f"The first line of {str(path)!r} begins like JSON and is none ({error}). The file is truncated."
         ) from error
     return SceneGraphTable if "objects" in content else OscarFolder

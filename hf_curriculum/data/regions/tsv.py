@@ -1,9 +1,10 @@
-"""Tables of regions with arrays in base64, one picture per line: bottom-up attention and its relatives."""
+"""Tables of regions, one image per line, with arrays in base64 or JSON: bottom-up attention, VinVL, Oscar."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,23 +45,11 @@ _ALIASES = {
     "objects_conf": "confidence",
 }
 _SIX_BOX_VALUES = 2054
-"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the picture's sides."""
+"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the image's sides."""
 
 
 def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
-    """An array from base64 of float32, its size checked.
-
-    Args:
-        text: base64.
-        rows: how many rows there must be.
-        what: what the array is called in errors, such as "`boxes` of image '9'".
-        columns: how many columns there must be; None for as many as there are.
-
-    Shapes:
-        returns float32 (rows, columns), read-only.
-
-    Raises:
-        ValueError: not base64, or not so many numbers.
+    """Base64 of float32 as a read-only array (rows, columns), its size checked; `what` names it in errors.
 
     Example:
         >>> decode_floats(base64.b64encode(np.float32([1, 2, 3, 4])), 2, what="numbers")
@@ -71,7 +60,7 @@ def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | Non
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(
-            f"{what} is not base64 ({error}): {text[:40]!r}. The line is cut off, or the columns are in another order."
+            f"{what} is not base64 ({error}): {text[:40]!r}. The line is truncated, or its columns in another order."
         ) from error
     wanted = f"{rows} rows of {columns if columns is not None else 'equally many'} float32 numbers"
     row_bytes = 4 if columns is None else 4 * columns
@@ -79,7 +68,7 @@ def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | Non
     if not exact or (rows == 0 and raw):
         raise ValueError(
             f"{what} has {len(raw)} bytes, which cannot be {wanted}. The number of boxes belongs to another line, the "
-            "numbers are of another type, or the file is cut off."
+            "numbers are of another type, or the file is truncated."
         )
     width = columns if columns is not None else len(raw) // 4 // rows if rows else 0
     return np.frombuffer(raw, "<f4").reshape(rows, width)
@@ -96,7 +85,7 @@ def line_index_path(path: str | Path) -> Path:
 
 
 def write_line_index(path: str | Path) -> Path:
-    """Writes the byte offset of every line beside a table, so that opening it takes no pass over the whole file.
+    """Writes the byte offset of every line next to a table, so that opening it takes no pass over the whole file.
 
     Args:
         path: the table, `*.tsv`.
@@ -115,11 +104,7 @@ def write_line_index(path: str | Path) -> Path:
 
 
 def find_lines(path: str | Path) -> dict[str, int]:
-    """First field of every line of a table -> the byte where the line begins; by its `.lineidx` where there is one.
-
-    Raises:
-        ValueError: a line without a tab, or a `.lineidx` that belongs to another file.
-    """
+    """First field of every line of a table -> the byte where the line begins; by its `.lineidx` where there is one."""
     index = line_index_path(path)
     lines: dict[str, int] = {}
     twice = 0
@@ -169,9 +154,9 @@ def read_line(path: str | Path, offset: int) -> str:
 
 
 class RegionTable(RegionSource):
-    """A table with arrays in base64, one picture per line: image id -> `Regions`, each line read when asked for.
+    """A table with arrays in base64, one image per line: image id -> `Regions`, each line read on access.
 
-    The columns are told by their number where `fields` is left out: 6 bottom-up attention's, 7 the same with class
+    Without `fields` the columns follow from their number: 6 are bottom-up attention's, 7 the same with class
     probabilities, 10 LXMERT's, 3 Oscar's for retrieval and pre-training.
 
     Args:
@@ -183,7 +168,7 @@ class RegionTable(RegionSource):
         FileNotFoundError: no such file.
         ValueError: columns of an unknown layout, or sizes that do not fit the number of boxes.
 
-    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes a picture, 1,600 classes and "no object".
+    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes an image, 1,600 classes and "no object".
     """
 
     def __init__(self, path: str | Path, fields: Sequence[str] | None = None) -> None:
@@ -216,7 +201,7 @@ class RegionTable(RegionSource):
         if len(values) != len(self.fields):
             raise ValueError(
                 f"The line of image {image_id!r} in {self.path} has {len(values)} columns, not the {len(self.fields)} "
-                f"{list(self.fields)}. The line is cut off, or the file changes its layout."
+                f"{list(self.fields)}. The line is truncated, or the file changes its layout."
             )
         line = dict(zip(self.fields, values, strict=True))
         count = int(line["num_boxes"])
@@ -232,3 +217,99 @@ class RegionTable(RegionSource):
             arrays["boxes"] = inside
         width, height = (float(line[name]) if name in line else None for name in ("image_w", "image_h"))
         return Regions(image_id, width=width, height=height, normalised=inside is not None, **arrays)
+
+
+def _parse_json(path: str, image_id: str, offset: int) -> Any:
+    text = read_line(path, offset).partition("\t")[2]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"The line of image {image_id!r} in {path} is not JSON ({error}). The line is truncated, or the file has "
+            "another layout."
+        ) from error
+
+
+def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Boxes, confidence and class names of a list of objects with `rect`, `conf` and `class`."""
+    return {
+        "boxes": np.float32([item["rect"] for item in objects]).reshape(-1, 4),
+        "confidence": np.float32([item["conf"] for item in objects]),
+        "classes": tuple(str(item["class"]) for item in objects),
+    }
+
+
+class SceneGraphTable(RegionSource):
+    """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read on access.
+
+    A line is an image id and `{"objects": [{"rect", "class", "conf", "feature"}, ...]}`, features in base64; relations
+    are not read, and the image's size is not given.
+
+    Args:
+        path: the table.
+
+    Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
+    """
+
+    def _find(self) -> dict[str, int]:
+        return find_lines(self.path)
+
+    def _read(self, image_id: str, where: int) -> Regions:
+        content = _parse_json(self.path, image_id, where)
+        if not isinstance(content, dict) or "objects" not in content:
+            raise ValueError(
+                f"The line of image {image_id!r} in {self.path} has no `objects`: {str(content)[:60]!r}. It is no "
+                "prediction of scene_graph_benchmark."
+            )
+        objects, features = content["objects"], None
+        if objects and all("feature" in item for item in objects):
+            what = f"`feature` of image {image_id!r} in {self.path}"
+            first = decode_floats(objects[0]["feature"], 1, what=what)
+            rest = [decode_floats(item["feature"], 1, what=what, columns=first.shape[1]) for item in objects[1:]]
+            features = np.concatenate([first, *rest])  # (regions, dims)
+        return Regions(image_id, features=features, **_labelled(objects))
+
+
+class OscarFolder(RegionSource):
+    """Oscar's `features.tsv` with the `label.tsv` next to it: image id -> `Regions`, each line read on access.
+
+    A line of the first is an image id and `{"num_boxes": n, "features": base64}`, of the second an image id and
+    `[{"class", "conf", "rect"}, ...]`. Without labels the boxes are taken from features of 2,054 numbers, which end in
+    left, top, right, bottom, width and height as shares of the image's sides.
+
+    Args:
+        path: the folder, or its `features.tsv`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a line that is not such JSON, or sizes that do not fit the number of boxes.
+
+    Source: Li et al. 2020 (Oscar) and Zhang et al. 2021 (VinVL), released features for captioning.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        features = Path(path) / "features.tsv" if Path(path).is_dir() else Path(path)
+        super().__init__(features)
+        labels = features.with_name("label.tsv")
+        self.labels = str(labels) if labels.is_file() else None
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "labels": None if self.labels is None else Path(self.labels).name}
+
+    def _find(self) -> dict[str, tuple[int, int | None]]:
+        labels = {} if self.labels is None else find_lines(self.labels)
+        return {image_id: (offset, labels.get(image_id)) for image_id, offset in find_lines(self.path).items()}
+
+    def _read(self, image_id: str, where: tuple[int, int | None]) -> Regions:
+        content = _parse_json(self.path, image_id, where[0])
+        if not isinstance(content, dict) or not {"num_boxes", "features"} <= set(content):
+            raise ValueError(
+                f"The line of image {image_id!r} in {self.path} has no `num_boxes` and `features`: "
+                f"{str(content)[:60]!r}. These are not Oscar's features for captioning."
+            )
+        what = f"`features` of image {image_id!r} in {self.path}"
+        features = decode_floats(content["features"], int(content["num_boxes"]), what=what)
+        if where[1] is not None and self.labels is not None:
+            return Regions(image_id, features=features, **_labelled(_parse_json(self.labels, image_id, where[1])))
+        boxes = boxes_in_features(features)
+        return Regions(image_id, features=features, boxes=boxes, normalised=boxes is not None)

@@ -1,18 +1,17 @@
-"""Flamingo models to start from: the paper's and a small one; `add_lora` of `git_build` adapts them too."""
+"""Flamingo models to start from: the paper's and a small one; `add_lora` of `models.git.build` adapts them too."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from transformers import OPTConfig, PretrainedConfig, PreTrainedTokenizerBase, ViTConfig
 
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
-from hf_curriculum.models.git.build import load_tower_weights, special_token_ids
+from hf_curriculum.models.git.build import new_model, small_vision_config, special_token_ids
 
 IMAGE_TOKEN = "<image>"
-"""What stands for a picture in the text."""
+"""The placeholder of an image in the text."""
 
 
 def add_image_token(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -86,47 +85,32 @@ def small_flamingo_config(
         vocab_size: rows of the embedding matrix.
         tokenizer: where the ids of padding, start, end and `<image>` are taken from; 0, 2, 3 and the last row by
             default, as in the compact layout of `train_wordpiece` with `add_image_token`.
-        vision_config: another vision tower; the three sizes of ours are then not used.
-        image_size: pixels along an edge; a multiple of `patch_size`.
-        patch_size: pixels along a patch's edge; (image_size / patch_size)² + 1 image tokens.
-        hidden_size: width of both towers; the feed-forward parts are four times as wide.
-        vision_layers: layers of the vision tower.
+        vision_config: another vision tower; `image_size`, `patch_size` and `vision_layers` are then not used.
+        image_size, patch_size, hidden_size, vision_layers: as in `small_git_config`.
         text_layers: layers of the decoder; half of them have a gated block before them.
         num_attention_heads: heads of both towers, of gated blocks and of the resampler.
-        perceiver_latents: vectors that the resampler makes of a picture.
+        perceiver_latents: vectors that the resampler makes of an image.
         max_position_embeddings: most text tokens.
         overrides: any other field of `CaptionFlamingoConfig`.
 
     Raises:
         ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
-            `<image>`; patches do not divide the picture; the heads do not divide the width.
+            `<image>`; patches do not divide the image; the heads do not divide the width.
 
     Example:
         >>> small_flamingo_config(1000, image_size=32).image_token_id
         999
     """
-    if image_size % patch_size:
-        raise ValueError(
-            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
-            "cut off. Change one of the two."
-        )
+    tower = small_vision_config(image_size, patch_size, hidden_size, vision_layers, num_attention_heads)
     if hidden_size % num_attention_heads:
         raise ValueError(
             f"hidden_size={hidden_size} is not a multiple of num_attention_heads={num_attention_heads}. Every head "
             "has the same width. Change one of the two."
         )
-    width = {"hidden_size": hidden_size, "num_attention_heads": num_attention_heads}
-    tower = ViTConfig(
-        **width,
-        intermediate_size=4 * hidden_size,
-        num_hidden_layers=vision_layers,
-        image_size=image_size,
-        patch_size=patch_size,
-        initializer_range=1.4 * hidden_size**-0.5,  # patches must outweigh their positions
-    )
     spread = 0.8 * hidden_size**-0.5
     decoder = OPTConfig(
-        **width,
+        hidden_size=hidden_size,
+        num_attention_heads=num_attention_heads,
         vocab_size=vocab_size,
         ffn_dim=4 * hidden_size,
         num_hidden_layers=text_layers,
@@ -151,7 +135,7 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[str,
     """Ids of padding, start, end and `<image>`: fields of `CaptionFlamingoConfig`."""
     if IMAGE_TOKEN not in tokenizer.get_vocab():
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the picture in the "
+            f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the image in the "
             "text. Add it first, with `add_image_token(tokenizer)`, and count it in `vocab_size`."
         )
     image_token = {"image_token_id": tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)}
@@ -169,7 +153,7 @@ def flamingo_from_config(
     Args:
         config: of `paper_flamingo_config`, `small_flamingo_config` or `CaptionFlamingoConfig`.
         vision_model_name_or_path: a folder or a repository of the Hub, such as `facebook/dino-vitb16`, downloaded only
-            if named here; see `git_build.load_vision_weights`.
+            if named here; see `load_vision_weights`.
         attn_implementation: `"sdpa"` (what `transformers` takes by default) or `"eager"`.
 
     Raises:
@@ -178,10 +162,6 @@ def flamingo_from_config(
     Example:
         >>> model = flamingo_from_config(small_flamingo_config(1000))
     """
-    config = copy.deepcopy(config)
-    if attn_implementation is not None:
-        config._attn_implementation = attn_implementation
-    model = CaptionFlamingoForCausalLM(config)
-    if vision_model_name_or_path is not None:
-        load_tower_weights(model.flamingo.vision_tower, vision_model_name_or_path)
-    return model
+    return new_model(
+        CaptionFlamingoForCausalLM, config, "flamingo.vision_tower", vision_model_name_or_path, attn_implementation
+    )

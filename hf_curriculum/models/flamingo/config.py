@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CaptionFlamingoConfig(PretrainedConfig):
-    """What a `CaptionFlamingoForCausalLM` is built from: a frozen vision tower, a resampler, and an OPT decoder.
+    """Configuration of `CaptionFlamingoForCausalLM`: a frozen vision tower, a resampler, and an OPT decoder.
 
     The defaults are the Flamingo of BabyLM: DINO's ViT-B/16 (pooler included), a decoder of OPT-125m's size with
     32,778 entries, two resampler layers of 64 latents, and gated cross-attention before decoder layers 0, 2, 4, 6, 8
@@ -24,14 +24,14 @@ class CaptionFlamingoConfig(PretrainedConfig):
         vision_config: the configuration of any `transformers` vision model that returns a `last_hidden_state` of
             shape (images, image tokens, hidden size), or a dict of it with its `model_type`. `None` is `ViTConfig()`.
         text_config: the decoder, an `OPTConfig` or a dict of it; `None` is OPT-125m with 32,778 entries.
-        image_token_id: the token that stands for a picture in the text, `<image>`.
-        cross_attention_every: a gated block stands before every so many-th decoder layer, the first one included.
+        image_token_id: the token that stands for an image in the text, `<image>`.
+        cross_attention_every: every so many decoder layers, from the first on, one has a gated block before it.
         cross_attention_heads: heads of a gated block and of the resampler.
         cross_attention_head_dim: width of each of these heads.
         perceiver_depth: layers of the resampler.
-        perceiver_latents: vectors that the resampler makes of a picture.
+        perceiver_latents: vectors that the resampler makes of an image.
         feed_forward_multiple: gated blocks' and the resampler's feed-forward parts are so many times as wide.
-        max_images: most pictures in one text; each place has an embedding.
+        max_images: most images in one text; each has an embedding of its position.
         initializer_range: standard deviation of new weights outside of tower and decoder, which have their own.
         vision_pooler: keep the vision tower's pooler where it has one. It is never used, but published parameter
             counts include it.
@@ -57,7 +57,7 @@ class CaptionFlamingoConfig(PretrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionFlamingoConfig:
-        """A configuration brings the models along, so that an Auto class that asks by it knows them."""
+        """Imports the models, so that an Auto class finds them by their configuration."""
         import_module("hf_curriculum.models.flamingo.model")
         return super().__new__(cls)
 
@@ -117,8 +117,8 @@ class CaptionFlamingoConfig(PretrainedConfig):
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} was given: there would be no way from a picture to the text. Pass "
-                    "1 or more, or train the decoder alone by giving no pictures."
+                    f"{name}={getattr(self, name)} was given: there would be no way from an image to the text. Pass "
+                    "1 or more, or train the decoder alone by giving no images."
                 )
         rows = self.text_config.vocab_size
         if not 0 <= self.image_token_id < rows:
@@ -129,8 +129,8 @@ class CaptionFlamingoConfig(PretrainedConfig):
 
 
 def _text_config(given: PretrainedConfig | dict[str, Any] | None, **shared: Any) -> OPTConfig:
-    """The decoder's configuration as an object of our own, with the special tokens of the whole."""
-    from transformers import OPTConfig  # not above: see `hf_curriculum.models.registry`
+    """A copy of the decoder's configuration, with the special tokens of the whole model."""
+    from transformers import OPTConfig  # importing the library loads no model
 
     if isinstance(given, PretrainedConfig):
         fields = given.to_dict()
@@ -144,6 +144,6 @@ def _text_config(given: PretrainedConfig | dict[str, Any] | None, **shared: Any)
     if fields.get("layerdrop"):
         raise ValueError(
             f"text_config has layerdrop={fields['layerdrop']}, which drops whole layers in training. Gated blocks "
-            "stand before certain layers, so none is dropped here. Set it to 0."
+            "come before certain layers, so none is dropped here. Set it to 0."
         )
     return OPTConfig(**{**fields, **shared})

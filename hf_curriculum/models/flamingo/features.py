@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
 
 _FEATURES, _KEYS, _FACTS = "features.npy", "keys.npy", "facts.json"
-_SAVE_EVERY = 64  # batches between two notes of how far it got
+_SAVE_EVERY = 64  # batches between two updates of `facts.json`
 
 
 class VisionFeatures:
     """The folder that `cache_vision_features` wrote: features by `image_id`, read from disk as they are needed.
 
-    It holds 16 bytes per picture in memory, and worker processes share the rest through the operating system.
+    It holds 16 bytes per image in memory, and worker processes share the rest through the operating system.
 
     Args:
         path: the folder.
@@ -48,37 +48,38 @@ class VisionFeatures:
         self.path = Path(path)
         self.facts = _read_facts(self.path)
         if self.facts is None or self.facts["done"] < self.facts["images"]:
-            done = "is no folder of vision features" if self.facts is None else f"has {self.facts['done']:,} pictures"
-            of = "" if self.facts is None else f" of {self.facts['images']:,}"
+            state = "is no folder of vision features"
+            if self.facts is not None:
+                state = f"has {self.facts['done']:,} images of {self.facts['images']:,}"
             raise FileNotFoundError(
-                f"{self.path} {done}{of}. Features are read from a folder that `cache_vision_features` has finished: "
+                f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, it goes on where it stopped."
             )
-        self._keys, self._places = np.load(self.path / _KEYS)  # (images,) each, sorted by key
+        self._keys, self._positions = np.load(self.path / _KEYS)  # (images,) each, sorted by key
         self._features = np.load(self.path / _FEATURES, mmap_mode="r")  # (images, image tokens, vision width)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __contains__(self, image_id: object) -> bool:
-        return self._place(image_id) is not None
+        return self._position(image_id) is not None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
-        place = self._place(image_id)
-        if place is None:
+        position = self._position(image_id)
+        if position is None:
             raise KeyError(
-                f"{self.path} has no features of the picture {image_id!r}. It was written from other data: call "
+                f"{self.path} has no features of the image {image_id!r}. It was written from other data: call "
                 "`cache_vision_features` with all the data that is trained and evaluated on."
             )
-        return self._features[place]
+        return self._features[position]
 
     def __reduce__(self) -> tuple[type[VisionFeatures], tuple[Path]]:
         return VisionFeatures, (self.path,)  # workers open the files for themselves
 
-    def _place(self, image_id: object) -> int | None:
+    def _position(self, image_id: object) -> int | None:
         key = _key(image_id)
         index = int(np.searchsorted(self._keys, key))
-        return int(self._places[index]) if index < len(self._keys) and self._keys[index] == key else None
+        return int(self._positions[index]) if index < len(self._keys) and self._keys[index] == key else None
 
 
 def cache_vision_features(
@@ -91,19 +92,19 @@ def cache_vision_features(
     image_column: str = IMAGE,
     progress: bool = True,
 ) -> VisionFeatures:
-    """Runs each picture through the frozen vision tower once and keeps what comes out, as float16, in a folder.
+    """Runs each image through the frozen vision tower once and stores the features, as float16, in a folder.
 
-    A folder that is there already is opened, if tower, image processor and pictures are the same, and finished if it
-    was not. A picture takes 2 bytes · image tokens · vision width: 303 kB at 224 pixels with a ViT-B/16. With several
+    A folder that is there already is opened, if tower, image processor and images are the same, and finished if it
+    was not. An image takes 2 bytes · image tokens · vision width: 303 kB at 224 pixels with a ViT-B/16. With several
     processes let the main one come first (`accelerate.PartialState().main_process_first()`).
 
     Args:
         model: whose tower encodes; it is not changed.
-        dataset: pictures and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one.
+        dataset: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one.
         path: the folder to write.
-        image_processor: what would process the pictures in training (`make_image_processor`); no augmentation.
-        batch_size: pictures that run through the tower at once.
-        image_column: the column of pictures, in any form `to_rgb` reads.
+        image_processor: what would process the images in training (`make_image_processor`); no augmentation.
+        batch_size: images that run through the tower at once.
+        image_column: the column of images, in any form `to_rgb` reads.
         progress: show a bar when it takes more than two seconds.
 
     Returns:
@@ -111,8 +112,8 @@ def cache_vision_features(
 
     Raises:
         ValueError: a column is missing, a row has no `image_id`, the folder was made by another tower, another
-            processor or of other pictures, `batch_size` below 1, features beyond float16.
-        UnreadableImageError: a picture cannot be decoded (a ValueError too).
+            processor or of other images, `batch_size` below 1, features beyond float16.
+        UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
         >>> features = cache_vision_features(model, train, "features", processor)  # doctest: +SKIP
@@ -130,7 +131,8 @@ def cache_vision_features(
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
     }
     facts = _read_facts(folder) or {**wanted, "done": 0}
-    differing = [name for name, value in wanted.items() if facts[name] != value]
+    names = {"pictures": "set of images"}  # the key of version 0.1.0
+    differing = [names.get(name, name) for name, value in wanted.items() if facts[name] != value]
     if differing:
         raise ValueError(
             f"{folder} holds vision features of another {' and another '.join(differing)}. They would be silently "
@@ -139,14 +141,14 @@ def cache_vision_features(
     if facts["done"] < facts["images"]:
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / _KEYS, keys)
-        pictures = [split.with_format(None).select_columns(image_column) for split in splits]
-        _encode(model, pictures, sources, folder, facts, image_processor, image_column, batch_size, progress)
+        data = [split.with_format(None).select_columns(image_column) for split in splits]
+        _encode(model, data, sources, folder, facts, image_processor, image_column, batch_size, progress)
     return VisionFeatures(folder)
 
 
 def _encode(
     model: CaptionFlamingoForCausalLM,
-    pictures: list[Dataset],
+    data: list[Dataset],
     sources: np.ndarray,
     folder: Path,
     facts: dict[str, Any],
@@ -155,7 +157,7 @@ def _encode(
     batch_size: int,
     progress: bool,
 ) -> None:
-    """Writes the features from picture `facts["done"]` on."""
+    """Writes the features from image `facts["done"]` on."""
     weight = next(model.flamingo.vision_tower.parameters())
     stored = np.load(folder / _FEATURES, mmap_mode="r+") if facts["done"] else None
     with tqdm(
@@ -164,15 +166,14 @@ def _encode(
         for number, start in enumerate(range(facts["done"], len(sources), batch_size), 1):
             batch = sources[start : start + batch_size]
             images = [
-                to_rgb(pictures[split][int(row)][image_column], name=f"The picture of row {row}")
-                for split, row in batch
+                to_rgb(data[split][int(row)][image_column], name=f"The image of row {row}") for split, row in batch
             ]
             pixels = image_processor(images=images, return_tensors="pt")["pixel_values"]  # (b, 3, height, width)
             features = model.encode_images(pixels.to(weight.device, weight.dtype)).to(torch.float16).cpu().numpy()
             if not np.isfinite(features).all():
                 raise ValueError(
-                    f"The vision tower's features of the pictures of rows {batch[:, 1].tolist()} are not all within "
-                    "float16's ±65,504. Train on pictures instead, and look at the tower's weights."
+                    f"The vision tower's features of the images of rows {batch[:, 1].tolist()} are not all within "
+                    "float16's ±65,504. Train on images instead, and look at the tower's weights."
                 )
             if stored is None:
                 shape = (len(sources), *features.shape[1:])
@@ -186,37 +187,35 @@ def _encode(
 
 
 def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of all pictures, sorted, and their places, (2, images); and where the picture of each place is first found,
-    split and row, (images, 2). Places go by that order, so that pictures are read in it.
-    """
+    """Keys of all images, sorted, and their positions, (2, images); split and row of each, (images, 2)."""
     keys, sources = [], []
     for number, split in enumerate(splits):
         require_columns(
             split.column_names,
             [image_column, IMAGE_ID],
-            reader="Features are computed from pictures and found again by their ids.",
+            reader="Features are computed from images and found again by their ids.",
             remedy="Pass `image_column=`, or load with `load_captioned`, which gives ids.",
         )
         ids = split.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
         if None in ids:
             raise ValueError(
                 f"{ids.count(None):,} of {len(ids):,} rows have no `{IMAGE_ID}`. Features are found again by it: give "
-                "each picture an id."
+                "each image an id."
             )
         keys.append(np.fromiter((_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
-    places = np.argsort(np.argsort(first)).astype(np.uint64)
-    return np.stack([distinct, places]), np.concatenate(sources)[np.sort(first)]
+    positions = np.argsort(np.argsort(first)).astype(np.uint64)
+    return np.stack([distinct, positions]), np.concatenate(sources)[np.sort(first)]
 
 
 def _key(image_id: object) -> np.uint64:
-    """64 bits of an id: among three million the chance that two share them is 2e-7."""
+    """64 bits of an id: among three million the chance of a collision is 2e-7."""
     return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
 
 
 def _digest(model: CaptionFlamingoForCausalLM) -> str:
-    """Names the tower's weights; the pooler, which is not used, left out."""
+    """A digest of the tower's weights without the unused pooler."""
     found = hashlib.blake2b(digest_size=16)
     for name, weight in sorted(model.flamingo.vision_tower.state_dict().items()):
         if "pooler" not in name:
@@ -231,7 +230,7 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Replaces the file in one go: a kill leaves the old one or the new one."""
+    """Renames a temporary file, so that a kill leaves the old one or the new one."""
     partial = folder / (_FACTS + ".partial")
     partial.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
     partial.replace(folder / _FACTS)

@@ -26,7 +26,7 @@ class CaptionFlamingoAttention(nn.Module):
         self.out_proj = nn.Linear(inner, width, bias=False)
 
     def keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is asked, from (batch, keys, width); each of shape (batch, heads, keys, head width)."""
+        """Keys and values of (batch, keys, width); each of shape (batch, heads, keys, head width)."""
         return self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
 
     def forward(
@@ -37,26 +37,25 @@ class CaptionFlamingoAttention(nn.Module):
         visible: torch.Tensor | None = None,
         packed: PackedText | None = None,
     ) -> torch.Tensor:
-        """Mixes values.
+        """Attention of `states` to `key` and `value`.
 
         Args:
-            states: who asks, shape (batch or 1, queries, width).
+            states: queries before their projection, shape (batch or 1, queries, width).
             key, value: of `keys_values`.
-            visible: bool, shape (batch, 1, queries, keys), True where seen; `None` where everything is. No row may be
-                empty.
-            packed: how the queries of `states` stand in its rows, where these are not one per batch entry.
+            visible: bool, shape (batch, 1, queries, keys), no row empty; `None` where every key is visible.
+            packed: the packing of `states`, where its rows are not batch entries.
 
         Returns:
-            The shape of `states`, with as many rows as `key` if it had one for all.
+            The shape of `states`, with as many rows as `key`.
         """
-        query = self.q_proj(states) if packed is None else packed.apart(self.q_proj(states))
+        query = self.q_proj(states) if packed is None else packed.unpack(self.q_proj(states))
         query = self._heads(query).expand(len(key), -1, -1, -1)
         if self.config._attn_implementation == "eager":
             mixed, _ = eager_attention(self, query, key, value, visible, scaling=self.head_dim**-0.5)
         else:
             mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible).transpose(1, 2)
         mixed = mixed.flatten(2)
-        return self.out_proj(mixed if packed is None else packed.together(mixed))
+        return self.out_proj(mixed if packed is None else packed.pack(mixed))
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -77,7 +76,7 @@ class CaptionFlamingoFeedForward(nn.Module):
 
 
 class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
-    """Latents read a picture and themselves; 7,082,496 parameters at width 768."""
+    """Latents attend to an image and to themselves; 7,082,496 parameters at width 768."""
 
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
@@ -88,23 +87,23 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
         self.feed_forward = CaptionFlamingoFeedForward(config)
 
     def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Latents, (images, latents, width), from themselves and `image`, (images, image tokens, width).
+        """Updates latents, (images or 1, latents, width), by `image`, (images, image tokens, width).
 
-        The first layer's are the same for all pictures, (1, latents, width), and what they ask is computed once.
+        The first layer's latents are the same for all images, so their queries are computed once.
         """
-        asking = self.latent_norm(latents)
+        normed = self.latent_norm(latents)
         of_image = self.attention.keys_values(self.image_norm(image))
-        of_latents = self.attention.keys_values(asking)
+        of_latents = self.attention.keys_values(normed)
         key, value = (
             torch.cat([seen, own.expand(len(image), -1, -1, -1)], dim=2)  # (images, heads, keys, head width)
             for seen, own in zip(of_image, of_latents, strict=True)
         )
-        latents = latents + self.attention(asking, key, value)
+        latents = latents + self.attention(normed, key, value)
         return latents + self.feed_forward(latents)
 
 
 class CaptionFlamingoPerceiver(nn.Module):
-    """The resampler: a fixed number of vectors for each picture; 14,808,576 parameters from 768 to 768.
+    """The resampler: a fixed number of vectors for each image; 14,808,576 parameters from 768 to 768.
 
     Source: Alayrac et al. 2022 (Flamingo), section 2.1 and appendix A.1.1.
     """
@@ -119,27 +118,20 @@ class CaptionFlamingoPerceiver(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Latents of a text's pictures.
-
-        Args:
-            features: of the vision tower, shape (batch, images, image tokens, vision width).
-
-        Returns:
-            Shape (batch, images · latents, width), picture after picture.
-        """
+        """From (batch, images, image tokens, vision width) to latents (batch, images · latents, width)."""
         rows, images = features.shape[:2]
         states = self.projection(features) + self.image_positions[:images]  # (batch, images, image tokens, width)
         states = states.flatten(0, 1)
-        latents = self.latents[None]  # (1, latents, width) until the first layer has seen a picture
+        latents = self.latents[None]  # (1, latents, width) until the first layer has seen an image
         for layer in self.layers:
             latents = layer(latents, states)
         return self.norm(latents).unflatten(0, (rows, images)).flatten(1, 2)
 
 
 class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
-    """Text reads pictures through gates that start shut; 7,080,962 parameters at width 768.
+    """Gated cross-attention from text to images; 7,080,962 parameters at width 768.
 
-    The states pass through unchanged, bit for bit, as long as both gates are 0.
+    With both gates at 0, as at the start, hidden states pass unchanged, bit for bit.
 
     Source: Alayrac et al. 2022 (Flamingo), section 2.2 and figure 4.
     """
@@ -167,14 +159,14 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         Args:
             hidden_states: of the text, (batch, text, width).
             images: of the resampler, (batch, images · latents, width); `None` where they are cached.
-            visible: what each token sees of them, bool, (batch, 1, text, images · latents); `None` for one picture.
-            no_image: bool, (batch, text, 1), True for tokens before any picture: these are told nothing.
-            past_key_values: where keys and values of the pictures are kept.
-            packed: how texts share rows, `hidden_states` and `no_image` being (rows, length, ...) then.
+            visible: which latents each token attends to, bool, (batch, 1, text, images · latents).
+            no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
+            past_key_values: the cache of the images' keys and values.
+            packed: the packing of the texts; `hidden_states` and `no_image` are then (rows, length, ...).
         """
         key, value = self._keys_values(images, past_key_values)
-        told = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
-        hidden_states = hidden_states + self.attention_gate.tanh() * told
+        read = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
+        hidden_states = hidden_states + self.attention_gate.tanh() * read
         return hidden_states + self.feed_forward_gate.tanh() * self.feed_forward(hidden_states)
 
     def _keys_values(
@@ -190,14 +182,7 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
 
 
 def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
-    """The picture each token sees: how many `<image>` tokens there are up to it, itself included.
-
-    Args:
-        input_ids: the whole text, shape (batch, text).
-        image_token_id: of `<image>`.
-
-    Returns:
-        int64, shape (batch, text): 0 before any picture, k from the k-th `<image>` on.
+    """The image each token attends to, the number of `<image>` tokens up to it: int64, (batch, text), 0 for none.
 
     Example:
         >>> count_images(torch.tensor([[2, 9, 5, 9, 6]]), image_token_id=9)
@@ -207,17 +192,10 @@ def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
 
 
 def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> torch.Tensor | None:
-    """What each token sees of all pictures' latents: those of its own picture.
+    """The latents each token attends to, those of its image: bool, (batch, 1, text, images · latents).
 
-    A token before any picture sees everything, so that no row is empty; what it is told is put to zero afterwards.
-
-    Args:
-        image_numbers: of `count_images`, shape (batch, text).
-        images: pictures per text.
-        latents: vectors per picture.
-
-    Returns:
-        bool, shape (batch, 1, text, images · latents); `None` for one picture, which every token sees.
+    `None` for one image, which every token sees. Tokens before any image see everything, so that no row is empty;
+    their attention output is set to 0.
     """
     if images == 1:
         return None
@@ -227,50 +205,28 @@ def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> t
 
 
 def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
-    """`values` with a dimension of images, (batch, images, ...), of which one picture per text has none.
-
-    Args:
-        values: pictures or their features.
-        dims: how many dimensions one of them has.
-        name: what it is called in errors.
-        batch: texts.
-        max_images: most pictures in a text.
-
-    Raises:
-        ValueError: another number of dimensions, not as many rows as texts, too many pictures in a text.
-    """
+    """`values` with a dimension of images, (batch, images, ...); `dims` is the number of dimensions of one image."""
     if values.ndim not in (dims + 1, dims + 2):
         raise ValueError(
-            f"{name} has the shape {tuple(values.shape)}. Flamingo takes one picture per text, which makes {dims + 1} "
+            f"{name} has the shape {tuple(values.shape)}. Flamingo takes one image per text, which makes {dims + 1} "
             f"dimensions, or several, (batch, images, ...), which makes {dims + 2}."
         )
     values = values[:, None] if values.ndim == dims + 1 else values
     if values.shape[0] != batch:
         raise ValueError(
-            f"There are pictures for {values.shape[0]} texts, but {batch} texts. Repeat the pictures, or their "
+            f"There are images for {values.shape[0]} texts, but {batch} texts. Repeat the images, or their "
             "`encode_images`, with `repeat_interleave`, or say with `image_index` who reads which."
         )
     if not 1 <= values.shape[1] <= max_images:
         raise ValueError(
-            f"There are {values.shape[1]} pictures per text, but the model has embeddings for {max_images}. Give "
+            f"There are {values.shape[1]} images per text, but the model has embeddings for {max_images}. Give "
             "fewer, or build it with a larger `max_images`."
         )
     return values
 
 
 def check_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
-    """Raises where pictures and `<image>` tokens do not belong together: a picture nobody sees is a silent loss.
-
-    It reads values, so it waits for the device; it is left out under `torch.compile`.
-
-    Args:
-        image_numbers: of `count_images`, shape (batch, text).
-        images: pictures per text.
-        config: for the error.
-
-    Raises:
-        ValueError: a text without `<image>`, or with more of them than pictures.
-    """
+    """Raises where the `<image>` tokens of a text and its images differ in number; it waits for the device."""
     if torch.compiler.is_compiling() or image_numbers.is_meta:
         return
     highest = image_numbers.amax(-1)
@@ -278,14 +234,14 @@ def check_image_numbers(image_numbers: torch.Tensor, images: int, config: Captio
     if fewest == 0:
         row = highest.argmin().item()
         raise ValueError(
-            f"Text {row} of the batch has a picture but no `<image>` token (id {config.image_token_id}): no token "
-            "would see the picture. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
+            f"Text {row} of the batch has an image but no `<image>` token (id {config.image_token_id}): no token "
+            "would see the image. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
             "tokenizer that knows the token (`add_image_token`)."
         )
     if most > images:
         raise ValueError(
             f"Text {highest.argmax().item()} of the batch has {most} `<image>` tokens (id {config.image_token_id}) "
-            f"but {images} picture(s) were given. Each token stands for one picture, in their order."
+            f"but {images} image(s) were given. Each token stands for one image, in their order."
         )
 
 
@@ -298,24 +254,10 @@ def check_text(
     new_images: bool,
     max_positions: int,
 ) -> int:
-    """The number of cached tokens; raises where lengths do not fit.
-
-    Args:
-        batch: texts.
-        length: new tokens of each.
-        attention_mask: shape (batch, text, cached text included).
-        position_ids: shape (batch or 1, text).
-        past_key_values: the cache, if any.
-        new_images: whether pictures were given.
-        max_positions: rows of the position embedding.
-
-    Raises:
-        ValueError: the cache is static, the text too long, a picture comes after cached tokens, the mask does not
-            cover the text.
-    """
+    """The number of cached tokens; raises where the lengths of text, mask and cache do not fit together."""
     if past_key_values is not None and past_key_values.is_compileable:
         raise ValueError(
-            f"The cache is a {type(past_key_values).__name__} of fixed length, which has no place for pictures. Use "
+            f"The cache is a {type(past_key_values).__name__} of fixed length, which cannot hold images. Use "
             "the default cache."
         )
     past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -326,7 +268,7 @@ def check_text(
         )
     if new_images and past_length:
         raise ValueError(
-            f"A picture was given with a cache of {past_length} tokens. The cache holds the pictures of a text, all "
+            f"An image was given with a cache of {past_length} tokens. The cache holds the images of a text, all "
             "of them: give them with the first call."
         )
     if attention_mask is not None and tuple(attention_mask.shape) != (batch, past_length + length):
@@ -338,7 +280,7 @@ def check_text(
 
 
 def cached_latents(past_key_values: Cache | None) -> int:
-    """Latents of pictures in the cache, 0 where there are none."""
+    """The number of cached latents."""
     if not isinstance(past_key_values, EncoderDecoderCache):
         return 0
     return past_key_values.cross_attention_cache.get_seq_length()

@@ -1,4 +1,4 @@
-"""Flamingo: a decoder that was made for text reads pictures through gated cross-attention."""
+"""Flamingo: a decoder that was made for text reads images through gated cross-attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from transformers import (
     AutoModelForImageTextToText,
     DynamicCache,
     GenerationConfig,
-    GenerationMixin,
     PreTrainedModel,
     initialization,
 )
@@ -23,6 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.opt.modeling_opt import OPTDecoder
 
+from hf_curriculum.models.base import CaptionGenerationMixin, check_alternatives, generation_setting, share_images
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.layers import (
     CaptionFlamingoGatedLayer,
@@ -34,13 +34,12 @@ from hf_curriculum.models.flamingo.layers import (
     count_images,
     visible_latents,
 )
-from hf_curriculum.models.git.inputs import check_room, chosen, pad_left, prompt_mask, share_images
 from hf_curriculum.models.git.layers import build_vision_tower
-from hf_curriculum.models.packed_loss import PackedText, needed_tokens, needs_no_logits, pack, token_loss
+from hf_curriculum.models.packed_loss import PackedText, pack
 
 
 class CaptionFlamingoPreTrainedModel(PreTrainedModel):
-    """What both Flamingo classes tell `transformers` about themselves."""
+    """Class attributes and initialisation of both Flamingo classes."""
 
     config_class = CaptionFlamingoConfig
     base_model_prefix = "flamingo"
@@ -133,30 +132,20 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | None = None,
-        needed: torch.Tensor | None = None,
+        relevant: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
         """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width).
 
-        Of tokens that are not `needed`, bool (batch, text), it means nothing, and nothing may be computed for them.
+        Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Flamingo reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
-        if pixel_values is not None and image_features is not None:
-            raise ValueError(
-                "Both `pixel_values` and `image_features` were given. The features replace the picture: pass one."
-            )
+        check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         words = self.decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         batch, length = words.shape[:2]
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
+        has_images, max_positions = image_features is not None, self.config.text_config.max_position_embeddings
         past_length = check_text(
-            batch,
-            length,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            image_features is not None,
-            self.config.text_config.max_position_embeddings,
+            batch, length, attention_mask, position_ids, past_key_values, has_images, max_positions
         )
         share_images(image_index, image_features, batch, continues=False)  # for its errors alone
         images = None if image_features is None else self._resample(image_features, image_index, batch)
@@ -173,7 +162,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         if position_ids is None:
             position_ids = self._positions(attention_mask, past_length, length, words.device)
-        packed = None if needed is None or past_key_values is not None or output_hidden_states else pack(needed)
+        packs = relevant is not None and past_key_values is None and not output_hidden_states
         return self._decode(
             words,
             attention_mask,
@@ -183,11 +172,11 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             seen,
             past_key_values,
             output_hidden_states,
-            packed,
+            pack(relevant) if packs else None,
         )
 
     def _resample(self, features: torch.Tensor, image_index: torch.Tensor | None, batch: int) -> torch.Tensor:
-        """Latents of each text's pictures, (batch, images · latents, width); shared pictures are resampled once."""
+        """Latents of each text's images, (batch, images · latents, width); shared images are resampled once."""
         rows = batch if image_index is None else len(features)
         features = as_images(features, 2, "image_features", rows, self.config.max_images)
         latents = self.perceiver(features.to(self.perceiver.projection.weight.dtype))
@@ -196,11 +185,11 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
     def _image_numbers(
         self, given: torch.Tensor | None, input_ids: torch.Tensor | None, seen: int, past_length: int
     ) -> torch.Tensor:
-        """Which picture each new token sees, given or counted."""
+        """Which image each new token sees, given or counted."""
         if given is None:
             if input_ids is None or past_length:
                 raise ValueError(
-                    "Which picture each token sees is counted from the `<image>` tokens of the whole text, but the "
+                    "Which image each token sees is counted from the `<image>` tokens of the whole text, but the "
                     "text was given as embeddings or is partly in the cache. Pass `image_numbers`, as `count_images` "
                     "makes them from all tokens, for the new tokens."
                 )
@@ -212,7 +201,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
     def _positions(
         self, attention_mask: torch.Tensor | None, past_length: int, length: int, device: torch.device
     ) -> torch.Tensor:
-        """OPT's positions: tokens are counted, padding stands at -1 (the embedding adds 2)."""
+        """OPT's positions: tokens are counted, padding is at -1 (the embedding adds 2)."""
         if attention_mask is None:
             return torch.arange(past_length, past_length + length, device=device)[None]
         mask = attention_mask.long()
@@ -230,7 +219,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         output_hidden_states: bool,
         packed: PackedText | None,
     ) -> BaseModelOutputWithPast:
-        """OPT's decoder with the gated blocks between its layers; without a picture the blocks are left out."""
+        """OPT's decoder with the gated blocks between its layers; without an image the blocks are left out."""
         decoder, text_cache = self.decoder, _of_text(past_key_values)
         visible, no_image = None, None
         if seen:
@@ -245,8 +234,8 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
                 past_key_values=text_cache,
             )
         else:
-            words, position_ids = packed.together(words), packed.together(position_ids.expand(words.shape[:2]))
-            no_image = packed.together(no_image) if seen else None
+            words, position_ids = packed.pack(words), packed.pack(position_ids.expand(words.shape[:2]))
+            no_image = packed.pack(no_image) if seen else None
             mask = packed.added_mask(words.dtype)
         if decoder.project_in is not None:
             words = decoder.project_in(words)
@@ -268,7 +257,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         if decoder.project_out is not None:
             hidden_states = decoder.project_out(hidden_states)
         if packed is not None:
-            hidden_states = packed.apart(hidden_states)
+            hidden_states = packed.unpack(hidden_states)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states,
             past_key_values=past_key_values,
@@ -283,11 +272,11 @@ def _of_text(past_key_values: Cache | None) -> Cache | None:
     return past_key_values
 
 
-class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin):
+class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerationMixin):
     """Flamingo with an output layer: writes captions, scores them, or is a plain language model without an image.
 
-    The token `<image>` stands for a picture in the text: tokens from it on read the picture's latents, those before
-    the first one read nothing, and after a second one only the second picture is read. The vision tower is frozen and
+    The token `<image>` stands for an image in the text: tokens from it on read the image's latents, those before
+    the first one read nothing, and after a second one only the second image is read. The vision tower is frozen and
     always in evaluation mode. Gates start at 0, where the model is its own language model, bit for bit.
 
     Args:
@@ -318,10 +307,6 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head = new_embeddings
 
-    def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
-        """As `CaptionFlamingoModel.encode_images`: what `image_features` takes in place of pictures."""
-        return self.flamingo.encode_images(pixel_values, interpolate_pos_encoding)
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -345,37 +330,29 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         """Scores the next token after every text token.
 
         Args:
-            input_ids: text with an `<image>` for each picture, shape (batch, text).
+            input_ids: text with an `<image>` for each image, shape (batch, text).
             attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
                 padded. Shape (batch, text).
             position_ids: the tokens' positions in the text, (batch or 1, text). By default padding is not counted.
-            pixel_values: one picture per text, (batch, channels, height, width), or several, (batch, images,
+            pixel_values: one image per text, (batch, channels, height, width), or several, (batch, images,
                 channels, height, width), those that a text lacks being zeros; `None` for text alone.
-            image_features: instead of pictures, their `encode_images`, (batch, [images,] image tokens, vision width),
+            image_features: instead of images, their `encode_images`, (batch, [images,] image tokens, vision width),
                 in any floating type.
-            image_index: where texts share pictures, the picture, or row of pictures, of each, (batch,) int64; there
-                may then be fewer pictures than texts, and each is encoded and resampled once.
-            image_numbers: which picture each new token sees, 0 for none, (batch, text); counted from `input_ids` by
-                default, needed with `inputs_embeds` and with a cache.
-            inputs_embeds: instead of `input_ids`, embedded words, (batch, text, width).
-            labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
-                of i + 1. Shape (batch, text). With labels nothing is cached.
-            past_key_values: keys and values of the pictures and of the text before `input_ids`. Go on with the cache
-                that was returned: pictures make another one of it.
-            use_cache: return keys and values; outside of training the configuration's `use_cache` by default.
-            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
-            logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
-            output_hidden_states: return the decoder's input and each layer's output, (batch, text, width).
+            image_index: where texts share images, the image, or row of images, of each, (batch,) int64; there may
+                then be fewer images than texts, and each is encoded and resampled once.
+            image_numbers: which image each new token attends to, 0 for none, (batch, text); counted from `input_ids`
+                by default, needed with `inputs_embeds` and with a cache.
+            past_key_values: keys and values of the images and of the text before `input_ids`. Continue with the cache
+                that was returned: images make another one of it.
             output_attentions: not offered, so `True` is an error.
-            return_dict: `False` returns a tuple.
-            kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
+            inputs_embeds, labels, use_cache, interpolate_pos_encoding, logits_to_keep, output_hidden_states,
+                return_dict, kwargs: as in `CaptionGitForCausalLM.forward`.
 
         Returns:
-            `loss`, the mean over labels that are not -100, and `logits`, shape (batch, text, vocabulary). In training
-            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
+            As `CaptionGitForCausalLM.forward`.
 
         Raises:
-            ValueError: inputs that exclude each other, lengths that do not fit, pictures and `<image>` tokens that do
+            ValueError: inputs that exclude each other, lengths that do not fit, images and `<image>` tokens that do
                 not belong together, attention weights asked for, `labels` with `logits_to_keep`.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
@@ -383,12 +360,11 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
                 "output_attentions=True, but Flamingo's layers return no attention weights. Register a forward hook "
                 "on the module you look into, with `attn_implementation='eager'`."
             )
-        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
-            raise ValueError(
-                "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
-            )
-        only_loss = needs_no_logits(self, labels, kwargs)
-        outputs = self.flamingo(
+        return self._language_model(
+            labels,
+            logits_to_keep,
+            return_dict,
+            kwargs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -398,26 +374,10 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
             image_numbers=image_numbers,
             inputs_embeds=inputs_embeds,
             past_key_values=past_key_values,
-            use_cache=use_cache if labels is None else False,
+            use_cache=use_cache,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,
-            needed=needed_tokens(labels, attention_mask) if only_loss and past_key_values is None else None,
         )
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits, loss = None, None
-        if only_loss:
-            loss = token_loss(self.lm_head, outputs.last_hidden_state, labels, **kwargs)
-        else:
-            logits = self.lm_head(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
-        if labels is not None and not only_loss:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
-        result = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-        )
-        return result.to_tuple() if return_dict is False else result
 
     def prepare_inputs_for_generation(
         self,
@@ -427,13 +387,10 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """As in `GenerationMixin`; pictures go in with the first tokens and stay out once they are cached."""
-        check_room(input_ids, kwargs.get("attention_mask"), self.config.text_config.max_position_embeddings)
+        """As in `CaptionGenerationMixin`, with the image that each token attends to."""
         inputs = super().prepare_inputs_for_generation(
-            input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
+            input_ids, past_key_values, image_features, inputs_embeds, **kwargs
         )
-        if past_key_values is None or past_key_values.get_seq_length() == 0:
-            inputs["image_features"] = image_features
         if image_features is not None or cached_latents(past_key_values):
             numbers = count_images(input_ids, self.config.image_token_id)
             inputs["image_numbers"] = numbers[:, -inputs["input_ids"].shape[1] :]
@@ -445,65 +402,41 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, GenerationMixin
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         *args: Any,
-        pixel_values: torch.Tensor | None = None,
-        image_index: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As in `GenerationMixin`, with each picture seen by the vision tower once for all beams and steps.
-
-        Without `input_ids` every text starts from `[CLS] <image>`, or from `[CLS]` (`generation_config.bos_token_id`)
-        if there is no picture. Prompts padded on the right are moved to the left first. `<image>` is never written.
+        """As in `CaptionGenerationMixin`; `<image>` is never written.
 
         Args:
             inputs: prompts with their `<image>` tokens, or `input_ids=`, shape (batch, text).
             generation_config: of `GenerationMixin.generate`, as are `args`.
-            pixel_values: as in `forward`; `image_features` may be given instead.
-            image_index: the picture of each prompt, as in `forward`.
-            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
-            kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
+            kwargs: of `CaptionGenerationMixin.generate` and `GenerationMixin.generate`.
 
         Returns:
             Prompts and continuations, shape (batch, text), or a dict of `GenerationMixin` if asked for.
 
         Raises:
-            ValueError: several pictures per text without prompts, prompts as embeddings, and as in `forward`.
+            ValueError: several images per text without prompts, prompts as embeddings, and as in `forward`.
         """
-        if pixel_values is not None:
-            kwargs["image_features"] = self.encode_images(pixel_values, interpolate_pos_encoding)
-        if image_index is not None:
-            features = kwargs.get("image_features")
-            share_images(image_index, features, len(image_index), continues=False)
-            kwargs["image_features"] = features[image_index]
-        prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
-        if prompts is None and kwargs.get("image_features") is not None:
-            prompts = self._bare_prompts(kwargs["image_features"], kwargs.get("inputs_embeds"))
-            kwargs["attention_mask"] = torch.ones_like(prompts)
-        mask = kwargs.get("attention_mask")
-        if prompts is not None and mask is None:
-            mask = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
-        if prompts is not None and mask is not None:
-            prompts, kwargs["attention_mask"] = pad_left(prompts, mask)
-        silent = chosen("suppress_tokens", kwargs, generation_config, self.generation_config) or []
-        silent = sorted({*silent, self.config.image_token_id})
+        suppressed = generation_setting("suppress_tokens", kwargs, generation_config, self.generation_config) or []
+        suppressed = sorted({*suppressed, self.config.image_token_id})
         if generation_config is None:
-            kwargs["suppress_tokens"] = silent
+            kwargs["suppress_tokens"] = suppressed
         else:
             kwargs.pop("suppress_tokens", None)
             generation_config = copy.deepcopy(generation_config)
-            generation_config.suppress_tokens = silent
-        return super().generate(prompts, generation_config, *args, **kwargs)
+            generation_config.suppress_tokens = suppressed
+        return super().generate(inputs, generation_config, *args, **kwargs)
 
-    def _bare_prompts(self, image_features: torch.Tensor, embedded: torch.Tensor | None) -> torch.Tensor:
-        """`[CLS] <image>` for each picture, or `<image>` where texts have no first token."""
-        if embedded is not None:
+    def _default_prompts(self, image_features: torch.Tensor, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """`[CLS] <image>` for each image, or `<image>` where texts have no first token."""
+        if inputs_embeds is not None:
             raise ValueError(
-                "Prompts were given as `inputs_embeds`, in which `<image>` tokens cannot be told from others, so it "
-                "is not known which text reads the pictures. Pass `input_ids`."
+                "Prompts were given as `inputs_embeds`, in which `<image>` tokens are not recognised, so it "
+                "is not known which text reads the images. Pass `input_ids`."
             )
         if image_features.ndim == 4 and image_features.shape[1] > 1:
             raise ValueError(
-                f"There are {image_features.shape[1]} pictures per text and no prompts: where the pictures stand in "
+                f"There are {image_features.shape[1]} images per text and no prompts: where the images are in "
                 "the text is not known. Pass `input_ids` with an `<image>` for each."
             )
         start = self.generation_config.bos_token_id

@@ -1,4 +1,4 @@
-"""GIT: an image's tokens stand before the text."""
+"""GIT: an image's tokens as a prefix of the text."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from transformers import (
@@ -21,6 +21,8 @@ from hf_curriculum.models.git.model import CaptionGitForCausalLM
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+Model = TypeVar("Model", bound=PreTrainedModel)
 
 LORA_TARGETS = (
     r".*(git\.encoder\.layer\.\d+\.attention\.self\.(query|value)"
@@ -93,7 +95,7 @@ def small_git_config(
 ) -> CaptionGitConfig:
     """A GIT that learns in minutes on two cores: the paper's, smaller, without a pooler and without attention dropout.
 
-    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 a picture's signal is so
+    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 an image's signal is so
     faint behind the decoder that training ignores it for thousands of steps; as it is here, a few hundred are enough.
 
     Args:
@@ -111,43 +113,49 @@ def small_git_config(
 
     Raises:
         ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding; patches
-            do not divide the picture.
+            do not divide the image.
 
     Example:
         >>> small_git_config(1000, image_size=32).vision_config.image_size
         32
     """
-    if image_size % patch_size:
-        raise ValueError(
-            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every picture would be "
-            "cut off. Change one of the two."
-        )
-    width = {
-        "hidden_size": hidden_size,
-        "intermediate_size": 4 * hidden_size,
-        "num_attention_heads": num_attention_heads,
-    }
     tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     if tokenizer is not None:
         tokens = special_token_ids(tokenizer, vocab_size)
     fields = {
-        "vision_config": ViTConfig(
-            **width,
-            num_hidden_layers=vision_layers,
-            image_size=image_size,
-            patch_size=patch_size,
-            initializer_range=1.4 * hidden_size**-0.5,  # patches must outweigh their positions
-        ),
+        "vision_config": small_vision_config(image_size, patch_size, hidden_size, vision_layers, num_attention_heads),
         "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "intermediate_size": 4 * hidden_size,
+        "num_attention_heads": num_attention_heads,
         "num_hidden_layers": text_layers,
         "max_position_embeddings": max_position_embeddings,
         "initializer_range": 0.8 * hidden_size**-0.5,
         "attention_probs_dropout_prob": 0.0,  # the CPU's fast attention kernel drops nothing
         "vision_pooler": False,  # a part without a gradient makes distributed training search for unused ones
-        **width,
         **tokens,
     }
     return CaptionGitConfig(**{**fields, **overrides})
+
+
+def small_vision_config(
+    image_size: int, patch_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int
+) -> ViTConfig:
+    """The vision tower of the small models."""
+    if image_size % patch_size:
+        raise ValueError(
+            f"image_size={image_size} is not a multiple of patch_size={patch_size}: a strip of every image would be "
+            "dropped. Change one of the two."
+        )
+    return ViTConfig(
+        hidden_size=hidden_size,
+        intermediate_size=4 * hidden_size,
+        num_attention_heads=num_attention_heads,
+        num_hidden_layers=num_hidden_layers,
+        image_size=image_size,
+        patch_size=patch_size,
+        initializer_range=1.4 * hidden_size**-0.5,  # patches must outweigh their positions
+    )
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> dict[str, int]:
@@ -205,12 +213,21 @@ def git_from_config(
     Example:
         >>> model = git_from_config(small_git_config(1000))
     """
+    return new_model(
+        CaptionGitForCausalLM, config, "git.image_encoder", vision_model_name_or_path, attn_implementation
+    )
+
+
+def new_model(
+    model_class: type[Model], config: PretrainedConfig, tower: str, name_or_path: str | None, attention: str | None
+) -> Model:
+    """A model with random weights, those of the submodule `tower` loaded if a name is given."""
     config = copy.deepcopy(config)
-    if attn_implementation is not None:
-        config._attn_implementation = attn_implementation
-    model = CaptionGitForCausalLM(config)
-    if vision_model_name_or_path is not None:
-        load_vision_weights(model, vision_model_name_or_path)
+    if attention is not None:
+        config._attn_implementation = attention
+    model = model_class(config)
+    if name_or_path is not None:
+        load_tower_weights(model.get_submodule(tower), name_or_path)
     return model
 
 
@@ -284,8 +301,7 @@ def add_lora(
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ImportError(
-            "LoRA was asked for, but `peft` is not installed. It keeps the adapters. Install it with "
-            '`pip install "hf-curriculum[peft]"`.'
+            'LoRA needs `peft`, which is not installed. Install it with `pip install "hf-curriculum[peft]"`.'
         ) from error
     targets = LORA_TARGETS if target_modules is None else target_modules
     lora = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
@@ -307,7 +323,7 @@ def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
     if stock.config.num_image_with_embedding is not None:
         raise ValueError(
             f"The stock model has num_image_with_embedding={stock.config.num_image_with_embedding}: it reads videos. "
-            "Ours reads one picture per caption, so its temporal embeddings have no place. Use an image checkpoint."
+            "Ours reads one image per caption, so its temporal embeddings cannot be used. Use an image checkpoint."
         )
     fields = {name: getattr(stock.config, name) for name in _SHARED_WITH_STOCK}
     model = CaptionGitForCausalLM(CaptionGitConfig(stock.config.vision_config.to_dict(), output_bias=True, **fields))
@@ -316,7 +332,7 @@ def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
 
 
 def git_to_stock(model: CaptionGitForCausalLM) -> GitForCausalLM:
-    """The same captioner as a stock `transformers` GIT, for whoever has only that.
+    """The same captioner as a stock `transformers` GIT, for code that needs that class.
 
     Args:
         model: with GIT's own vision tower; it is not changed. A missing output bias becomes zeros.

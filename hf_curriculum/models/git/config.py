@@ -9,7 +9,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 
 class CaptionGitConfig(PretrainedConfig):
-    """What a `CaptionGitForCausalLM` is built from: a vision tower and a post-norm BERT decoder behind it.
+    """Configuration of `CaptionGitForCausalLM`: a vision tower followed by a post-norm BERT decoder.
 
     The defaults are the GIT of BabyLM: ViT-B/16 as in DINO (its pooler included), twelve layers of width 768, one
     embedding matrix for input and output and no output bias, 197,997,312 parameters in all.
@@ -50,7 +50,7 @@ class CaptionGitConfig(PretrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionGitConfig:
-        """A configuration brings the models along, so that an Auto class that asks by it knows them."""
+        """Imports the models, so that an Auto class finds them by their configuration."""
         import_module("hf_curriculum.models.git.model")
         return super().__new__(cls)
 
@@ -108,7 +108,7 @@ class CaptionGitConfig(PretrainedConfig):
 
 def vision_config_from(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The vision tower's configuration as an object."""
-    from transformers import GitVisionConfig, ViTConfig  # not above: see `hf_curriculum.models.registry`
+    from transformers import GitVisionConfig, ViTConfig  # importing the library loads no model
 
     if given is None:
         return ViTConfig()

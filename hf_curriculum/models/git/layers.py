@@ -10,8 +10,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_curriculum.models.base import SharedImages
 from hf_curriculum.models.git.config import CaptionGitConfig
-from hf_curriculum.models.git.inputs import SharedImages
 
 
 def text_attention_mask(
@@ -21,19 +21,19 @@ def text_attention_mask(
     device: torch.device,
     implementation: str = "sdpa",
 ) -> torch.Tensor | None:
-    """What text queries may see, made once per forward and used by every layer.
+    """The attention mask of the text, made once per forward for every layer.
 
-    The queries are the last `query_length` of `key_length` positions; whatever precedes them (image tokens, cached
-    tokens) is visible to all of them. A padded query sees itself, so that no row is empty and no softmax is NaN.
+    The queries are the last `query_length` of `key_length` positions; image tokens and cached tokens before them are
+    visible to all. A padded query sees itself, so that no row is empty and no softmax is NaN. Flash kernels take the
+    padding alone and are causal by themselves, aligned at the last query and key.
 
     Args:
         attention_mask: 1 for tokens, 0 for padding, over the text only; `None` where nothing is padded.
             Shape (batch, text tokens, cached ones included).
         query_length: text queries.
-        key_length: image tokens, cached tokens and queries together.
+        key_length: image tokens, cached tokens and queries.
         device: where the mask is made.
-        implementation: name of the attention function: flash kernels take the padding alone and are causal by
-            themselves (aligned at the last query and key).
+        implementation: name of the attention function.
 
     Returns:
         bool of shape (batch or 1, 1, query_length, key_length), True where visible; for flash kernels
@@ -64,17 +64,10 @@ def eager_attention(
     scaling: float = 1.0,
     **kwargs: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out, for attention weights and as the reference of the fast ways.
+    """Attention written out: the values, (batch, queries, heads, head width), and the weights.
 
-    Args:
-        module: the layer, for its training mode.
-        query, key, value: shape (batch, heads, queries or keys, head width).
-        attention_mask: bool, True where visible; shape (batch or 1, 1, queries, keys).
-        dropout: share of attention weights that is dropped.
-        scaling: factor of the scores.
-
-    Returns:
-        The mixed values, shape (batch, queries, heads, head width), and the weights, (batch, heads, queries, keys).
+    `query`, `key` and `value` have the shape (batch, heads, queries or keys, head width), `attention_mask` is bool,
+    True where visible, (batch or 1, 1, queries, keys), the weights (batch, heads, queries, keys).
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
@@ -85,10 +78,9 @@ def eager_attention(
 
 
 class CaptionGitSelfAttention(nn.Module):
-    """Keys and values of all positions; queries of all of them or, where only text is wanted, of the text.
+    """Self-attention of image and text in two calls.
 
-    Image and text queries are two calls: the image's needs no mask at all (a fast kernel serves it), the text's has a
-    small one, and the image's share of invisible text keys is never computed.
+    The image's queries need no mask, so a fast kernel serves them; text keys, which they never see, are not computed.
     """
 
     def __init__(self, config: CaptionGitConfig, layer_idx: int) -> None:
@@ -112,11 +104,11 @@ class CaptionGitSelfAttention(nn.Module):
         past_key_values: Cache | None = None,
         shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Mixes values.
+        """Attention of `query_states` to `hidden_states`.
 
         Args:
-            query_states: rows that ask; `hidden_states`, or its text rows. Shape (batch, queries, width).
-            hidden_states: rows that are asked, image first. Shape (batch, image_length + text, width).
+            query_states: `hidden_states`, or its text rows. Shape (batch, queries, width).
+            hidden_states: image rows, then text rows. Shape (batch, image_length + text, width).
             image_length: image rows at the head of `hidden_states`; 0 without an image or with a cached one.
             text_mask: of `text_attention_mask`.
             past_key_values: keys and values of earlier tokens.
@@ -258,8 +250,7 @@ class CaptionGitLayer(GradientCheckpointingLayer):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Shape (batch, image_length + text, width) to the same or, with `text_only`, to (batch, text, width).
 
-        `text_only` changes no result: it leaves out the image rows, which nothing reads after the last layer. Where
-        images are `shared`, the batch is one: the rows of all images, `image_length` in number, then of all texts.
+        `text_only` leaves out the image rows, which nothing reads after the last layer.
         """
         rows = hidden_states[:, image_length:] if text_only else hidden_states
         mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, past_key_values, shared)
@@ -292,7 +283,7 @@ class CaptionGitProjection(nn.Module):
 
 
 def build_vision_tower(config: CaptionGitConfig) -> PreTrainedModel:
-    """A new vision tower; the pooler goes where the configuration does not want it."""
+    """A new vision tower, without its pooler unless the configuration wants it."""
     vision = config.vision_config
     # GIT's own tower has, in some releases, no entry in the Auto classes.
     tower = GitVisionModel(vision) if vision.model_type == "git_vision_model" else AutoModel.from_config(vision)

@@ -6,30 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    DynamicCache,
-    GenerationConfig,
-    GenerationMixin,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from hf_curriculum.models.base import CaptionGenerationMixin, SharedImages, check_alternatives, share_images
 from hf_curriculum.models.git.config import CaptionGitConfig
-from hf_curriculum.models.git.inputs import (
-    SharedImages,
-    check_alternatives,
-    check_inputs,
-    check_room,
-    pad_left,
-    prompt_mask,
-    share_images,
-    text_positions,
-)
 from hf_curriculum.models.git.layers import (
     CaptionGitEmbeddings,
     CaptionGitEncoder,
@@ -37,11 +20,11 @@ from hf_curriculum.models.git.layers import (
     build_vision_tower,
     text_attention_mask,
 )
-from hf_curriculum.models.packed_loss import needed_tokens, needs_no_logits, pack, token_loss
+from hf_curriculum.models.packed_loss import pack
 
 
 class CaptionGitPreTrainedModel(PreTrainedModel):
-    """What both GIT classes tell `transformers` about themselves."""
+    """Class attributes of both GIT classes."""
 
     config_class = CaptionGitConfig
     base_model_prefix = "git"
@@ -92,8 +75,8 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         """
         if pixel_values.ndim != 4:
             raise ValueError(
-                f"pixel_values has the shape {tuple(pixel_values.shape)}. GIT takes one picture per caption: (batch, "
-                "channels, height, width). Videos are not supported; stack single pictures."
+                f"pixel_values has the shape {tuple(pixel_values.shape)}. GIT takes one image per caption: (batch, "
+                "channels, height, width). Videos are not supported; stack single images."
             )
         # Only towers that can stretch their positions have the argument.
         options = {"interpolate_pos_encoding": True} if interpolate_pos_encoding else {}
@@ -113,77 +96,83 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         image_index: torch.Tensor | None = None,
-        needed: torch.Tensor | None = None,
+        relevant: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
         """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width).
 
-        Of tokens that are not `needed`, bool (batch, text), it means nothing, and nothing may be computed for them.
+        Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
         """
         check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
-        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        output_hidden_states = (
-            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        )
-        if output_attentions and self.config._attn_implementation != "eager":
+        config = self.config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        if output_attentions and config._attn_implementation != "eager":
             raise ValueError(
-                f"output_attentions=True, but attention runs as {self.config._attn_implementation!r}, which never "
+                f"output_attentions=True, but attention runs as {config._attn_implementation!r}, which never "
                 "forms the weights. Load the model with `attn_implementation='eager'`."
             )
         words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training and image_index is None
+            use_cache = config.use_cache and not self.training and image_index is None
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+            past_key_values = DynamicCache(config=config)
         shared = share_images(image_index, image_features, len(words), continues=past_key_values is not None)
         own_images = image_features if shared is None else None
-        past_length = check_inputs(
-            words, own_images, attention_mask, position_ids, past_key_values, self.config.max_position_embeddings
+        past_length = _check_inputs(
+            words, own_images, attention_mask, position_ids, past_key_values, config.max_position_embeddings
         )
         if position_ids is None:
-            position_ids = text_positions(attention_mask, words.shape[1], words.device)
-        image_length = 0 if image_features is None else image_features.shape[1]
-        # Behind an image the text is a small part of the rows; flash kernels have no mask for several texts in a row.
-        packs = needed is not None and image_features is None and not (output_hidden_states or output_attentions)
-        attention = self.config._attn_implementation
-        packed = pack(needed) if packs and attention in ("sdpa", "eager") else None
-        if packed is not None:
-            position_ids = packed.together(position_ids.expand(words.shape[:2]))
-            words = packed.together(words)
-            text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
-        else:
-            text_mask = text_attention_mask(
-                attention_mask,
-                query_length=words.shape[1],
-                key_length=past_length + image_length + words.shape[1],
-                device=words.device,
-                implementation=attention,
-            )
-        hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
-        if shared is not None:
-            image_length = shared.image_rows
-            hidden_states = shared.join(self.visual_projection(image_features), hidden_states)
-        elif image_features is not None:
-            hidden_states = torch.cat([self.visual_projection(image_features), hidden_states], dim=1)
-        outputs = self._decode(
-            hidden_states, image_length, text_mask, past_key_values, shared, output_hidden_states, output_attentions
+            position_ids = _text_positions(attention_mask, words.shape[1], words.device)
+        packs = relevant is not None and image_features is None and not (output_hidden_states or output_attentions)
+        if not packs or config._attn_implementation not in ("sdpa", "eager"):
+            relevant = None  # after an image text is few of the rows; flash kernels have no mask for packed texts
+        image = None if image_features is None else self.visual_projection(image_features)
+        return self._decode(
+            words,
+            position_ids,
+            image,
+            attention_mask,
+            past_length,
+            past_key_values,
+            shared,
+            output_hidden_states,
+            output_attentions,
+            relevant,
         )
-        if packed is not None:
-            outputs.last_hidden_state = packed.apart(outputs.last_hidden_state)
-        return outputs
 
     def _decode(
         self,
-        hidden_states: torch.Tensor,
-        image_length: int,
-        text_mask: torch.Tensor | None,
+        words: torch.Tensor,
+        position_ids: torch.Tensor,
+        image: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        past_length: int,
         past_key_values: Cache | None,
         shared: SharedImages | None,
         output_hidden_states: bool | None,
         output_attentions: bool | None,
+        relevant: torch.Tensor | None,
     ) -> BaseModelOutputWithPast:
-        """Runs the layers; the last one skips the image rows unless somebody asked to see them."""
+        """Runs the layers on image and text; the last one skips the image rows unless all hidden states are wanted."""
+        attention = self.config._attn_implementation
+        image_length = 0 if image is None else image.shape[1]
+        packed = None if relevant is None else pack(relevant)
+        if packed is not None:
+            position_ids = packed.pack(position_ids.expand(words.shape[:2]))
+            words = packed.pack(words)
+            text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
+        else:
+            length = words.shape[1]
+            key_length = past_length + image_length + length
+            text_mask = text_attention_mask(attention_mask, length, key_length, words.device, attention)
+        hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
+        if shared is not None:
+            image_length = shared.image_rows
+            hidden_states = shared.join(image, hidden_states)
+        elif image is not None:
+            hidden_states = torch.cat([image, hidden_states], dim=1)
         states, attentions = [hidden_states], []
         last = len(self.encoder.layer) - 1
         for index, layer in enumerate(self.encoder.layer):
@@ -198,14 +187,68 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
             text = shared.text_of(text)
             states = [shared.repeated(part) for part in states] if output_hidden_states else states
         return BaseModelOutputWithPast(
-            last_hidden_state=text,
+            last_hidden_state=text if packed is None else packed.unpack(text),
             past_key_values=past_key_values,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=tuple(attentions) if output_attentions else None,
         )
 
 
-class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
+def _text_positions(attention_mask: torch.Tensor | None, length: int, device: torch.device) -> torch.Tensor:
+    """Positions of the last `length` tokens, counting no padding; shape (batch or 1, length)."""
+    if attention_mask is None:
+        return torch.arange(length, device=device)[None]
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+
+
+def _check_inputs(
+    words: torch.Tensor,
+    image_features: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_key_values: Cache | None,
+    max_positions: int,
+) -> int:
+    """The number of cached tokens; raises where shapes of text, images, mask and cache do not fit together."""
+    batch, length = words.shape[:2]
+    if past_key_values is not None and past_key_values.is_compileable:
+        raise ValueError(
+            f"The cache is a {type(past_key_values).__name__} of fixed length. GIT's image tokens take positions in "
+            "it that `generate` does not count. Use the default cache."
+        )
+    past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+    if length > max_positions:
+        raise ValueError(
+            f"The text has {length} tokens, but the model has {max_positions} positions. Truncate it, or build the "
+            "model with a larger `max_position_embeddings`."
+        )
+    if image_features is not None and image_features.shape[0] != batch:
+        raise ValueError(
+            f"There are {image_features.shape[0]} images for {batch} texts. Every text reads one image: repeat the "
+            "images, or their `encode_images`, with `repeat_interleave`, or pass `image_index`."
+        )
+    if image_features is not None and past_length:
+        raise ValueError(
+            f"An image was given with a cache of {past_length} tokens. Image tokens come before all text: give the "
+            "image with the first call alone."
+        )
+    if past_length and attention_mask is None and position_ids is None:
+        raise ValueError(
+            f"The cache holds {past_length} tokens, and how many of them are text is not known. Pass `position_ids`, "
+            "or the `attention_mask` of all text so far."
+        )
+    if attention_mask is not None:
+        rows, width = attention_mask.shape if attention_mask.ndim == 2 else (0, 0)
+        if rows != batch or not length <= width <= length + past_length:
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)} for {batch} texts of {length} new "
+                f"tokens after {past_length} cached ones. It covers the text alone, image tokens are always visible: "
+                f"pass (batch, text) with {length} to {length + past_length} columns."
+            )
+    return past_length
+
+
+class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
     """GIT with an output layer: writes captions, scores them, or is a plain language model without an image.
 
     Image tokens see each other and no text; a text token sees the whole image and the text up to itself. Weights carry
@@ -240,7 +283,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         self.output = new_embeddings
 
     def freeze_vision_tower(self) -> None:
-        """Takes the vision tower out of training (the projection behind it stays in), as the challenge's baseline."""
+        """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
         self.git.image_encoder.requires_grad_(False)
 
     def forward(
@@ -269,8 +312,8 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             attention_mask: 1 for tokens, 0 for padding on either side, over the text alone (cached text included);
                 `None` where nothing is padded. Shape (batch, text).
             position_ids: the tokens' positions in the text, (batch or 1, text). By default padding is not counted.
-            pixel_values: one picture per text, shape (batch, channels, height, width); `None` for text alone.
-            image_features: instead of a picture, its `encode_images`, (batch, image tokens, vision width).
+            pixel_values: one image per text, shape (batch, channels, height, width); `None` for text alone.
+            image_features: instead of an image, its `encode_images`, (batch, image tokens, vision width).
             inputs_embeds: instead of `input_ids`, embedded words, (batch, text, width).
             labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
                 of i + 1. Shape (batch, text). With labels nothing is cached.
@@ -282,9 +325,9 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             output_attentions: return what text attends to, a layer's weights being (batch, heads, text, image + text);
                 needs eager attention.
             return_dict: `False` returns a tuple.
-            image_index: where texts share pictures, the picture of each, (batch,) int64; there may then be fewer
-                pictures than texts. Each is encoded, and passes the decoder, once for all its texts, with the loss and
-                gradients (without dropout) of one picture per text. Nothing is cached.
+            image_index: where texts share images, the image of each, (batch,) int64; there may then be fewer
+                images than texts. Each is encoded, and passes the decoder, once for all its texts, with the loss and
+                gradients (without dropout) of one image per text. Nothing is cached.
             kwargs: for the loss, such as `num_items_in_batch`: the loss is then the sum divided by it.
 
         Returns:
@@ -294,14 +337,13 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: inputs that exclude each other, lengths that do not fit, a cache continued without positions,
                 weights asked of an attention that does not form them, `labels` with `logits_to_keep`, an `image_index`
-                that fits neither texts nor pictures.
+                that fits neither texts nor images.
         """
-        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
-            raise ValueError(
-                "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
-            )
-        only_loss = needs_no_logits(self, labels, kwargs)
-        outputs = self.git(
+        return self._language_model(
+            labels,
+            logits_to_keep,
+            return_dict,
+            kwargs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -309,87 +351,12 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, GenerationMixin):
             image_features=image_features,
             inputs_embeds=inputs_embeds,
             past_key_values=past_key_values,
-            use_cache=use_cache if labels is None else False,
+            use_cache=use_cache,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             image_index=image_index,
-            needed=needed_tokens(labels, attention_mask) if only_loss and past_key_values is None else None,
         )
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits, loss = None, None
-        if only_loss:
-            loss = token_loss(self.output, outputs.last_hidden_state, labels, **kwargs)
-        else:
-            logits = self.output(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
-        if labels is not None and not only_loss:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        result = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-        return result.to_tuple() if return_dict is False else result
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: torch.Tensor,
-        past_key_values: Cache | None = None,
-        image_features: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """As in `GenerationMixin`; the image goes in with the first tokens and stays out once it is cached."""
-        check_room(input_ids, kwargs.get("attention_mask"), self.config.max_position_embeddings)
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
-        )
-        if past_key_values is None or past_key_values.get_seq_length() == 0:
-            inputs["image_features"] = image_features
-        return inputs
-
-    @torch.no_grad()
-    def generate(
-        self,
-        inputs: torch.Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        *args: Any,
-        pixel_values: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
-        image_index: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """As in `GenerationMixin`, with each picture encoded once for all beams and steps.
-
-        Without `input_ids` every text starts from `[CLS]` (`generation_config.bos_token_id`). Prompts padded on the
-        right are moved to the left first, padding before text, so that what is written continues the prompt.
-
-        Args:
-            inputs: prompts, or `input_ids=`, shape (batch, text).
-            generation_config: of `GenerationMixin.generate`, as are `args`.
-            pixel_values: one picture per prompt, shape (batch, channels, height, width).
-            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
-            image_index: the picture of each prompt, as in `forward`: each picture is encoded once.
-            kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
-
-        Returns:
-            Prompts and continuations, shape (batch, text), or a dict of `GenerationMixin` if asked for.
-        """
-        if pixel_values is not None:
-            kwargs["image_features"] = self.git.encode_images(pixel_values, interpolate_pos_encoding)
-        if image_index is not None:
-            features = kwargs.get("image_features")
-            share_images(image_index, features, len(image_index), continues=False)
-            kwargs["image_features"] = features[image_index]
-        prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
-        mask = kwargs.get("attention_mask")
-        if prompts is not None and mask is None:
-            mask = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
-        if prompts is not None and mask is not None:
-            prompts, kwargs["attention_mask"] = pad_left(prompts, mask)
-        return super().generate(prompts, generation_config, *args, **kwargs)
 
 
 AutoModel.register(CaptionGitConfig, CaptionGitModel, exist_ok=True)

@@ -29,7 +29,7 @@ from hf_curriculum.data.readers.img2dataset import Downloads
 from hf_curriculum.data.readers.url_lists import is_url_list, read_url_list
 
 CAPTIONS = ["a dog", "a red ball and a cat", "two cats on a mat with a hat", "a man, a boy\u2028and a kite", "a cube"]
-URLS = [f"https://example.org/pictures/{number:012d}.jpg?size=1" for number in range(5)]
+URLS = [f"https://example.org/images/{number:012d}.jpg?size=1" for number in range(5)]
 ERRORS = {1: "HTTP Error 404: Not Found", 3: "HTTP Error 404: Not Found", 4: "image decoding error"}
 
 
@@ -38,7 +38,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def picture(number):
+def image(number):
     file = io.BytesIO()
     Image.new("RGB", (8 + number, 8), (40 * number, 0, 0)).save(file, "JPEG")
     return file.getvalue()
@@ -56,7 +56,7 @@ def add_member(tar, name, content):
 
 
 def write_shard(folder, shard, numbers, form, *, with_captions=True, finished=True):
-    """One shard as img2dataset writes it: pictures, a table of all rows, and the record."""
+    """One shard as img2dataset writes it: images, a table of all rows, and the record."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, samples = [], {}
     for number in numbers:
@@ -72,7 +72,7 @@ def write_shard(folder, shard, numbers, form, *, with_captions=True, finished=Tr
         rows.append(meta)
         if number not in ERRORS:
             samples[key] = {
-                "jpg": picture(number),
+                "jpg": image(number),
                 **({"txt": CAPTIONS[number].encode()} if with_captions else {}),
                 "json": json.dumps(meta, indent=4).encode(),
             }
@@ -121,7 +121,7 @@ class TestFormats:
         assert pairs["image_id"][:] == pairs["url"][:] == [URLS[0], URLS[2]]
         assert [row["image"].size for row in pairs] == [(8, 8), (10, 8)]
         assert (
-            "2 of 5 pictures are there (40.0 %); 3 are missing: 2 × HTTP Error 404: Not Found, "
+            "2 of 5 images are there (40.0 %); 3 are missing: 2 × HTTP Error 404: Not Found, "
             "1 × image decoding error" in caplog.text
         )
 
@@ -158,10 +158,10 @@ class TestRecords:
         assert read_downloads(tmp_path).reasons == {"no reason recorded": 4, "timed out": 1}
 
     def test_words_for_few_and_for_many_reasons(self):
-        assert Downloads(3, 3).describe() == "3 of 3 pictures are there (100.0 %)"
+        assert Downloads(3, 3).describe() == "3 of 3 images are there (100.0 %)"
         many = Downloads(1000, 900, {f"reason {n}": 40 - n for n in range(4)})
         assert many.describe(2).endswith("100 are missing: 40 × reason 0, 39 × reason 1, 75 × other reasons")
-        assert Downloads(0, 0).describe() == "0 of 0 pictures are there"
+        assert Downloads(0, 0).describe() == "0 of 0 images are there"
 
     def test_no_record_and_a_wrong_one(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="no shard of a download by img2dataset is finished"):
@@ -176,10 +176,10 @@ class TestRecords:
         assert load_img2dataset(folder).num_rows == 1
         assert "the shards ['00001'] have no *_stats.json" in caplog.text
 
-    def test_pictures_that_are_elsewhere(self, tmp_path):
+    def test_images_that_are_elsewhere(self, tmp_path):
         folder = write_shard(tmp_path / "cc", "00000", [0], "webdataset")
         (folder / "00000.tar").unlink()
-        with pytest.raises(FileNotFoundError, match=r"kept beside it, in a \.tar or a folder"):
+        with pytest.raises(FileNotFoundError, match=r"kept next to it, in a \.tar or a folder"):
             load_img2dataset(folder)
         (folder / "00000.parquet").unlink()
         with pytest.raises(FileNotFoundError, match=r"has the record 00000_stats.json but neither"):
@@ -196,11 +196,11 @@ class TestRecords:
         folder = write_shard(tmp_path / "cc", "00000", [0, 2], "files")
         next((folder / "00000").glob("*.jpg")).unlink()
         assert load_img2dataset(folder).num_rows == 1
-        assert "recorded 2 pictures and 1 are there" in caplog.text
+        assert "recorded 2 images and 1 are there" in caplog.text
 
     def test_nothing_survived(self, tmp_path):
         folder = write_shard(tmp_path / "cc", "00000", [1, 4], "webdataset")
-        with pytest.raises(ValueError, match="holds no picture: 0 of 2"):
+        with pytest.raises(ValueError, match="holds no image: 0 of 2"):
             load_img2dataset(folder)
 
     def test_another_download_is_read_again(self, tmp_path):
@@ -227,7 +227,7 @@ class TestConceptualCaptions:
         assert pairs["image_id"][:] == [URLS[2], URLS[0]]
         assert [row["image"].size for row in pairs] == [(10, 8), (8, 8)]
         assert (
-            "2 of 6 pictures are there (33.3 %); 4 are missing: 2 × HTTP Error 404: Not Found, 1 × not among the "
+            "2 of 6 images are there (33.3 %); 4 are missing: 2 × HTTP Error 404: Not Found, 1 × not among the "
             "downloads, 1 × image decoding error" in caplog.text
         )
 
@@ -246,12 +246,12 @@ class TestConceptualCaptions:
         with pytest.raises(FileNotFoundError, match="does not exist"):
             load_captioned(tmp_path / "list.tsv", images=tmp_path / "none")
         (tmp_path / "list.tsv").write_text(f"{CAPTIONS[0]}\thttp://example.org/none.jpg\n")
-        with pytest.raises(ValueError, match=r"0 of 1 pictures are there .*Are these the pictures of this list"):
+        with pytest.raises(ValueError, match=r"0 of 1 images are there .*Are these the images of this list"):
             load_captioned(tmp_path / "list.tsv", images=tar)
         (tmp_path / "bare").mkdir()
         with pytest.raises(ValueError, match="is no output folder of img2dataset"):
             load_url_list(tmp_path / "list.tsv", tmp_path / "bare")
-        with pytest.raises(ValueError, match=r"would have no effect: .* holds its own pictures"):
+        with pytest.raises(ValueError, match=r"would have no effect: .* holds its own images"):
             load_captioned(tar, images=tar)
         with pytest.raises(ValueError, match="has one split, and its columns are fixed"):
             load_captioned(tar, split="train")
@@ -289,11 +289,11 @@ class TestNarratives:
         assert pairs["caption"][:] == ["In this image there are cats.", "A dog.", "Cats!"]
         assert pairs["image_id"][:] == ["2", "0", "2"]
         assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
-        assert "3 of 4 pictures are there (75.0 %); 1 is missing: 1 × image decoding error" in caplog.text
+        assert "3 of 4 images are there (75.0 %); 1 is missing: 1 × image decoding error" in caplog.text
 
-    def test_joined_with_a_folder_of_pictures(self, narratives, tmp_path):
+    def test_joined_with_a_folder_of_images(self, narratives, tmp_path):
         (tmp_path / "val2017").mkdir()
-        (tmp_path / "val2017" / "000000000002.jpg").write_bytes(picture(2))
+        (tmp_path / "val2017" / "000000000002.jpg").write_bytes(image(2))
         pairs = load_captioned(narratives, images=tmp_path / "val2017")
         assert pairs["caption"][:] == ["In this image there are cats.", "Cats!"]
         assert pairs[1]["image"].size == (10, 8)
@@ -311,5 +311,5 @@ def test_what_is_there_is_no_warning(tmp_path, caplog):
     folder = write_shard(tmp_path / "cc", "00000", [0, 2], "files")
     with caplog.at_level(logging.INFO):
         load_captioned(folder)
-    said = next(record for record in caplog.records if "2 of 2 pictures are there" in record.getMessage())
+    said = next(record for record in caplog.records if "2 of 2 images are there" in record.getMessage())
     assert said.levelno == logging.INFO

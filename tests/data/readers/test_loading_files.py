@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def save_pictures(folder, *names):
+def save_images(folder, *names):
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def paths(dataset):
 
 @pytest.fixture
 def folder(tmp_path):
-    save_pictures(tmp_path / "data" / "images", "a.jpg", "b.jpg")
+    save_images(tmp_path / "data" / "images", "a.jpg", "b.jpg")
     return tmp_path / "data"
 
 
@@ -60,7 +60,7 @@ class TestTables:
         assert load_captioned(str(folder / "x.jsonl")).num_rows == 1
 
     def test_imagefolder_with_metadata_jsonl(self, tmp_path):
-        save_pictures(tmp_path / "data", "a.jpg", "deep/b.jpg")
+        save_images(tmp_path / "data", "a.jpg", "deep/b.jpg")
         save_lines(
             tmp_path / "data" / "metadata.jsonl",
             {"file_name": "a.jpg", "text": "A dog."},
@@ -74,7 +74,7 @@ class TestTables:
 
     def test_imagefolder_with_metadata_csv_and_splits(self, tmp_path):
         for split in ("train", "val"):
-            save_pictures(tmp_path / "data" / split, "a.jpg")
+            save_images(tmp_path / "data" / split, "a.jpg")
             with open(tmp_path / "data" / split / "metadata.csv", "w", newline="") as file:
                 csv.writer(file).writerows([["file_name", "caption"], ["a.jpg", f'A "{split}", with, commas']])
         splits = load_captioned(tmp_path / "data")
@@ -93,7 +93,7 @@ class TestTables:
         ],
     )
     def test_tables_of_text(self, tmp_path, name, text):
-        save_pictures(tmp_path / "data" / "Images", "a.jpg", "b.jpg")  # as Flickr8k is shared
+        save_images(tmp_path / "data" / "Images", "a.jpg", "b.jpg")  # as Flickr8k is shared
         (tmp_path / "data" / name).write_text(text, encoding="utf-8", newline="")
         rows = load_captioned(tmp_path / "data" / name)
         assert rows["caption"][:] == ["A dog, running .", 'A "cat" .']
@@ -122,7 +122,7 @@ class TestTables:
         assert rows["image_id"][:] == ["3", "3"]
         assert rows[0]["image"].size == (8, 8)
 
-    def test_a_second_field_with_a_file_name_does_not_stand_in_for_the_picture(self, folder):
+    def test_a_second_field_with_a_file_name_does_not_stand_in_for_the_image(self, folder):
         save_lines(folder / "captions.jsonl", {"image": "b.jpg", "file_name": "a.jpg", "text": "A dog."})
         assert paths(load_captioned(folder)) == [str(folder / "images" / "a.jpg")]
 
@@ -182,8 +182,8 @@ COCO = {
 
 
 class TestCoco:
-    def test_with_its_folder_of_pictures(self, tmp_path):
-        save_pictures(tmp_path / "val2017", "a.jpg", "b.jpg")
+    def test_with_its_folder_of_images(self, tmp_path):
+        save_images(tmp_path / "val2017", "a.jpg", "b.jpg")
         (tmp_path / "captions_val2017.json").write_text(json.dumps(COCO))
         rows = load_captioned(tmp_path / "captions_val2017.json", images=tmp_path / "val2017")
         assert rows["image_id"][:] == ["7", "42", "7"]
@@ -198,9 +198,9 @@ class TestCoco:
         rows = load_captioned(tmp_path)
         assert "image" not in rows.column_names
         assert rows["image_id"][:] == ["7", "42", "7"]
-        assert "No pictures beside" in caplog.text
+        assert "No images next to" in caplog.text
 
-    def test_pictures_left_out_on_request(self, folder, caplog):
+    def test_images_left_out_on_request(self, folder, caplog):
         (folder / "captions.json").write_text(json.dumps(COCO))
         assert "image" in load_captioned(folder).column_names
         assert "image" not in load_captioned(folder, images=False).column_names
@@ -242,7 +242,7 @@ class TestKarpathy:
         return folder / "dataset_coco.json"
 
     def test_flickr(self, tmp_path):
-        save_pictures(tmp_path / "data" / "images", "0.jpg", "1.jpg", "2.jpg")
+        save_images(tmp_path / "data" / "images", "0.jpg", "1.jpg", "2.jpg")
         self.save(tmp_path / "data", *(karpathy_image(n, split) for n, split in enumerate(("test", "train", "val"))))
         splits = load_captioned(tmp_path / "data")
         assert {split: rows["caption"][:] for split, rows in splits.items()} == {
@@ -254,8 +254,8 @@ class TestKarpathy:
         assert splits["test"]["caption_id"][:] == ["0"]
 
     def coco(self, folder):
-        save_pictures(folder / "coco" / "train2014", "0.jpg")
-        save_pictures(folder / "coco" / "val2014", "1.jpg", "2.jpg")
+        save_images(folder / "coco" / "train2014", "0.jpg")
+        save_images(folder / "coco" / "val2014", "1.jpg", "2.jpg")
         return self.save(
             folder,
             karpathy_image(0, "train", filepath="train2014", cocoid=900),
@@ -277,12 +277,12 @@ class TestKarpathy:
         assert list(splits) == list(expected)
         assert paths(splits["validation"]) == [str(tmp_path / "coco" / "val2014" / "2.jpg")]
 
-    def test_pictures_in_one_flat_folder(self, tmp_path):
-        save_pictures(tmp_path / "flat", "0.jpg", "1.jpg", "2.jpg")
+    def test_images_in_one_flat_folder(self, tmp_path):
+        save_images(tmp_path / "flat", "0.jpg", "1.jpg", "2.jpg")
         splits = load_captioned(self.coco(tmp_path), images=tmp_path / "flat")
         assert paths(splits["validation"]) == [str(tmp_path / "flat" / "2.jpg")]
 
-    def test_only_the_split_asked_for_needs_its_pictures(self, tmp_path):
+    def test_only_the_split_asked_for_needs_its_images(self, tmp_path):
         file = self.coco(tmp_path)
         (tmp_path / "coco" / "train2014" / "0.jpg").unlink()
         assert load_captioned(file, images=tmp_path / "coco", split="validation").num_rows == 1
@@ -407,9 +407,9 @@ class TestFolderOfPictures:
         with pytest.raises(FileNotFoundError, match=r"nowhere does not exist. Give another as `images=`"):
             load_captioned(table, images=table / "nowhere")
 
-    def test_it_holds_other_pictures(self, table, tmp_path):
-        save_pictures(tmp_path / "other", "z.jpg")
-        with pytest.raises(FileNotFoundError, match=r"None of the 1 pictures .*'a\.jpg'.*Looked in .*`images=False`"):
+    def test_it_holds_other_images(self, table, tmp_path):
+        save_images(tmp_path / "other", "z.jpg")
+        with pytest.raises(FileNotFoundError, match=r"None of the 1 images .*'a\.jpg'.*Looked in .*`images=False`"):
             load_captioned(table, images=tmp_path / "other", check_images=False)
 
     def test_it_may_be_the_folder_above(self, table):

@@ -21,12 +21,12 @@ def content(number):
     return file.getvalue()
 
 
-def rows(pictures=(0, 1), image="image", **columns):
+def rows(images=(0, 1), image="image", **columns):
     features = Features({image: datasets.Image()})
-    pictures = Dataset.from_dict({image: [{"bytes": content(n), "path": None} for n in pictures]}, features=features)
+    images = Dataset.from_dict({image: [{"bytes": content(n), "path": None} for n in images]}, features=features)
     for name, values in columns.items():
-        pictures = pictures.add_column(name, values)
-    return pictures
+        images = images.add_column(name, values)
+    return images
 
 
 def undecoded(dataset):
@@ -83,7 +83,7 @@ class TestColumns:
         with pytest.raises(ValueError, match=r"`columns` has the keys \['img'\].*write columns=\{'image': 'img'\}"):
             load_captioned(rows(), columns={"img": "image"})
 
-    def test_two_columns_of_pictures(self):
+    def test_two_columns_of_images(self):
         with pytest.raises(ValueError, match="for `image`, which is one column"):
             load_captioned(rows(), columns={"image": ["left", "right"]})
 
@@ -97,12 +97,12 @@ class TestColumns:
 
 
 class TestImageIds:
-    def test_they_are_derived_from_the_picture_not_the_row(self):
-        loaded = load_captioned(rows(pictures=(0, 1, 0, 2), caption=list("abcd")))
+    def test_they_are_derived_from_the_image_not_the_row(self):
+        loaded = load_captioned(rows(images=(0, 1, 0, 2), caption=list("abcd")))
         ids = loaded["image_id"][:]
         assert ids[0] == ids[2]
         assert len(set(ids)) == 3
-        again = load_captioned(rows(pictures=(2, 0), caption=list("xy")))["image_id"][:]
+        again = load_captioned(rows(images=(2, 0), caption=list("xy")))["image_id"][:]
         assert again == [ids[3], ids[0]]
 
     def test_they_are_the_same_for_a_file_in_any_folder(self, tmp_path):
@@ -112,7 +112,7 @@ class TestImageIds:
             (tmp_path / folder / f"{folder}.png").write_bytes(content(0))
             source = Dataset.from_dict({"image": [str(tmp_path / folder / f"{folder}.png")], "caption": ["a"]})
             ids += load_captioned(source.cast_column("image", datasets.Image()))["image_id"][:]
-        assert ids[0] == ids[1] == load_captioned(rows(pictures=(0,), caption=["a"]))["image_id"][0]
+        assert ids[0] == ids[1] == load_captioned(rows(images=(0,), caption=["a"]))["image_id"][0]
 
     def test_missing_files_have_one_too(self, tmp_path):
         source = Dataset.from_dict({"image": [str(tmp_path / name) for name in "aab"], "caption": list("xyz")})
@@ -150,7 +150,7 @@ class TestPictures:
         (tmp_path / "a.png").write_bytes(content(0))
         source = Dataset.from_dict({"image": ["a.png", None], "caption": ["x", "y"]})
         assert load_captioned(source, images=tmp_path)["caption"][:] == ["x"]
-        assert "1 pictures cannot be read" in caplog.text
+        assert "1 images cannot be read" in caplog.text
 
     def test_addresses_are_not_downloaded(self):
         source = Dataset.from_dict({"image_url": ["https://a/b.jpg"] * 2, "caption": ["x", "y"]})
@@ -161,14 +161,14 @@ class TestPictures:
         assert text["image_id"][:] == ["https://a/b.jpg"] * 2
 
     def test_text_alone(self, caplog):
-        loaded = load_captioned(rows(pictures=(0, 0, 1), caption=list("abc")), images=False)
+        loaded = load_captioned(rows(images=(0, 0, 1), caption=list("abc")), images=False)
         assert loaded.column_names == ["caption", "image_id"]
         assert len(set(loaded["image_id"])) == 2
         assert load_captioned(Dataset.from_dict({"caption": ["a"]}), images=False).column_names == ["caption"]
-        assert "neither pictures nor `image_id`" in caplog.text
+        assert "neither images nor `image_id`" in caplog.text
 
-    def test_a_folder_for_pictures_that_are_there(self, tmp_path):
-        with pytest.raises(ValueError, match=r"holds its pictures itself .* would not be read"):
+    def test_a_folder_for_images_that_are_there(self, tmp_path):
+        with pytest.raises(ValueError, match=r"holds its images itself .* would not be read"):
             load_captioned(rows(caption=["a", "b"]), images=tmp_path)
 
     def test_a_column_of_something_else(self):

@@ -1,4 +1,4 @@
-"""Pictures that cannot be decoded."""
+"""Images that cannot be decoded."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Five pictures of two captions: one truncated, one no picture at all, one missing."""
+    """Five images of two captions: one truncated, one no image at all, one missing."""
     images = tmp_path / "data" / "images"
     images.mkdir(parents=True)
     for name in ("good", "half", "fine"):
@@ -34,9 +34,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of the pictures that are really decoded."""
+    """The names of the images that are really decoded."""
     names, real = [], readable.to_rgb
-    monkeypatch.setattr(readable, "to_rgb", lambda picture, name: names.append(name) or real(picture, name=name))
+    monkeypatch.setattr(readable, "to_rgb", lambda image, name: names.append(name) or real(image, name=name))
     return names
 
 
@@ -44,7 +44,7 @@ def test_they_are_counted_named_and_left_out(folder, tmp_path, caplog):
     log = tmp_path / "logs" / "bad.txt"
     rows = load_captioned(folder, unreadable_log=log)
     assert rows["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
-    assert "3 pictures cannot be read; their 6 rows are left out" in caplog.text
+    assert "3 images cannot be read; their 6 rows are left out" in caplog.text
     assert "half.jpg cannot be decoded" in caplog.text
     assert str(log) in caplog.text
     lines = log.read_text().splitlines()
@@ -98,10 +98,10 @@ def test_nothing_unreadable_nothing_logged(folder, cache, caplog):
 
 
 def test_all_unreadable(folder):
-    for picture in (folder / "images").iterdir():
-        picture.write_text("")
+    for image in (folder / "images").iterdir():
+        image.write_text("")
     with pytest.raises(
-        ValueError, match=r"None of the 5 pictures of the split 'all' can be read. The first: .*half\.jpg"
+        ValueError, match=r"None of the 5 images of the split 'all' can be read. The first: .*half\.jpg"
     ):
         load_captioned(folder)
 
@@ -110,14 +110,14 @@ def test_bytes_in_a_data_set(caplog):
     def content(seed):
         return Image.new("RGB", (64, 64), (seed, 0, 0))._repr_png_()
 
-    pictures = [content(1), content(2)[:-40], content(1), None]
+    images = [content(1), content(2)[:-40], content(1), None]
     rows = datasets.Dataset.from_dict(
-        {"image": [{"bytes": picture, "path": None} for picture in pictures[:3]] + [None], "caption": list("abcd")},
+        {"image": [{"bytes": image, "path": None} for image in images[:3]] + [None], "caption": list("abcd")},
         features=datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")}),
     )
     kept = load_captioned(rows)
     assert kept["caption"][:] == ["a", "c"]
-    assert "2 pictures cannot be read; their 2 rows are left out" in caplog.text
+    assert "2 images cannot be read; their 2 rows are left out" in caplog.text
     assert len(set(kept["image_id"])) == 1
 
 
@@ -126,4 +126,4 @@ def test_two_splits_are_reported_together(folder, caplog):
     splits = datasets.DatasetDict(train=rows.select(range(4)), test=rows.select(range(4, 10)))
     caplog.clear()
     assert load_captioned(splits).num_rows == {"train": 2, "test": 2}
-    assert "3 pictures cannot be read; their 6 rows are left out" in caplog.text
+    assert "3 images cannot be read; their 6 rows are left out" in caplog.text

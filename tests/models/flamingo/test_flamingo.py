@@ -34,7 +34,7 @@ def batch(rows=3):
 
 
 def two_images():
-    """Texts of two pictures, the second after three words of the first."""
+    """Texts of two images, the second after three words of the first."""
     inputs = batch()
     inputs["input_ids"][:, 4] = IMAGE
     return {**inputs, "pixel_values": torch.randn(3, 2, 3, 16, 16)}
@@ -65,11 +65,11 @@ def naive_feed_forward(module, row):
     return module.back.weight @ (wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2))))
 
 
-def naive_perceiver(perceiver, pictures):
-    """The latents of one text's pictures, each a list of rows."""
+def naive_perceiver(perceiver, images):
+    """The latents of one text's images, each a list of rows."""
     found = []
-    for number, picture in enumerate(pictures):
-        rows = [perceiver.projection.weight @ row + perceiver.image_positions[number, 0] for row in picture]
+    for number, image in enumerate(images):
+        rows = [perceiver.projection.weight @ row + perceiver.image_positions[number, 0] for row in image]
         latents = list(perceiver.latents)
         for layer in perceiver.layers:
             asking = [naive_norm(layer.latent_norm, latent) for latent in latents]
@@ -84,7 +84,7 @@ def naive_perceiver(perceiver, pictures):
 
 
 def naive_block(block, states, latents, ids):
-    """A gated block over one text: each token asks the latents of the last picture before it, or nobody."""
+    """A gated block over one text: each token asks the latents of the last image before it, or nobody."""
     outputs, number = [], 0
     for state, token in zip(states, ids, strict=True):
         number += int(token == IMAGE)
@@ -99,8 +99,8 @@ def naive_block(block, states, latents, ids):
 def naive_logits(model, input_ids, pixel_values):
     """Each text by itself, its padding gone; the decoder's own layers are OPT's, under a mask written out."""
     flamingo, rows = model.flamingo, []
-    pictures = pixel_values if pixel_values.ndim == 5 else pixel_values[:, None]
-    for ids, images in zip(input_ids, pictures, strict=True):
+    per_text = pixel_values if pixel_values.ndim == 5 else pixel_values[:, None]
+    for ids, images in zip(input_ids, per_text, strict=True):
         latents = naive_perceiver(flamingo.perceiver, flamingo.vision_tower(images).last_hidden_state)
         mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(torch.ones(len(ids), len(ids)).triu(1).bool(), -1e9)
         states = flamingo.decoder.embed_tokens(ids) + flamingo.decoder.embed_positions.weight[2 : 2 + len(ids)]
@@ -143,7 +143,7 @@ def test_the_resampler_equals_its_loops():
     expected = [naive_perceiver(model.flamingo.perceiver, row) for row in features]
     assert found.shape == (2, 3 * LATENTS, 32)
     for row in range(2):
-        flat = torch.stack([latent for picture in expected[row] for latent in picture])
+        flat = torch.stack([latent for image in expected[row] for latent in image])
         torch.testing.assert_close(found[row], flat, atol=1e-5, rtol=1e-5)
 
 
@@ -177,12 +177,12 @@ def test_gates_start_shut_and_have_a_gradient():
             assert found[name].abs().item() > 0
 
 
-def test_tokens_before_any_picture_are_told_nothing():
+def test_tokens_before_any_image_are_told_nothing():
     """One layer of depth, so that no information reaches them through others either."""
     model = tiny(text_layers=1).eval()
     ids = torch.tensor([[2, 7, 8, IMAGE, 9, 10]])
     one, other = torch.randn(2, 1, 3, 16, 16)
-    first, second = (model(ids, pixel_values=picture).logits[0] for picture in (one, other))
+    first, second = (model(ids, pixel_values=image).logits[0] for image in (one, other))
     assert torch.equal(first[:3], second[:3])
     assert (first[3:] - second[3:]).abs().amax(-1).gt(1e-3).all()
     block, states = model.flamingo.gated_layers[0], torch.randn(1, 4, 32)
@@ -194,18 +194,18 @@ def test_tokens_before_any_picture_are_told_nothing():
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_only_the_last_picture_before_a_token_is_read(implementation):
+def test_only_the_last_image_before_a_token_is_read(implementation):
     model = tiny(text_layers=1, attn_implementation=implementation).eval()
     inputs = two_images()
-    pictures = inputs["pixel_values"]
+    images = inputs["pixel_values"]
     expected = model(**inputs).logits
     for changed, same, different in ((0, slice(4, 7), slice(1, 4)), (1, slice(0, 4), slice(4, 7))):
-        others = pictures.clone()
+        others = images.clone()
         others[:, changed] = torch.randn(3, 3, 16, 16)
         # The words stand: with one layer, what a token is told depends on its own block alone.
         block = model.flamingo.gated_layers[0]
         told = []
-        for shown in (pictures, others):
+        for shown in (images, others):
             latents = model.flamingo.perceiver(model.encode_images(shown))
             numbers = count_images(inputs["input_ids"], IMAGE)
             states = model.flamingo.decoder.embed_tokens(inputs["input_ids"])
@@ -218,7 +218,7 @@ def test_only_the_last_picture_before_a_token_is_read(implementation):
     assert torch.equal(logits[:, :4], expected[:, :4])
 
 
-def test_a_text_of_fewer_pictures_ignores_the_zeros():
+def test_a_text_of_fewer_images_ignores_the_zeros():
     model, inputs = tiny().eval(), two_images()
     inputs["input_ids"][0, 4] = 8
     first = model(inputs["input_ids"][:1], pixel_values=inputs["pixel_values"][:1, :1]).logits
@@ -272,7 +272,7 @@ def test_the_tower_stays_frozen_and_as_it_is_evaluated():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_features_in_place_of_pictures(dtype):
+def test_features_in_place_of_images(dtype):
     model, inputs = tiny().eval(), two_images()
     features = model.encode_images(inputs["pixel_values"])
     assert features.shape == (3, 2, TOKENS, 32)
@@ -282,23 +282,23 @@ def test_features_in_place_of_pictures(dtype):
     assert logits.dtype == torch.float32
 
 
-def test_texts_that_share_pictures_equal_pictures_of_their_own():
+def test_texts_that_share_images_equal_images_of_their_own():
     model, inputs = tiny(), batch()
     index = torch.tensor([1, 0, 1])
-    pictures = inputs["pixel_values"][:2]
+    images = inputs["pixel_values"][:2]
     labels = inputs["input_ids"]
-    own = model(labels, pixel_values=pictures[index], labels=labels)
+    own = model(labels, pixel_values=images[index], labels=labels)
     expected = gradients(model, own.loss)
     resampled = []
     model.flamingo.perceiver.register_forward_hook(lambda module, args, output: resampled.append(len(output)))
-    shared = model(labels, pixel_values=pictures, image_index=index, labels=labels)
+    shared = model(labels, pixel_values=images, image_index=index, labels=labels)
     torch.testing.assert_close(shared.loss, own.loss)
     found = gradients(model, shared.loss)
     assert resampled == [2]
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-3, msg=name)
-    expected = model(labels, pixel_values=pictures[index]).logits
-    torch.testing.assert_close(model(labels, pixel_values=pictures, image_index=index).logits, expected)
+    expected = model(labels, pixel_values=images[index]).logits
+    torch.testing.assert_close(model(labels, pixel_values=images, image_index=index).logits, expected)
 
 
 def test_another_image_size_and_another_tower():
@@ -383,14 +383,14 @@ def test_a_step_is_one_graph_for_the_compiler():
         ({"image_features": torch.zeros(3, 5, 32)}, r"Both `pixel_values` and `image_features`"),
         ({"pixel_values": torch.zeros(3, 16, 16)}, r"pixel_values has the shape \(3, 16, 16\).*makes 4"),
         ({"pixel_values": None, "image_features": torch.zeros(3, 32)}, r"image_features has the shape \(3, 32\)"),
-        ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"pictures for 1 texts, but 3 texts"),
-        ({"pixel_values": torch.zeros(3, 5, 3, 16, 16)}, r"5 pictures per text.*embeddings for 4"),
+        ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"images for 1 texts, but 3 texts"),
+        ({"pixel_values": torch.zeros(3, 5, 3, 16, 16)}, r"5 images per text.*embeddings for 4"),
         ({"input_ids": torch.ones(3, 7, dtype=torch.long)}, r"Text 0 .*no `<image>` token \(id 59\)"),
-        ({"input_ids": torch.full((3, 7), IMAGE)}, r"Text 0 .*7 `<image>` tokens \(id 59\) but 1 picture"),
+        ({"input_ids": torch.full((3, 7), IMAGE)}, r"Text 0 .*7 `<image>` tokens \(id 59\) but 1 image"),
         ({"attention_mask": torch.ones(3, 11)}, r"shape \(3, 11\) for 3 texts of 7 new tokens"),
         ({"input_ids": torch.full((3, 200), IMAGE)}, r"200 tokens, but the model has 128 positions"),
-        ({"image_index": torch.tensor([0, 1, 3])}, r"names the pictures 0 to 3, but there are 3"),
-        ({"image_index": torch.tensor([0, 1, 2]), "pixel_values": None}, r"`image_index` was given, but no picture"),
+        ({"image_index": torch.tensor([0, 1, 3])}, r"names the images 0 to 3, but there are 3"),
+        ({"image_index": torch.tensor([0, 1, 2]), "pixel_values": None}, r"`image_index` was given, but no image"),
         ({"output_attentions": True}, r"return no attention weights"),
         ({"labels": torch.ones(3, 7, dtype=torch.long), "logits_to_keep": 1}, r"`labels` need the logits of all text"),
     ],
@@ -403,7 +403,7 @@ def test_inputs_that_make_no_sense_are_refused(change, message):
 def test_caches_that_cannot_be_continued_are_refused():
     model, inputs = tiny().eval(), batch()
     cache = model(**inputs).past_key_values
-    with pytest.raises(ValueError, match=r"A picture was given with a cache of 7 tokens"):
+    with pytest.raises(ValueError, match=r"An image was given with a cache of 7 tokens"):
         model(**inputs, past_key_values=cache)
     with pytest.raises(ValueError, match=r"partly in the cache. Pass `image_numbers`"):
         model(inputs["input_ids"][:, 2:], past_key_values=cache)

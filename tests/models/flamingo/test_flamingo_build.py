@@ -143,11 +143,11 @@ def test_lora_trains_the_adapters_alone():
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     ids = torch.tensor([[2, VOCAB - 1, 7, 8, 9]])
-    pictures = torch.randn(1, 3, 16, 16)
-    model(input_ids=ids, pixel_values=pictures, labels=ids, num_items_in_batch=4).loss.backward()
+    images = torch.randn(1, 3, 16, 16)
+    model(input_ids=ids, pixel_values=images, labels=ids, num_items_in_batch=4).loss.backward()
     optimizer.step()
     changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert changed == {name for name in trainable if "lora_B" in name}  # B is zero, so A has no gradient yet
     model.eval()
-    generated = [model.generate(pixel_values=pictures, max_new_tokens=4, use_cache=use) for use in (True, False)]
+    generated = [model.generate(pixel_values=images, max_new_tokens=4, use_cache=use) for use in (True, False)]
     assert torch.equal(*generated)

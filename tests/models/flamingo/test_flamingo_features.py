@@ -44,8 +44,8 @@ def model(tokenizer):
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)
-    pictures = {name: Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)) for name in "abcd"}
-    return Dataset.from_dict({"image_id": IDS, "image": [pictures[name] for name in IDS], "caption": CAPTIONS})
+    images = {name: Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)) for name in "abcd"}
+    return Dataset.from_dict({"image_id": IDS, "image": [images[name] for name in IDS], "caption": CAPTIONS})
 
 
 PROCESSOR = make_image_processor(16)
@@ -56,7 +56,7 @@ def expected(model, data, row):
     return model.encode_images(pixels)[0]
 
 
-def test_each_picture_once_and_every_row_finds_its_own(model, data, tmp_path):
+def test_each_image_once_and_every_row_finds_its_own(model, data, tmp_path):
     encoded = []
     model.flamingo.vision_tower.register_forward_hook(lambda module, args, output: encoded.append(len(output[0])))
     features = cache_vision_features(model, data, tmp_path / "features", PROCESSOR, batch_size=3)
@@ -93,7 +93,7 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
     monkeypatch.setattr(model, "encode_images", breaks)
     with pytest.raises(RuntimeError, match="killed"):
         cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
-    with pytest.raises(FileNotFoundError, match=r"part has 2 pictures of 4.*goes on where it stopped"):
+    with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*goes on where it stopped"):
         VisionFeatures(tmp_path / "part")
     features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
     assert len(calls) == 3 + 2
@@ -105,7 +105,7 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
 
 def test_features_of_something_else_are_refused(model, data, tmp_path):
     cache_vision_features(model, data, tmp_path, PROCESSOR)
-    with pytest.raises(ValueError, match=r"another pictures"):
+    with pytest.raises(ValueError, match=r"another images and another set of images"):
         cache_vision_features(model, data.select([0, 1]), tmp_path, PROCESSOR)
     with pytest.raises(ValueError, match=r"another image_processor"):
         cache_vision_features(model, data, tmp_path, make_image_processor(16, mean=(0.5, 0.5, 0.5)))
@@ -127,7 +127,7 @@ def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):
     with pytest.raises(ValueError, match=r"2 of 5 rows have no `image_id`"):
         cache_vision_features(model, nameless, tmp_path, PROCESSOR)
     broken = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": b"nonsense", "path": None}]})
-    with pytest.raises(UnreadableImageError, match=r"picture of row 0"):
+    with pytest.raises(UnreadableImageError, match=r"image of row 0"):
         cache_vision_features(model, broken, tmp_path, PROCESSOR)
     with torch.no_grad():
         model.flamingo.vision_tower.layernorm.bias[0] = 1e6
@@ -142,13 +142,13 @@ def test_reading(model, data, tmp_path):
     features = cache_vision_features(model, data, tmp_path, PROCESSOR)
     assert len(pickle.dumps(features)) < 500
     assert np.array_equal(pickle.loads(pickle.dumps(features))["c"], features["c"])
-    with pytest.raises(KeyError, match=r"no features of the picture 'e'"):
+    with pytest.raises(KeyError, match=r"no features of the image 'e'"):
         features["e"]
     assert json.loads((tmp_path / "facts.json").read_text())["done"] == 4
 
 
 class TestCollator:
-    def test_image_features_in_place_of_pictures(self, model, data, tokenizer, tmp_path):
+    def test_image_features_in_place_of_images(self, model, data, tokenizer, tmp_path):
         features = cache_vision_features(model, data, tmp_path, PROCESSOR)
         collator = CaptionCollator(tokenizer, None, vision_features=features, prefix="<image> ")
         assert collator.columns == ("image_id", "caption")
@@ -209,14 +209,14 @@ class TestCollator:
             CaptionCollator(without, None, prefix="<image> ")
 
 
-def test_captions_are_generated_from_pictures_and_from_features(model, data, tokenizer, tmp_path):
+def test_captions_are_generated_from_images_and_from_features(model, data, tokenizer, tmp_path):
     features = cache_vision_features(model, data, tmp_path, PROCESSOR)
     pictured = generate_captions(model, data, CaptionCollator(tokenizer, PROCESSOR), max_new_tokens=8, batch_size=2)
     stored = CaptionCollator(tokenizer, None, vision_features=features)
     found = generate_captions(model, data.remove_columns("image"), stored, max_new_tokens=8, batch_size=2)
     assert found == pictured
     assert pictured[0] == pictured[2]
-    assert len(set(pictured)) > 1, "the pictures make no difference, so the test shows nothing"
+    assert len(set(pictured)) > 1, "the images make no difference, so the test shows nothing"
     assert not any("<image>" in caption for caption in pictured)
     with pytest.raises(ValueError, match=r"`image_id` is not in the data"):
         generate_captions(model, data.remove_columns("image_id"), stored)

@@ -84,7 +84,7 @@ def test_attention_implementation_reaches_both_parts():
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"perceiver_depth": 0}, ValueError, r"perceiver_depth=0 was given: there would be no way from a picture"),
+        ({"perceiver_depth": 0}, ValueError, r"perceiver_depth=0 was given: there would be no way from an image"),
         ({"image_token_id": 32_778}, ValueError, r"image_token_id=32778, but the embedding matrix has 32778 rows"),
         ({"text_config": GPT2Config()}, TypeError, r"GPT2Config of model type 'gpt2'"),
         ({"text_config": {"layerdrop": 0.1, "vocab_size": 40_000}}, ValueError, r"layerdrop=0.1"),
@@ -108,8 +108,8 @@ def test_saved_and_loaded(tmp_path, auto, fields):
     torch.testing.assert_close(loaded(**inputs()).logits, model(**inputs()).logits)
     tied = loaded.lm_head.weight is loaded.flamingo.decoder.embed_tokens.weight
     assert tied is fields.get("tie_word_embeddings", True)
-    pictures = inputs()["pixel_values"]
-    assert torch.equal(loaded.generate(pixel_values=pictures), model.generate(pixel_values=pictures))
+    images = inputs()["pixel_values"]
+    assert torch.equal(loaded.generate(pixel_values=images), model.generate(pixel_values=images))
     assert loaded.generation_config.max_new_tokens == 7
 
 

@@ -1,4 +1,4 @@
-"""Flamingo under the curriculum's trainer, from pictures and from stored features."""
+"""Flamingo under the curriculum's trainer, from images and from stored features."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_it_learns_and_resumes_bit_for_bit(make, tmp_path, stored):
         assert torch.equal(weight, after[name]), name
 
 
-def test_stored_features_give_the_losses_of_pictures(make, tmp_path):
+def test_stored_features_give_the_losses_of_images(make, tmp_path):
     losses = []
     for features in (None, tmp_path / "features"):
         trainer = make(tmp_path / "out", features, learning_rate=1e-3)
@@ -111,8 +111,8 @@ def test_evaluation_generates_captions(make, tmp_path, scenes, stored):
     assert (predictions[:, 1] == tokenizer.convert_tokens_to_ids("<image>")).all()
 
 
-def test_text_first_then_pictures(make, tmp_path, scenes):
-    """Weights learnt from text alone go on with pictures: the model is the same."""
+def test_text_first_then_images(make, tmp_path, scenes):
+    """Weights learnt from text alone go on with images: the model is the same."""
     text = make(tmp_path / "text")
     text.data_collator = CaptionCollator(text.data_collator.tokenizer, None, max_length=20)
     before = weights(text)
@@ -120,6 +120,6 @@ def test_text_first_then_pictures(make, tmp_path, scenes):
     moved = {name for name, weight in weights(text).items() if not torch.equal(weight, before[name])}
     assert moved
     assert all(name.startswith("flamingo.decoder") for name in moved)
-    pictures = make(tmp_path / "pictures", model=text.model)
-    pictures.train()
-    assert any(weight.abs().sum() > 0 for name, weight in weights(pictures).items() if "attention_gate" in name)
+    images = make(tmp_path / "images", model=text.model)
+    images.train()
+    assert any(weight.abs().sum() > 0 for name, weight in weights(images).items() if "attention_gate" in name)

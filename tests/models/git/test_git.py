@@ -155,7 +155,7 @@ def test_accumulated_microbatches_equal_one_batch():
         torch.testing.assert_close(weight.grad, whole[name], atol=1e-6, rtol=1e-4, msg=name)
 
 
-def test_a_picture_by_its_features_is_the_picture():
+def test_a_image_by_its_features_is_the_image():
     model, inputs = tiny_git().eval(), batch()
     features = model.git.encode_images(inputs["pixel_values"])
     assert features.shape == (3, 5, 32)
@@ -305,8 +305,8 @@ def test_a_compiled_step_equals_the_eager_one():
         ({"input_ids": None}, r"pass `input_ids` or `inputs_embeds`"),
         ({"inputs_embeds": torch.zeros(3, 6, 32)}, r"pass `input_ids` or `inputs_embeds`"),
         ({"image_features": torch.zeros(3, 5, 32)}, r"Both `pixel_values` and `image_features`"),
-        ({"pixel_values": torch.zeros(3, 2, 3, 16, 16)}, r"shape \(3, 2, 3, 16, 16\).*one picture per caption"),
-        ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"1 pictures for 3 texts"),
+        ({"pixel_values": torch.zeros(3, 2, 3, 16, 16)}, r"shape \(3, 2, 3, 16, 16\).*one image per caption"),
+        ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"1 images for 3 texts"),
         ({"attention_mask": torch.ones(3, 11)}, r"shape \(3, 11\) for 3 texts of 6 new tokens"),
         ({"attention_mask": torch.ones(1, 6)}, r"shape \(1, 6\) for 3 texts"),
         ({"attention_mask": torch.ones(3, 1, 6, 6)}, r"covers the text alone"),
@@ -320,10 +320,10 @@ def test_inputs_that_make_no_sense_are_refused(change, message):
         tiny_git()(**{**batch(), **change})
 
 
-def test_a_picture_after_cached_tokens_is_refused():
+def test_a_image_after_cached_tokens_is_refused():
     model, inputs = tiny_git().eval(), batch()
     cache = model(**inputs, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match=r"A picture was given with a cache of 11 tokens"):
+    with pytest.raises(ValueError, match=r"An image was given with a cache of 11 tokens"):
         model(**inputs, past_key_values=cache)
 
 

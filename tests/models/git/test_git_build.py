@@ -143,10 +143,10 @@ def our_git(**fields):
 
 def assert_same_logits(ours, stock):
     torch.manual_seed(2)
-    ids, pictures = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
+    ids, images = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
-    found = ours(ids, attention_mask=mask, pixel_values=pictures).logits
-    expected = stock(input_ids=ids, attention_mask=mask, pixel_values=pictures).logits[:, 5:]
+    found = ours(ids, attention_mask=mask, pixel_values=images).logits
+    expected = stock(input_ids=ids, attention_mask=mask, pixel_values=images).logits[:, 5:]
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=0)
     assert found.abs().max() > 0.5
 
@@ -178,9 +178,9 @@ def test_losses_equal_stocks():
     stock = stock_git()
     ours = git_from_stock(stock)
     torch.manual_seed(2)
-    ids, pictures = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
-    expected = stock(input_ids=ids, pixel_values=pictures, labels=ids).loss
-    torch.testing.assert_close(ours(ids, pixel_values=pictures, labels=ids).loss, expected)
+    ids, images = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
+    expected = stock(input_ids=ids, pixel_values=images, labels=ids).loss
+    torch.testing.assert_close(ours(ids, pixel_values=images, labels=ids).loss, expected)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -228,13 +228,13 @@ def test_lora_trains_the_adapters_alone(tmp_path):
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     torch.manual_seed(0)
-    ids, pictures = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
-    model(input_ids=ids, pixel_values=pictures, labels=ids, num_items_in_batch=12).loss.backward()
+    ids, images = torch.randint(5, VOCAB, (2, 7)), torch.randn(2, 3, 16, 16)
+    model(input_ids=ids, pixel_values=images, labels=ids, num_items_in_batch=12).loss.backward()
     optimizer.step()
     changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert changed == {name for name in trainable if "lora_B" in name}  # B is zero, so A has no gradient yet
     model.eval()
-    generated = [model.generate(pixel_values=pictures, max_new_tokens=4, use_cache=use) for use in (True, False)]
+    generated = [model.generate(pixel_values=images, max_new_tokens=4, use_cache=use) for use in (True, False)]
     assert torch.equal(*generated)
     model.save_pretrained(tmp_path)
     assert not (tmp_path / "model.safetensors").exists()

@@ -25,7 +25,7 @@ def model(request):
 
 
 @pytest.fixture
-def pictures():
+def images():
     torch.manual_seed(1)
     return torch.randn(3, 3, 16, 16)
 
@@ -42,11 +42,11 @@ def padded(side):
     return ids, (ids != PAD).long()
 
 
-def naive_greedy(model, prompt, picture, tokens):
+def naive_greedy(model, prompt, image, tokens):
     """One row at a time, everything read anew for every token."""
     ids = torch.tensor([prompt])
     for _ in range(tokens):
-        logits = model(ids, pixel_values=None if picture is None else picture[None], use_cache=False).logits
+        logits = model(ids, pixel_values=None if image is None else image[None], use_cache=False).logits
         following = logits[:, -1].argmax(-1, keepdim=True)
         ids = torch.cat([ids, following], dim=1)
         if following.item() == SEP:
@@ -59,59 +59,59 @@ def texts(generated):
     return [[token for token in row if token != PAD] for row in generated.tolist()]
 
 
-def test_captions_start_from_cls_and_equal_the_naive_way(model, pictures):
-    expected = [naive_greedy(model, [CLS], picture, 8) for picture in pictures]
+def test_captions_start_from_cls_and_equal_the_naive_way(model, images):
+    expected = [naive_greedy(model, [CLS], image, 8) for image in images]
     for use_cache in (True, False):
-        generated = model.generate(pixel_values=pictures, max_new_tokens=8, use_cache=use_cache)
+        generated = model.generate(pixel_values=images, max_new_tokens=8, use_cache=use_cache)
         assert texts(generated) == expected
-    assert len({tuple(row) for row in expected}) > 1, "the pictures make no difference, so the test shows nothing"
+    assert len({tuple(row) for row in expected}) > 1, "the images make no difference, so the test shows nothing"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("with_image", [True, False])
 @pytest.mark.parametrize("told", [True, False])
-def test_padded_prompts_go_on_as_if_alone(model, pictures, side, with_image, told):
-    one_each = pictures if with_image else [None] * 3
-    expected = [naive_greedy(model, prompt, picture, 6) for prompt, picture in zip(PROMPTS, one_each, strict=True)]
+def test_padded_prompts_go_on_as_if_alone(model, images, side, with_image, told):
+    one_each = images if with_image else [None] * 3
+    expected = [naive_greedy(model, prompt, image, 6) for prompt, image in zip(PROMPTS, one_each, strict=True)]
     ids, mask = padded(side)
     for use_cache in (True, False):
         inputs = {"attention_mask": mask} if told else {}
         if with_image:
-            inputs["pixel_values"] = pictures
+            inputs["pixel_values"] = images
         generated = model.generate(input_ids=ids, max_new_tokens=6, use_cache=use_cache, **inputs)
         assert texts(generated) == expected
         assert generated[1, :2].tolist() == [PAD, PAD]
 
 
-def test_beams_are_the_same_with_and_without_cache(model, pictures):
+def test_beams_are_the_same_with_and_without_cache(model, images):
     ids, mask = padded("left")
     prompts = {"input_ids": ids, "attention_mask": mask}
-    for inputs in ({"pixel_values": pictures}, {"pixel_values": pictures, **prompts}, prompts):
+    for inputs in ({"pixel_values": images}, {"pixel_values": images, **prompts}, prompts):
         cached, plain = (
             model.generate(**inputs, max_new_tokens=6, num_beams=3, use_cache=use_cache) for use_cache in (True, False)
         )
         assert torch.equal(cached, plain)
 
 
-def test_each_picture_is_encoded_once(model, pictures, monkeypatch):
+def test_each_image_is_encoded_once(model, images, monkeypatch):
     seen = []
     encode = model.git.encode_images
     monkeypatch.setattr(model.git, "encode_images", lambda *args: seen.append(len(args[0])) or encode(*args))
-    model.generate(pixel_values=pictures, max_new_tokens=4, num_beams=3)
-    model.generate(pixel_values=pictures, max_new_tokens=4, use_cache=False)
+    model.generate(pixel_values=images, max_new_tokens=4, num_beams=3)
+    model.generate(pixel_values=images, max_new_tokens=4, use_cache=False)
     assert seen == [3, 3]
 
 
-def test_cached_logits_equal_the_uncached(model, pictures):
+def test_cached_logits_equal_the_uncached(model, images):
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "output_logits": True, "return_dict_in_generate": True}
-    cached = model.generate(pixel_values=pictures, **options)
+    cached = model.generate(pixel_values=images, **options)
     ids = cached.sequences
-    at_once = model(ids[:, :-1], pixel_values=pictures).logits
+    at_once = model(ids[:, :-1], pixel_values=images).logits
     torch.testing.assert_close(torch.stack(cached.logits, dim=1), at_once, atol=1e-4, rtol=1e-4)
 
 
-def test_sampling_with_several_captions_per_picture(model, pictures):
-    generated = model.generate(pixel_values=pictures, max_new_tokens=4, do_sample=True, num_return_sequences=2)
+def test_sampling_with_several_captions_per_image(model, images):
+    generated = model.generate(pixel_values=images, max_new_tokens=4, do_sample=True, num_return_sequences=2)
     assert generated.shape[0] == 6
     assert (generated[:, 0] == CLS).all()
 
@@ -120,32 +120,32 @@ def test_text_alone_starts_from_cls(model):
     assert texts(model.generate(max_new_tokens=5)) == [naive_greedy(model, [CLS], None, 5)]
 
 
-def test_no_gradient_is_recorded(model, pictures):
-    out = model.generate(pixel_values=pictures, max_new_tokens=2, output_logits=True, return_dict_in_generate=True)
+def test_no_gradient_is_recorded(model, images):
+    out = model.generate(pixel_values=images, max_new_tokens=2, output_logits=True, return_dict_in_generate=True)
     assert not out.logits[0].requires_grad
 
 
-def test_an_end_that_pads_as_well_is_no_padding_in_prompts(model, pictures):
+def test_an_end_that_pads_as_well_is_no_padding_in_prompts(model, images):
     model.generation_config.pad_token_id = SEP
     prompts = torch.tensor([[SEP, 7, 8], [SEP, 9, 10], [SEP, 11, 12]])
-    told = model.generate(prompts, attention_mask=torch.ones_like(prompts), pixel_values=pictures, max_new_tokens=3)
-    assert torch.equal(model.generate(prompts, pixel_values=pictures, max_new_tokens=3), told)
+    told = model.generate(prompts, attention_mask=torch.ones_like(prompts), pixel_values=images, max_new_tokens=3)
+    assert torch.equal(model.generate(prompts, pixel_values=images, max_new_tokens=3), told)
 
 
-def test_padding_of_a_configuration_that_is_given(model, pictures):
+def test_padding_of_a_configuration_that_is_given(model, images):
     ids, mask = padded("right")
     given = GenerationConfig(max_new_tokens=3, pad_token_id=50, eos_token_id=SEP)
-    told = model.generate(ids.masked_fill(mask == 0, 50), given, attention_mask=mask, pixel_values=pictures)
-    assert torch.equal(model.generate(ids.masked_fill(mask == 0, 50), given, pixel_values=pictures), told)
+    told = model.generate(ids.masked_fill(mask == 0, 50), given, attention_mask=mask, pixel_values=images)
+    assert torch.equal(model.generate(ids.masked_fill(mask == 0, 50), given, pixel_values=images), told)
 
 
-def test_texts_that_outgrow_the_positions(model, pictures):
+def test_texts_that_outgrow_the_positions(model, images):
     model.config.max_position_embeddings = 8
     ids, mask = padded("right")
     prompt = {"input_ids": nn.functional.pad(ids, (0, 4)), "attention_mask": nn.functional.pad(mask, (0, 4))}
-    assert model.generate(**prompt, pixel_values=pictures, min_new_tokens=5, max_new_tokens=5).shape == (3, 13)
+    assert model.generate(**prompt, pixel_values=images, min_new_tokens=5, max_new_tokens=5).shape == (3, 13)
     with pytest.raises(ValueError, match=r"grown to 9 tokens in generation, but the model has 8 positions"):
-        model.generate(**prompt, pixel_values=pictures, min_new_tokens=6, max_new_tokens=6)
+        model.generate(**prompt, pixel_values=images, min_new_tokens=6, max_new_tokens=6)
     for use_cache in (True, False):
         with pytest.raises(ValueError, match=r"grown to 9 tokens in generation"):
-            model.generate(pixel_values=pictures, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache)
+            model.generate(pixel_values=images, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache)

@@ -32,7 +32,7 @@ def batch(index=INDEX, mask=MASK):
 
 
 def pairwise(inputs):
-    """The same batch with a copy of its picture for every caption."""
+    """The same batch with a copy of its image for every caption."""
     alone = {name: value for name, value in inputs.items() if name != "image_index"}
     return {**alone, "pixel_values": inputs["pixel_values"][inputs["image_index"]]}
 
@@ -62,7 +62,7 @@ def left(inputs):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
 @pytest.mark.parametrize("index", [INDEX, INDEX[torch.tensor([3, 0, 5, 1, 4, 2])]], ids=["in order", "mixed"])
-def test_loss_logits_and_gradients_equal_one_picture_per_caption(implementation, padding, index):
+def test_loss_logits_and_gradients_equal_one_image_per_caption(implementation, padding, index):
     model = tiny_git(attn_implementation=implementation)
     inputs = batch(index, None if padding == "none" else MASK)
     if padding == "left":
@@ -158,7 +158,7 @@ def test_every_row_is_computed_once():
     assert rows == [3, images + texts, images + texts, texts, labelled]
 
 
-def test_hidden_states_and_weights_are_those_of_one_picture_per_caption():
+def test_hidden_states_and_weights_are_those_of_one_image_per_caption():
     model, inputs = tiny_git(attn_implementation="eager").eval(), batch()
     wanted = {"output_hidden_states": True, "output_attentions": True}
     shared, apart = model(**inputs, **wanted), model(**pairwise(inputs), **wanted)
@@ -170,7 +170,7 @@ def test_hidden_states_and_weights_are_those_of_one_picture_per_caption():
     torch.testing.assert_close(shared.logits, model(**inputs).logits)
 
 
-def test_features_in_place_of_pictures():
+def test_features_in_place_of_images():
     model, inputs = tiny_git().eval(), batch()
     features = model.git.encode_images(inputs.pop("pixel_values"))
     torch.testing.assert_close(model(**inputs, image_features=features).loss, model(**batch()).loss)
@@ -190,10 +190,10 @@ def test_items_in_batch_divide_the_sum_and_micro_batches_add_up():
     items = (inputs["labels"][:, 1:] != -100).sum()
     whole = gradients(model, model(**inputs).loss)
     model.zero_grad()
-    # The second image's caption and the third's are in another micro batch, whose pictures are counted anew.
-    for rows, pictures, index in ((slice(0, 3), slice(0, 1), [0] * 3), (slice(3, 6), slice(1, 3), [0, 1, 1])):
+    # The second image's caption and the third's are in another micro batch, whose images are counted anew.
+    for rows, images, index in ((slice(0, 3), slice(0, 1), [0] * 3), (slice(3, 6), slice(1, 3), [0, 1, 1])):
         part = {name: inputs[name][rows] for name in ("input_ids", "attention_mask", "labels")}
-        pixels = inputs["pixel_values"][pictures]
+        pixels = inputs["pixel_values"][images]
         model(**part, pixel_values=pixels, image_index=torch.tensor(index), num_items_in_batch=items).loss.backward()
     assert_same({name: weight.grad for name, weight in model.named_parameters()}, whole)
 
@@ -246,7 +246,7 @@ def test_sharing_changes_nothing_that_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_generation_encodes_shared_pictures_once(beams):
+def test_generation_encodes_shared_images_once(beams):
     model, inputs = tiny_git().eval(), batch()
     seen = []
     model.git.image_encoder.register_forward_hook(
@@ -270,13 +270,13 @@ def test_it_compiles_as_one_graph():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pixel_values": None}, r"`image_index` was given, but no picture"),
+        ({"pixel_values": None}, r"`image_index` was given, but no image"),
         ({"image_index": torch.tensor([0, 0, 0, 1, 2])}, r"shape \(5,\).*for 6 texts"),
         ({"image_index": INDEX.int()}, r"type torch.int32 for 6 texts"),
-        ({"image_index": INDEX + 1}, r"names the pictures 1 to 3, but there are 3"),
-        ({"image_index": INDEX - 1}, r"names the pictures -1 to 1"),
+        ({"image_index": INDEX + 1}, r"names the images 1 to 3, but there are 3"),
+        ({"image_index": INDEX - 1}, r"names the images -1 to 1"),
         ({"use_cache": True, "labels": None}, r"together with a cache"),
-        ({"image_index": None}, r"3 pictures for 6 texts.*`image_index`"),
+        ({"image_index": None}, r"3 images for 6 texts.*`image_index`"),
     ],
 )
 def test_inputs_that_make_no_sense_are_refused(change, message):
@@ -284,6 +284,6 @@ def test_inputs_that_make_no_sense_are_refused(change, message):
         tiny_git().eval()(**{**batch(), **change})
 
 
-def test_generation_with_an_index_and_no_picture_is_refused():
-    with pytest.raises(ValueError, match="but no picture"):
+def test_generation_with_an_index_and_no_image_is_refused():
+    with pytest.raises(ValueError, match="but no image"):
         tiny_git().generate(image_index=INDEX, max_new_tokens=2)

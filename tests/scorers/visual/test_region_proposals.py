@@ -139,7 +139,7 @@ def test_proposals_from_a_file(tmp_path):
     assert (first["region_count"][0], first["region_area"][0]) == (1, pytest.approx(0.1))
     everything = RegionProposals(source=tmp_path / "a.npz", min_size=0)(rows)
     assert everything["region_count"][0] == 4
-    with pytest.raises(ValueError, match="The boxes of image '7' are pixels and the picture's width"):
+    with pytest.raises(ValueError, match="The boxes of image '7' are pixels and the image's width"):
         scorer({"image_id": ["7"]})
     sized = RegionProposals(source=tmp_path / "a.npz", size_columns=("w", "h"))
     found = sized({"image_id": ["7", "7"], "w": [200, 100], "h": [100, 100]})
@@ -152,7 +152,7 @@ def test_shares_in_a_file_need_a_size_only_for_a_shortest_side(tmp_path):
     np.save(tmp_path / "12.npy", np.float32([[0.0, 0.0, 0.1, 0.5], [0.0, 0.0, 1.0, 1.0]]))
     found = RegionProposals(source=tmp_path, min_size=0)({"image_id": ["12"]})
     assert (found["region_count"][0], found["region_area"][0]) == (2, pytest.approx(0.525))
-    with pytest.raises(ValueError, match="are shares of the picture"):
+    with pytest.raises(ValueError, match="are shares of the image"):
         RegionProposals(source=tmp_path)({"image_id": ["12"]})
     sized = RegionProposals(source=tmp_path, size_columns=("w", "h"))
     assert sized({"image_id": ["12"], "w": [100], "h": [100]})["region_count"][0] == 1  # the other is 10 pixels high

@@ -1,0 +1,247 @@
+"""Shared by the captioners: loss, generation and input checks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from transformers import GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from hf_curriculum.models.packed_loss import needs_no_logits, relevant_tokens, token_loss
+
+
+class CaptionGenerationMixin(GenerationMixin):
+    """The text half of a captioner: next-token loss, and generation that encodes each image once."""
+
+    def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
+        """Hidden states of the vision tower: what `forward` and `generate` take as `image_features`."""
+        return self.base_model.encode_images(pixel_values, interpolate_pos_encoding)
+
+    def _language_model(
+        self,
+        labels: torch.Tensor | None,
+        logits_to_keep: int | torch.Tensor,
+        return_dict: bool | None,
+        loss_options: dict[str, Any],
+        **inputs: Any,
+    ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
+        """Runs the model without its output layer, then the output layer and the loss."""
+        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError(
+                "`labels` need the logits of all text, but `logits_to_keep` drops some. Pass one of both."
+            )
+        output_layer = self.get_output_embeddings()
+        only_loss = needs_no_logits(self, labels, loss_options)
+        if labels is not None:
+            inputs["use_cache"] = False
+        if only_loss and inputs["past_key_values"] is None:
+            inputs["relevant"] = relevant_tokens(labels, inputs["attention_mask"])
+        outputs: BaseModelOutputWithPast = self.base_model(**inputs)
+        logits, loss = None, None
+        if only_loss:
+            loss = token_loss(output_layer, outputs.last_hidden_state, labels, **loss_options)
+        else:
+            keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = output_layer(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)
+            if labels is not None:
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **loss_options)
+        result = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+        return result.to_tuple() if return_dict is False else result
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        past_key_values: Cache | None = None,
+        image_features: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """As in `GenerationMixin`; images go in with the first tokens and stay out once they are cached."""
+        max_positions = self.config.get_text_config().max_position_embeddings
+        check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
+        )
+        if past_key_values is None or past_key_values.get_seq_length() == 0:
+            inputs["image_features"] = image_features
+        return inputs
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        pixel_values: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool = False,
+        image_index: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `GenerationMixin`, with each image encoded once for all beams and steps.
+
+        Without `input_ids` every text starts from `[CLS]` (`generation_config.bos_token_id`), and from `<image>` where
+        the model has such a token and there is an image. Prompts padded on the right are moved to the left first,
+        padding before text, so that what is written continues the prompt.
+
+        Args:
+            inputs: prompts, or `input_ids=`, shape (batch, text).
+            generation_config: of `GenerationMixin.generate`, as are `args`.
+            pixel_values: as in `forward`; `image_features` may be given instead.
+            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
+            image_index: the image of each prompt, as in `forward`: each image is encoded once.
+            kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
+
+        Returns:
+            Prompts and continuations, shape (batch, text), or a dict of `GenerationMixin` if asked for.
+        """
+        if pixel_values is not None:
+            kwargs["image_features"] = self.encode_images(pixel_values, interpolate_pos_encoding)
+        if image_index is not None:
+            features = kwargs.get("image_features")
+            share_images(image_index, features, len(image_index), continues=False)
+            kwargs["image_features"] = features[image_index]
+        prompts = kwargs.pop("input_ids", None) if inputs is None else inputs
+        if prompts is None and kwargs.get("image_features") is not None:
+            prompts = self._default_prompts(kwargs["image_features"], kwargs.get("inputs_embeds"))
+            if prompts is not None:
+                kwargs["attention_mask"] = torch.ones_like(prompts)
+        if prompts is not None and kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
+        if prompts is not None and kwargs["attention_mask"] is not None:
+            prompts, kwargs["attention_mask"] = pad_left(prompts, kwargs["attention_mask"])
+        return super().generate(prompts, generation_config, *args, **kwargs)
+
+    def _default_prompts(
+        self, image_features: torch.Tensor, inputs_embeds: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The prompts of texts with images, (batch, text); `None` for the first token alone."""
+        return None
+
+
+def generation_setting(name: str, *sources: Any) -> Any:
+    """A setting of generation: that of the first of `sources`, dicts or configurations, that has it."""
+    values = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
+    return next((value for value in values if value is not None), None)
+
+
+def prompt_mask(prompts: torch.Tensor, *sources: Any) -> torch.Tensor | None:
+    """`GenerationMixin`'s default: 0 for padding tokens, (batch, text); `None` where padding also ends texts."""
+    pad, end = generation_setting("pad_token_id", *sources), generation_setting("eos_token_id", *sources)
+    is_distinct = pad is not None and pad not in (end if isinstance(end, list) else [end])
+    return (prompts != pad).long() if is_distinct else None
+
+
+def pad_left(prompts: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Moves every row's padding before its text, keeping both in order; shapes (batch, text) as given."""
+    order = torch.argsort((mask != 0).long(), dim=1, stable=True)
+    return prompts.gather(1, order), mask.gather(1, order)
+
+
+def check_generated_length(input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_positions: int) -> None:
+    """Raises where a text that is being generated, (batch, text), has outgrown the positions; padding takes none."""
+    longest = input_ids.shape[1] if attention_mask is None else attention_mask.shape[1]
+    if longest > max_positions and attention_mask is not None:
+        longest = int((attention_mask != 0).sum(1).max())  # reads values, so it waits for the device
+    if longest > max_positions:
+        raise ValueError(
+            f"A text has grown to {longest} tokens in generation, but the model has {max_positions} positions. Ask "
+            "for fewer tokens (`max_new_tokens`, or `generation_max_length` of the training arguments), shorten the "
+            "prompt, or build the model with a larger `max_position_embeddings`."
+        )
+
+
+def check_alternatives(
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    pixel_values: torch.Tensor | None,
+    image_features: torch.Tensor | None,
+) -> None:
+    """Raises where text or images were given in two forms, or no text at all."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("The model reads one text: pass `input_ids` or `inputs_embeds`, and not both.")
+    if pixel_values is not None and image_features is not None:
+        raise ValueError(
+            "Both `pixel_values` and `image_features` were given. The features replace the image: pass one."
+        )
+
+
+class SharedImages(NamedTuple):
+    """Which image each text reads, where a batch has fewer images than texts.
+
+    The tokens of all images, then those of all texts, are the rows of one flat sequence, so that linear layers and
+    norms compute each image once. In attention each text attends to its image and itself.
+
+    Args:
+        index: the image of each text, (texts,) int64.
+        images: the number of images.
+        image_tokens: rows that an image takes.
+    """
+
+    index: torch.Tensor
+    images: int
+    image_tokens: int
+
+    @property
+    def image_rows(self) -> int:
+        """Rows of all images."""
+        return self.images * self.image_tokens
+
+    def join(self, image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        """(images, image tokens, width) and (texts, text, width) as (1, image rows + text rows, width)."""
+        return torch.cat([image.flatten(0, 1), text.flatten(0, 1)])[None]
+
+    def text_of(self, states: torch.Tensor) -> torch.Tensor:
+        """The last rows of (1, rows, width), those of the texts alone, as (texts, text, width)."""
+        return states[0].unflatten(0, (len(self.index), -1))
+
+    def split(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inverse of `join`, from (1, rows, width)."""
+        image = states[0, : self.image_rows].unflatten(0, (self.images, -1))
+        return image, self.text_of(states[:, self.image_rows :])
+
+    def repeated(self, states: torch.Tensor) -> torch.Tensor:
+        """Each text after a copy of its image: (1, rows, width) as (texts, image tokens + text, width)."""
+        image, text = self.split(states)
+        # Indexing, not `index_select`: its gradient is summed in a fixed order on GPUs too.
+        return torch.cat([image[self.index], text], dim=1)
+
+
+def share_images(
+    image_index: torch.Tensor | None, image_features: torch.Tensor | None, texts: int, continues: bool
+) -> SharedImages | None:
+    """The batch's `SharedImages`, checked; `None` without `image_index`. `continues`: a cache is given or wanted."""
+    if image_index is None:
+        return None
+    if image_features is None:
+        raise ValueError(
+            "`image_index` was given, but no image: it says which of the images each text reads. Pass "
+            "`pixel_values` or `image_features` too, or neither for text alone."
+        )
+    if image_index.shape != (texts,) or image_index.dtype != torch.int64:
+        raise ValueError(
+            f"image_index has the shape {tuple(image_index.shape)} and the type {image_index.dtype} for {texts} "
+            f"texts. It names one image per text: pass int64 of the shape ({texts},)."
+        )
+    images = len(image_features)
+    # Elsewhere the check would wait for the device, and indexing has one of its own.
+    if image_index.device.type == "cpu" and not torch.compiler.is_compiling():
+        lowest, highest = int(image_index.min()), int(image_index.max())
+        if lowest < 0 or highest >= images:
+            raise ValueError(
+                f"image_index names the images {lowest} to {highest}, but there are {images} of them, numbered "
+                "from 0. A text would read no image, or another one's."
+            )
+    if continues:
+        raise ValueError(
+            "`image_index` was given together with a cache, which keeps the image of every text apart. Pass "
+            "`use_cache=False`; `generate` takes `image_index` and repeats the images itself."
+        )
+    return SharedImages(image_index, images, image_features.shape[1])
