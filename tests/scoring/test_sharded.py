@@ -55,7 +55,7 @@ class Logged(Scorer):
 class MeanWords(CaptionLength):
     """Learns from a corpus, and says how often."""
 
-    learnt = ("mean_",)
+    fitted_attributes = ("mean_",)
     fitted = 0
 
     def fit(self, dataset):
