@@ -13,6 +13,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance
 
 if TYPE_CHECKING:
@@ -244,6 +245,9 @@ class Scorer(Component):
                 "its scores would lack it. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
             )
         arguments = {name: getattr(self, name) for name in names}
+        for name, value in arguments.items():
+            if isinstance(value, (Component, RegionSource)):
+                arguments[name] = value.arguments()
         if self.fitted_attributes and not self.needs_fit:
             arguments["fitted"] = Hasher.hash([getattr(self, name) for name in self.fitted_attributes])
         return arguments

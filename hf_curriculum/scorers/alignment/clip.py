@@ -236,10 +236,8 @@ class CLIPSimilarity(Scorer):
         return vectors
 
     def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        if self.model == SCENES_CLIP:
-            arguments["knows"] = "the scenes of make_scenes only"
-        return arguments
+        knows = {"knows": "the scenes of make_scenes only"} if self.model == SCENES_CLIP else {}
+        return super().arguments() | knows
 
     def describe(self, column: str | None = None) -> ScoreProvenance:
         made = super().describe(column)

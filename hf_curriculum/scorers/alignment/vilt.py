@@ -221,7 +221,19 @@ def read_matching_head(file: str) -> dict[str, torch.Tensor]:
     path = Path(file)
     if not path.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold ViLT's matching head, {' and '.join(HEAD)}.")
-    weights = _read(path)
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        weights = load_file(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ValueError(
+                f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Files that hold "
+                f"other objects could run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
+            ) from error
+        weights = content.get("state_dict", content)
     missing = [name for name in HEAD if name not in weights]
     if missing:
         raise ValueError(
@@ -229,18 +241,3 @@ def read_matching_head(file: str) -> dict[str, torch.Tensor]:
             "head. Give the original pretrained weights, whose names it keeps."
         )
     return {name: weights[name].float() for name in HEAD}
-
-
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
-            f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Files that hold other "
-            f"objects could run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
-        ) from error
-    return content.get("state_dict", content)

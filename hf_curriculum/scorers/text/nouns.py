@@ -118,8 +118,3 @@ class NounCount(Scorer):
                     f"The tags are universal ones ({list(tags)[:8]}), but nouns are counted by {self.tags}: every "
                     'count would be 0. Pass `tags=("NOUN", "PROPN")`.'
                 )
-
-    def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["tagger"] = None if self.tagger is None else self.tagger.arguments()
-        return arguments

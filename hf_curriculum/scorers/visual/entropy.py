@@ -164,11 +164,7 @@ class VisualEntropy(Scorer):
         return entropy_of_top(as_detections(scores, None, self.background, what), self.top_k, self.no_object)
 
     def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["detector"] = None if self.detector is None else self.detector.arguments()
-        arguments["regions"] = None if self.regions is None else self.regions.arguments()
-        arguments["classifier"] = self.classifier_digest
-        return arguments
+        return super().arguments() | {"classifier": self.classifier_digest}
 
 
 def resolve_detector(detector: str | Path | Detector) -> Detector:

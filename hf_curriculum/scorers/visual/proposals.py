@@ -141,11 +141,6 @@ class RegionProposals(Scorer):
         shares = shares[: self.max_proposals]
         return float(len(shares)), _mean(shares)
 
-    def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["source"] = None if self.source is None else self.source.arguments()
-        return arguments
-
 
 def _short_sides(boxes: np.ndarray) -> np.ndarray:
     """The shorter side of each box: (boxes, 4) → (boxes,)."""
