@@ -289,12 +289,7 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:
-    """The captions of a batch that are not None, empty or blank, and a bool mask (rows,) of their rows.
-
-    Example:
-        >>> readable_captions(["a dog", None, " "], "caption")
-        (['a dog'], array([ True, False, False]))
-    """
+    """The captions of a batch that are not None, empty or blank, and a bool mask (rows,) of their rows."""
     for row, caption in enumerate(captions):
         if caption is not None and not isinstance(caption, str):
             raise TypeError(

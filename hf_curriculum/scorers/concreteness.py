@@ -183,13 +183,7 @@ _TRAINING = 64  # vectors per cell that faiss trains its cells with
 def nearest_neighbours(
     vectors: np.ndarray, count: int, *, include_self: bool = True, device: torch.device | str = "cpu"
 ) -> np.ndarray:
-    """The nearest vectors by cosine, exactly: float32 (n, d), of length 1 → int64 (n, count), in no order.
-
-    Example:
-        >>> line = np.float32([[1, 0], [0.8, 0.6], [0, 1]])
-        >>> nearest_neighbours(line, 1, include_self=False).tolist()
-        [[1], [0], [1]]
-    """
+    """The nearest vectors by cosine, exactly: float32 (n, d), of length 1 → int64 (n, count), in no order."""
     import torch
 
     size = len(vectors)
@@ -262,12 +256,6 @@ def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, 
     """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d).
 
     An image has the embedding of its first row that has one. The number of images without any is logged.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> data = Dataset.from_dict({"image_id": ["a", "b", "a"], "v": [[3.0, 4.0], None, [3.0, 4.0]]})
-        >>> [part.tolist() for part in image_vectors(data, "v", "Example")]
-        [[0, -1, 0], [[0.6000000238418579, 0.800000011920929]]]
     """
     from datasets import Dataset
 

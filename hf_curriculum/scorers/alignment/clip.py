@@ -246,12 +246,7 @@ class CLIPSimilarity(Scorer):
 
 
 def distinct_captions(captions: list[Any], column: str) -> tuple[list[str], np.ndarray]:
-    """The different readable captions of a batch, and int64 (rows,) which each row has, -1 for none.
-
-    Example:
-        >>> distinct_captions(["a dog", "", "a cat", "a dog"], "caption")
-        (['a dog', 'a cat'], array([ 0, -1,  1,  0]))
-    """
+    """The different readable captions of a batch, and int64 (rows,) which each row has, -1 for none."""
     readable, mask = readable_captions(captions, column)
     number = {caption: at for at, caption in enumerate(dict.fromkeys(readable))}
     index = np.full(len(mask), -1)
@@ -260,12 +255,7 @@ def distinct_captions(captions: list[Any], column: str) -> tuple[list[str], np.n
 
 
 def given_vectors(values: list[Any], column: str) -> _Vectors:
-    """Vectors from a column of the data, normalised to length 1.
-
-    Example:
-        >>> given_vectors([[3.0, 4.0], None, [0.0, 0.0]], "v").index
-        array([ 0, -1, -1])
-    """
+    """Vectors from a column of the data, normalised to length 1."""
     rows = [row for row, value in enumerate(values) if value is not None]
     try:
         given = [np.asarray(values[row], dtype=np.float32) for row in rows]  # (D,) each
@@ -298,12 +288,7 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(captions: Iterable[str]) -> set[str]:
-    """The distinct words of captions, in lower case.
-
-    Example:
-        >>> sorted(words_of(["A red ball,", "a ball"]))
-        ['a', 'ball', 'red']
-    """
+    """The distinct words of captions, in lower case."""
     return {word for caption in captions for word in _WORD.findall(caption.lower())}
 
 
@@ -323,13 +308,7 @@ def training_statistics(captions: Iterable[str], pixels: torch.Tensor, margin: f
 
 
 class OutOfDistributionCheck:
-    """Counts captions and images unlike a model's `training_statistics`, and warns once if most are.
-
-    Example:
-        >>> check = OutOfDistributionCheck({"words": ["a", "ball", "red"], "border_brightness": [0.8, 1.0]})
-        >>> check.count_captions(["a red ball", "a red bicycle"])
-        1
-    """
+    """Counts captions and images unlike a model's `training_statistics`, and warns once if most are."""
 
     def __init__(self, training: Mapping[str, Any]) -> None:
         self.words = frozenset(training["words"])

@@ -129,12 +129,7 @@ _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf
 
 
 def parse_name(model: str, pretrained: str | None) -> tuple[str, str | None]:
-    """`open_clip`'s names of the architecture and of its weights.
-
-    Example:
-        >>> parse_name("open_clip:ViT-B-32/laion2b_s34b_b79k", None)
-        ('ViT-B-32', 'laion2b_s34b_b79k')
-    """
+    """`open_clip`'s names of the architecture and of its weights."""
     name = model.removeprefix(PREFIX)
     if Path(name).is_dir() and (Path(name) / "open_clip_config.json").exists():
         name = _SCHEMES[1] + name

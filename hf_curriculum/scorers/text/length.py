@@ -17,12 +17,7 @@ _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 
 
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
-    """The function that splits a caption into words: see `CaptionLength` for the two kinds.
-
-    Example:
-        >>> word_splitter("regex")("a dog , a cat .")
-        ['a', 'dog', 'a', 'cat']
-    """
+    """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
     check_choice("words", words, ("whitespace", "regex"))
     return str.split if words == "whitespace" else _WORD.findall
 

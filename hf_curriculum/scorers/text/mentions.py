@@ -191,10 +191,6 @@ class NltkWords:
     It finds sentences first, then tokenizes each. Without abbreviations, the dot of one before more text ("mr. smith")
     is a token of its own; any other token is the same. Most captions need neither step: with letters, digits,
     hyphens, commas and a last dot only, white space and punctuation decide.
-
-    Example:
-        >>> NltkWords().tokens("a man's dog, and a hot-dog.")
-        ['a', 'man', "'s", 'dog', ',', 'and', 'a', 'hot-dog', '.']
     """
 
     def __init__(self) -> None:
@@ -219,12 +215,7 @@ class NltkWords:
 
 
 def plain_tokens(text: str) -> list[str] | None:
-    """NLTK's tokens of a plain text in lower case; None for one that only NLTK itself splits.
-
-    Example:
-        >>> plain_tokens("a dog, a cat ."), plain_tokens("a dog's cat")
-        (['a', 'dog', ',', 'a', 'cat', '.'], None)
-    """
+    """NLTK's tokens of a plain text in lower case; None for one that only NLTK itself splits."""
     body = text.rstrip(" ")
     ends = body.endswith(".")
     if ends:

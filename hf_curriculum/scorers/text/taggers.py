@@ -127,12 +127,7 @@ class NltkTagger(Tagger):
 
 
 class CallableTagger(Tagger):
-    """A function `(sentences: list[str]) -> list[list[str]]` as a tagger, picklable for `num_proc`.
-
-    Example:
-        >>> CallableTagger(lambda sentences: [["NN"] * len(text.split()) for text in sentences]).tag(["red ball"])
-        [['NN', 'NN']]
-    """
+    """A function `(sentences: list[str]) -> list[list[str]]` as a tagger, picklable for `num_proc`."""
 
     def __init__(self, function: Callable[[list[str]], list[list[str]]]) -> None:
         self.function = function

@@ -10,6 +10,7 @@ from PIL import Image
 
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
+from hf_curriculum.scorers.visual.images import batches_of_one_size
 
 LONGEST = 40
 """An image more than so many times as long as wide has a side of no pixel after resizing for a detector."""
@@ -65,19 +66,18 @@ class ModelDetector(Detector):
 
     def detect(self, images: list[Image.Image], loaded: Any) -> list[Detections | None]:
         model, processor = loaded
-        takes_mask = "pixel_mask" in inspect.signature(model.forward).parameters
+        inputs = {
+            index: processor(images=image, input_data_format="channels_last", return_tensors="pt")
+            for index, image in enumerate(images)
+            if max(image.size) <= LONGEST * min(image.size)
+        }
         found: list[Detections | None] = [None] * len(images)
-        by_size: dict[tuple[int, ...], list[tuple[int, Any]]] = {}
-        for index, image in enumerate(images):
-            if max(image.size) <= LONGEST * min(image.size):
-                values = processor(images=image, input_data_format="channels_last", return_tensors="pt")
-                by_size.setdefault(tuple(values["pixel_values"].shape), []).append((index, values))
-        for group in by_size.values():
-            for start in range(0, len(group), self.batch_size):
-                part = group[start : start + self.batch_size]
-                logits = _forward(model, [values for _, values in part], takes_mask)  # (B, boxes, outputs)
-                for (index, _), values in zip(part, logits, strict=True):
-                    found[index] = self._read(values, model.config.num_labels)
+        resized = ((values["pixel_values"], [index]) for index, values in inputs.items())
+        for batch in batches_of_one_size(resized, self.batch_size):
+            rows = [row for row, _ in batch]
+            logits = _forward(model, [inputs[row] for row in rows])  # (B, boxes, outputs)
+            for row, values in zip(rows, logits, strict=True):
+                found[row] = self._read(values, model.config.num_labels)
         return found
 
     def _read(self, logits: np.ndarray, labels: int) -> Detections:
@@ -95,10 +95,11 @@ class ModelDetector(Detector):
         return Detections(classes, classes.max(axis=1), no_object)
 
 
-def _forward(model: Any, inputs: list[Any], takes_mask: bool) -> np.ndarray:
+def _forward(model: Any, inputs: list[Any]) -> np.ndarray:
     import torch
 
-    names = ["pixel_values", "pixel_mask"] if takes_mask and "pixel_mask" in inputs[0] else ["pixel_values"]
+    takes = {"pixel_values", *inspect.signature(model.forward).parameters}
+    names = [name for name in ("pixel_values", "pixel_mask") if name in takes and name in inputs[0]]
     batch = {name: torch.cat([values[name] for values in inputs]).to(model.device) for name in names}
     with torch.inference_mode():
         return model(**batch).logits.float().cpu().numpy()
@@ -126,12 +127,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:
-    """-sum p log p over the last axis, in nats, of rows that are scaled to sum 1; NaN for a row of zeros.
-
-    Example:
-        >>> entropy(np.array([[1.0, 0.0], [2.0, 2.0]])).round(4).tolist()
-        [0.0, 0.6931]
-    """
+    """-sum p log p over the last axis, in nats, of rows that are scaled to sum 1; NaN for a row of zeros."""
     values = np.asarray(probabilities, dtype=np.float64)
     total = values.sum(axis=-1, keepdims=True)
     shares = values / np.where(total > 0, total, np.nan)  # (..., classes)
@@ -143,13 +139,6 @@ def entropy_of_top(found: Detections, top_k: int, no_object: Literal["drop", "ke
     """The predictive entropy of the `top_k` highest-confidence boxes, summed, in nats; NaN without boxes.
 
     "no object" is kept as one more class, or dropped and the classes are scaled to sum 1.
-
-    Example:
-        >>> found = Detections(np.array([[0.5, 0.5], [0.9, 0.0]]), np.array([0.5, 0.9]), np.array([0.0, 0.1]))
-        >>> round(entropy_of_top(found, 1, "drop"), 4), round(entropy_of_top(found, 2, "drop"), 4)
-        (0.0, 0.6931)
-        >>> round(entropy_of_top(found, 1, "keep"), 4)  # -0.9 log 0.9 - 0.1 log 0.1
-        0.3251
     """
     scores = np.asarray(found.class_scores, dtype=np.float64)
     usable = np.flatnonzero(scores.sum(axis=1) > 0)
@@ -170,11 +159,6 @@ def keep_distinct(boxes: np.ndarray, confidence: np.ndarray, overlap: float, mos
     """Non-maximum suppression over all classes: indices of up to `most` boxes (left, top, right, bottom), best first.
 
     A box is dropped if its intersection over union with one of higher confidence is larger than `overlap`.
-
-    Example:
-        >>> boxes = np.array([[0, 0, 10, 10], [1, 0, 10, 10], [20, 0, 30, 10]])
-        >>> keep_distinct(boxes, np.array([0.8, 0.9, 0.1]), overlap=0.5, most=10).tolist()
-        [1, 2]
     """
     boxes = np.asarray(boxes, dtype=np.float64)
     area = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0, None), axis=1)  # (boxes,)

@@ -188,11 +188,6 @@ def as_detections(scores: Any, confidence: np.ndarray | None, background: Backgr
     """Detections from probabilities (boxes, columns); `background` is the column of "no object", see `VisualEntropy`.
 
     `confidence` (boxes,) is by default that of the likeliest class; errors call the scores `what`.
-
-    Example:
-        >>> found = as_detections([[0.2, 0.5, 0.3]], None, 0, "scores")
-        >>> found.class_scores.tolist(), found.no_object.tolist(), found.confidence.tolist()
-        ([[0.5, 0.3]], [0.2], [0.5])
     """
     try:
         scores = np.asarray(scores, dtype=np.float64)

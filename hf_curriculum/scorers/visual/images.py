@@ -24,10 +24,6 @@ def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> li
     """Each image of a batch with its rows, of those in a bool mask (rows,), in order of first appearance.
 
     Rows with equal `image_id` share their image; without that column, or where it is missing, a row has its own.
-
-    Example:
-        >>> distinct_images({"image": ["p", "p", "q"], "image_id": ["1", "1", "2"]}, "image", np.ones(3, bool))
-        [('p', [0, 1]), ('q', [2])]
     """
     ids = batch.get(IMAGE_ID) or [None] * len(mask)
     rows: dict[Any, list[int]] = {}
@@ -37,13 +33,7 @@ def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> li
 
 
 class ImageOpener:
-    """Opens images as RGB, and keeps the reasons of those that it could not open.
-
-    Example:
-        >>> opener = ImageOpener()
-        >>> opener(b"no image") is None, len(opener.failed)
-        (True, 1)
-    """
+    """Opens images as RGB, and keeps the reasons of those that it could not open."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
@@ -65,15 +55,7 @@ class ImageOpener:
 def batches_of_one_size(
     images: Iterable[tuple[torch.Tensor, list[int]]], size: int
 ) -> Iterator[list[tuple[int, torch.Tensor]]]:
-    """Up to `size` pairs of a row and its image (3, height, width), all of one shape, so that none must be padded.
-
-    Example:
-        >>> import torch
-        >>> tall, wide = torch.zeros(3, 2, 1), torch.zeros(3, 1, 2)
-        >>> batches = batches_of_one_size([(tall, [0]), (wide, [1, 2]), (tall, [3])], 2)
-        >>> [[row for row, _ in batch] for batch in batches]
-        [[1, 2], [0, 3]]
-    """
+    """Up to `size` pairs of a row and its image (3, height, width), all of one shape, so that none must be padded."""
     waiting: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
     for image, rows in images:
         for row in rows:

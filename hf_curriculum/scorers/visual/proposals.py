@@ -173,12 +173,7 @@ def require_opencv() -> Any:
 
 
 def searched_size(size: tuple[int, int], max_side: int | None, max_aspect: float | None) -> tuple[int, int]:
-    """Width and height at which an image is searched; see `max_side` and `max_aspect` of `RegionProposals`.
-
-    Example:
-        >>> searched_size((2000, 500), 1000, None), searched_size((1000, 250), None, 2.2)
-        ((1000, 250), (1000, 454))
-    """
+    """Width and height at which an image is searched; see `max_side` and `max_aspect` of `RegionProposals`."""
     width, height = size
     scale = 1.0 if max_side is None else min(1.0, max_side / max(size))
     width, height = max(1, round(width * scale)), max(1, round(height * scale))
