@@ -197,6 +197,7 @@ NAMES_BEFORE = {
 """Package → names that it offered in version 0.1 and that now live elsewhere."""
 
 RENAMED = {
+    "Domain": "OutOfDistributionCheck",
     "DrawnCollator": "IndexedCollator",
     "DrawnDataset": "IndexedDataset",
     "Drawn": "IndexedExample",
@@ -207,9 +208,17 @@ RENAMED = {
     "refuse": "validate_unused",
     "undecoded": "stored_images",
     "HOLE": "PAD_INDEX",
+    "PictureOpener": "ImageOpener",
     "TextBeside": "JointText",
     "TextBesideTrainer": "JointTextTrainer",
     "attach_columns": "append_columns",
+    "cut_thin": "crop_thin",
+    "distinct_pictures": "distinct_images",
+    "encode_pictures": "encode_images",
+    "learn_domain": "training_statistics",
+    "picture_size": "image_size",
+    "report_cut": "report_truncated",
+    "spread": "scatter",
 }
 """Name of version 0.1 → its name now."""
 

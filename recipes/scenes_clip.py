@@ -29,7 +29,7 @@ import hf_curriculum
 from hf_curriculum import make_image_processor, make_scenes, train_wordpiece
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, SIZES, TEXTURES, plural
-from hf_curriculum.scorers.alignment.clip import learn_domain
+from hf_curriculum.scorers.alignment.clip import training_statistics
 
 OUTPUT = Path("outputs") / "scenes_clip"
 DATA_SEED = 7_001  # far from the seeds anyone tries first, so that their scenes are new to the model
@@ -241,7 +241,7 @@ def main() -> None:
             "transformers": transformers.__version__,
             "hf-curriculum": hf_curriculum.__version__,
         },
-        "knows": learn_domain(scenes[CAPTION][:], pairs.images),
+        "knows": training_statistics(scenes[CAPTION][:], pairs.images),
     }
     (options.output / "training.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in facts.items() if key != "knows"}, indent=1))

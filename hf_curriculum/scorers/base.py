@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance
 
 if TYPE_CHECKING:
@@ -19,29 +21,91 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 
-class Scorer:
-    """Gives every example a number: `dataset.map(scorer, batched=True)` adds it as a column.
+class _Renamed:
+    """An attribute of version 0.1, read and written under the name it has now."""
+
+    def __init__(self, now: str) -> None:
+        self.now = now
+
+    def __get__(self, scorer: Scorer | None, cls: type[Scorer]) -> Any:
+        return getattr(cls if scorer is None else scorer, self.now)
+
+    def __set__(self, scorer: Scorer, value: Any) -> None:
+        setattr(scorer, self.now, value)
+
+
+class Component:
+    """Base of scorers, taggers and detectors: a configuration, and the model that it loads.
+
+    Every attribute whose name does not begin with an underscore is pickled, and decides the key that `datasets` caches
+    by. What `load` returns is kept in one that is not: the key is the same before and after use, and no weights are
+    sent to worker processes.
+    """
+
+    packages: tuple[str, ...] = ()
+    model: str | None = None
+    revision: str | None = None
+    backend: str | None = None
+
+    def load(self, device: torch.device) -> Any:
+        """Builds the model on `device`. Called once per process and device, at the first use of `loaded`."""
+        raise NotImplementedError(f"{type(self).__name__} has no model to load: it does not define `load`.")
+
+    def device(self, rank: int | None = None) -> torch.device:
+        """The device of this worker: of P processes on a machine, the p-th has the GPUs p, p + P, p + 2P, ...
+
+        P is `LOCAL_WORLD_SIZE` and p is `LOCAL_RANK`; the GPUs are those of the workers 0, 1, 2, ... of `map`. Forked
+        workers cannot use CUDA once the parent has: call `multiprocess.set_start_method("spawn")` before `num_proc`.
+        """
+        import torch
+
+        if torch.cuda.is_available():
+            processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            number = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0) * processes
+            return torch.device("cuda", number % torch.cuda.device_count())
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+    def loaded(self, rank: int | None = None) -> Any:
+        """What `load` returned for this worker's device, kept for the next batch but never pickled."""
+        device = self.device(rank)
+        kept = self.__dict__.setdefault("_loaded", {})
+        if device not in kept:
+            kept[device] = self.load(device)
+        return kept[device]
+
+    def arguments(self) -> Any:
+        """The configuration as JSON, for the provenance of scores."""
+        return {"type": type(self).__name__, **self.__getstate__()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # sorted: the order of use does not change the cache key
+        return {name: value for name, value in sorted(vars(self).items()) if not name.startswith("_")}
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.__getstate__().items())
+        return f"{type(self).__name__}({options})"
+
+
+class Scorer(Component):
+    """A number for every example: `dataset.map(scorer, batched=True)` adds it as a column.
 
     A subclass sets the class attributes below (or instance attributes of the same names in `__init__`) and writes
     `score`. Its constructor keeps every parameter under the parameter's own name, which is how `arguments` finds them.
 
-    What is pickled, and so what `datasets` caches by, is every attribute whose name does not begin with an
-    underscore: configuration, and what `fit` learnt (in names that end in one). A loaded model belongs into `_names`:
-    use `loaded`. That keeps the cache key the same before and after use, and sends no weights to worker processes.
+    Attributes whose names do not begin with an underscore are pickled, and decide the key that `datasets` caches by:
+    the configuration, and the fitted attributes. A model is built by `load` and kept by `loaded`, never pickled.
 
     Attributes:
         columns: the columns that are read.
         name: the column that is written.
         easy: which end of the score is easy, "low" or "high".
-        group_by: a column whose equal values `add_scores` brings next to each other, and hands to `score` where the
-            data has it. For a scorer that encodes an image once for all its captions: `group_by = IMAGE_ID`, and one
-            encoding per distinct id of the batch.
-        undecoded: image or audio columns that `add_scores` hands over as stored (`{"bytes", "path"}`), for a scorer
-            that decodes them itself, for example to give NaN for a corrupt picture. Under a plain `map` they come
-            decoded.
-        learnt: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
+        group_by: a column by whose values `add_scores` sorts the rows, and which `score` gets where the data has it:
+            with `IMAGE_ID` an image can be encoded once for all its captions.
+        decode_false: image or audio columns that `add_scores` passes as with `decode=False` (`{"bytes", "path"}`), for
+            a scorer that decodes them itself, for example to give NaN for a corrupt image. A plain `map` decodes them.
+        fitted_attributes: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
         packages: distributions whose versions decide the result.
-        model, revision, backend: what the provenance tells of a model and of image preprocessing, if there are any.
+        model, revision, backend: the model and the image preprocessing, for the provenance.
 
     Example:
         >>> class Commas(Scorer):
@@ -56,12 +120,19 @@ class Scorer:
     name: str = ""
     easy: Literal["low", "high"] = "low"
     group_by: str | None = None
-    undecoded: tuple[str, ...] = ()
-    learnt: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    model: str | None = None
-    revision: str | None = None
-    backend: str | None = None
+    decode_false: tuple[str, ...] = ()
+    fitted_attributes: tuple[str, ...] = ()
+
+    undecoded = _Renamed("decode_false")
+    learnt = _Renamed("fitted_attributes")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for before, now in (("undecoded", "decode_false"), ("learnt", "fitted_attributes")):
+            if before in vars(cls):
+                warnings.warn(f"`{cls.__name__}.{before}` is now `{now}`.", DeprecationWarning, stacklevel=2)
+                setattr(cls, now, vars(cls)[before])
+                delattr(cls, before)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -73,7 +144,7 @@ class Scorer:
 
         Args:
             batch: `columns` (and `group_by`, if the data has it), one list entry per row.
-            rank: which worker process this is, None or 0 without any; see `device`.
+            rank: the worker process, None or 0 without any; see `device`.
 
         Shapes:
             returns (rows,) of numbers, NaN where a row cannot be scored; or one such array per name of `outputs`.
@@ -81,12 +152,8 @@ class Scorer:
         raise NotImplementedError(f"{type(self).__name__} does not define `score`.")
 
     def fit(self, dataset: Dataset) -> Scorer:
-        """Learns what the score needs from a corpus, and returns the scorer. Here: nothing, for scores of one row."""
+        """Sets the fitted attributes from a corpus, and returns the scorer; there are none in a score of one row."""
         return self
-
-    def load(self, device: torch.device) -> Any:
-        """Builds the model on `device`. Called once per process and device, at the first use of `loaded`."""
-        raise NotImplementedError(f"{type(self).__name__} has no model to load.")
 
     def __call__(self, batch: Mapping[str, Any], rank: int | None = None) -> dict[str, np.ndarray]:
         """Scores a batch of `datasets.map(..., batched=True)`.
@@ -112,13 +179,13 @@ class Scorer:
 
     @property
     def needs_fit(self) -> bool:
-        """Whether the score depends on a corpus that the scorer has not seen yet."""
-        return not all(hasattr(self, attribute) for attribute in self.learnt)
+        """Whether the score depends on a corpus, and `fit` has not been called."""
+        return not all(hasattr(self, attribute) for attribute in self.fitted_attributes)
 
     def check_fitted(self) -> None:
         """Raises a `RuntimeError` if the scorer needs `fit` first."""
         if self.needs_fit:
-            missing = [attribute for attribute in self.learnt if not hasattr(self, attribute)]
+            missing = [attribute for attribute in self.fitted_attributes if not hasattr(self, attribute)]
             raise RuntimeError(
                 f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Its score of a row "
                 "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
@@ -161,34 +228,11 @@ class Scorer:
             )
         return arrays
 
-    def device(self, rank: int | None = None) -> torch.device:
-        """The device of this worker: GPUs are dealt in turn, over processes of a launcher and workers of `map`.
-
-        Of P processes on a machine (`LOCAL_WORLD_SIZE`), the p-th (`LOCAL_RANK`) has the GPUs p, p + P, p + 2P, ...
-        for its workers 0, 1, 2, ..., so that no two share one while there are enough.
-
-        Forked workers cannot use CUDA once the parent has: `multiprocess.set_start_method("spawn")` before `num_proc`.
-        """
-        import torch
-
-        if torch.cuda.is_available():
-            processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-            place = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0) * processes
-            return torch.device("cuda", place % torch.cuda.device_count())
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-    def loaded(self, rank: int | None = None) -> Any:
-        """What `load` built for this worker's device, kept for the next batch but never pickled."""
-        device = self.device(rank)
-        kept = self.__dict__.setdefault("_loaded", {})
-        if device not in kept:
-            kept[device] = self.load(device)
-        return kept[device]
-
     def arguments(self) -> dict[str, Any]:
-        """The configuration as JSON can hold it: the constructor's parameters, without the column's name and easy end.
+        """The constructor's parameters, without the column's name and easy end, for the provenance.
 
-        For a fitted scorer also `fitted`, a digest of what it learnt. Override it for parameters JSON cannot hold.
+        For a fitted scorer also `fitted`, a digest of the fitted attributes. Override it for parameters that are not
+        JSON.
 
         Raises:
             TypeError: the constructor does not keep a parameter under its own name.
@@ -197,20 +241,19 @@ class Scorer:
         lost = [name for name in names if not hasattr(self, name)]
         if lost:
             raise TypeError(
-                f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name, so nobody could tell "
-                "how its scores were made. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
+                f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name, so the provenance of "
+                "its scores would lack it. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
             )
         arguments = {name: getattr(self, name) for name in names}
-        if self.learnt and not self.needs_fit:
-            arguments["fitted"] = Hasher.hash([getattr(self, name) for name in self.learnt])
+        for name, value in arguments.items():
+            if isinstance(value, (Component, RegionSource)):
+                arguments[name] = value.arguments()
+        if self.fitted_attributes and not self.needs_fit:
+            arguments["fitted"] = Hasher.hash([getattr(self, name) for name in self.fitted_attributes])
         return arguments
 
     def describe(self, column: str | None = None) -> ScoreProvenance:
-        """Where a column written by this scorer comes from.
-
-        Args:
-            column: which one, for a scorer of several.
-        """
+        """The provenance of a column that this scorer writes, of `name` by default."""
         column = self.name if column is None else column
         cls = type(self)
         ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -225,17 +268,13 @@ class Scorer:
             easy=self.outputs[column],
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return public_state(self)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-
-def public_state(item: object) -> dict[str, Any]:
-    """The attributes to pickle: those whose names do not begin with an underscore, in an order use cannot change."""
-    return {name: value for name, value in sorted(vars(item).items()) if not name.startswith("_")}
 
 
 def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
@@ -250,22 +289,7 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:
-    """The captions of a batch that hold text, and which rows they are.
-
-    Args:
-        captions: one entry per row; None, empty and blank ones cannot be scored.
-        column: the column's name, for the error.
-
-    Shapes:
-        returns the readable captions, and a bool mask (rows,) of the rows they came from.
-
-    Raises:
-        TypeError: an entry that is neither a string nor None.
-
-    Example:
-        >>> readable_captions(["a dog", None, " "], "caption")
-        (['a dog'], array([ True, False, False]))
-    """
+    """The captions of a batch that are not None, empty or blank, and a bool mask (rows,) of their rows."""
     for row, caption in enumerate(captions):
         if caption is not None and not isinstance(caption, str):
             raise TypeError(
@@ -277,32 +301,15 @@ def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str
     return [caption for caption, kept in zip(captions, mask.tolist(), strict=True) if kept], mask
 
 
-def spread(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
-    """Puts the scores of the readable captions back into their rows.
-
-    Shapes:
-        values (readable,), mask bool (rows,) → float32 (rows,), NaN where the mask is False.
-    """
+def scatter(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
+    """Scores of the rows in a mask → float32 (rows,), NaN where the mask is False."""
     scores = np.full(len(mask), np.nan, np.float32)
     scores[mask] = values
     return scores
 
 
-_BATCH = 1000
-
-
 def corpus_batches(dataset: Dataset | IterableDataset, columns: Sequence[str], who: str) -> Iterator[dict[str, list]]:
-    """Reads columns of a data set once, and nothing else of it: no picture is decoded.
-
-    Args:
-        dataset: one data set; of several splits, the one to learn from.
-        columns: the columns to read.
-        who: who learns from them, for errors.
-
-    Raises:
-        TypeError: not a data set, or several splits.
-        ValueError: a column is missing.
-    """
+    """Batches of some columns of a data set, for `who.fit`; other columns are not decoded."""
     from datasets import Dataset, IterableDataset
 
     if not isinstance(dataset, (Dataset, IterableDataset)):
@@ -317,4 +324,4 @@ def corpus_batches(dataset: Dataset | IterableDataset, columns: Sequence[str], w
             reader=f"`{who}.fit` learns from it.",
             remedy="Rename the column (`dataset.rename_column`), or tell the scorer its name.",
         )
-    yield from dataset.with_format(None).select_columns(list(columns)).iter(batch_size=_BATCH)
+    yield from dataset.with_format(None).select_columns(list(columns)).iter(batch_size=1000)

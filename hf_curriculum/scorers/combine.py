@@ -1,4 +1,4 @@
-"""Several scores in one: a weighted sum after a named normalisation."""
+"""Weighted sums of normalised scores."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ Normalise = Literal["none", "zscore", "minmax", "rank"]
 
 
 class Combine(Scorer):
-    """A weighted sum of score columns, each normalised over the data set that `fit` was given.
+    """Weighted sum of score columns, each normalised over the data set given to `fit`.
 
-    A column whose easy end is not the sum's is flipped first, so that all parts point the same way: z becomes −z, and
-    m within 0…1 becomes 1 − m. Which end of a column is easy is taken from `easy_of`, else from the provenance in the
-    data that `fit` is given, else from the scorer that writes the column.
+    A column whose easy end is not the sum's is negated (z becomes −z, m in 0…1 becomes 1 − m). The easy end of a
+    column is taken from `easy_of`, else from the provenance in the data, else from the scorer that writes the column.
 
     An ensemble over seeds or models is the same sum with equal weights, `Combine.mean_of`.
 
     Args:
         weights: column → positive weight. They are not scaled to 1.
         normalise: "none" adds in natural units; "zscore" subtracts the mean and divides by the standard deviation;
-            "minmax" maps the smallest score to 0 and the largest to 1 (scores outside of what was fitted fall outside
-            of that); "rank" is the share of the fitted scores below, plus half the share of those equal: tied scores
-            share the mean of their ranks, and all lies in 0…1.
+            "minmax" maps the smallest fitted score to 0 and the largest to 1; "rank" is the share of the fitted
+            scores below, plus half the share of those equal, from 0 to 1.
         name: the column to write.
         easy: which end of the sum is easy.
-        easy_of: column → its easy end, over what the data say.
-        missing: what a row gets that lacks a part: "nan" no score; "skip" the sum of the other parts, scaled up to the
-            whole weight (not with "none", where parts differ in size).
+        easy_of: column → its easy end, overriding the provenance.
+        missing: a row without one part gets "nan", no score; or "skip", the sum of the other parts, scaled to the sum
+            of all weights (not with `normalise="none"`).
 
     Shapes:
         float32 (rows,); NaN where parts are missing. Infinite scores count as missing.
@@ -43,7 +41,7 @@ class Combine(Scorer):
     Raises:
         ValueError: no weights, a weight that is not a positive number, unknown `normalise`, `missing` or easy end,
             `missing="skip"` without normalisation; in `fit`: a column that is missing, constant, or all NaN, or whose
-            easy end nobody knows.
+            easy end is unknown.
         TypeError: `fit` was given something else than one map-style data set.
         RuntimeError: used before `fit`.
 
@@ -57,7 +55,7 @@ class Combine(Scorer):
     """
 
     name = "combined"
-    learnt = ("low_is_easy_", "fitted_")
+    fitted_attributes = ("low_is_easy_", "fitted_")
 
     def __init__(
         self,
@@ -81,14 +79,14 @@ class Combine(Scorer):
             if not (math.isfinite(weight) and weight > 0):
                 raise ValueError(
                     f"The weight of `{column}` is {weight}. It must be a positive number: a column that points the "
-                    f"other way is flipped by its easy end, `easy_of={{{column!r}: ...}}`."
+                    f"other way is negated by its easy end, `easy_of={{{column!r}: ...}}`."
                 )
         for column, end in (easy_of or {}).items():
             check_choice(f"easy_of[{column!r}]", end, ("low", "high"))
         if missing == "skip" and normalise == "none":
             raise ValueError(
-                '`missing="skip"` does not go with `normalise="none"`: in natural units a part that is left out moves '
-                'the sum by its whole size. Normalise, or leave such rows unscored (`missing="nan"`).'
+                '`missing="skip"` does not go with `normalise="none"`: in natural units a missing part shifts '
+                'the sum by its size. Normalise, or leave such rows unscored (`missing="nan"`).'
             )
         self.weights = self.parts = {column: float(weight) for column, weight in weights.items()}
         self.normalise, self.name, self.easy, self.missing = normalise, name, easy, missing
@@ -113,7 +111,7 @@ class Combine(Scorer):
         return cls({column: 1 / len(columns) for column in columns}, normalise, **options)
 
     def fit(self, dataset: Dataset) -> Combine:
-        """Learns from a data set what the normalisation needs, and which end of each column is easy.
+        """Sets the statistics of the normalisation, and which end of each column is easy.
 
         Args:
             dataset: has the columns, scored; NaN and infinite scores do not count.
@@ -147,7 +145,7 @@ class Combine(Scorer):
         )
 
     def _statistics(self, column: str, scores: np.ndarray) -> Any:
-        """What is kept of one column's finite scores: two numbers, or the distinct values and their ranks."""
+        """Of one column's finite scores: location and scale, or the distinct values and the shares below them."""
         if len(scores) == 0:
             raise ValueError(f"No row has a finite `{column}`, so every sum would be NaN. Score the data first.")
         if self.normalise == "none":
@@ -180,20 +178,20 @@ class Combine(Scorer):
         return total * (sum(self.parts.values()) / weight_there)
 
     def _normalised(self, column: str, scores: np.ndarray) -> np.ndarray:
-        """One part, pointing the way of the sum. Shapes: float64 (rows,) → float64 (rows,)."""
+        """One part, normalised, and negated if its easy end is not the sum's: float64 (rows,) → float64 (rows,)."""
         scores = np.where(np.isfinite(scores), scores, np.nan)
-        flipped = self.low_is_easy_[column] != (self.easy == "low")
+        negated = self.low_is_easy_[column] != (self.easy == "low")
         if self.normalise == "rank":
             values, below = self.fitted_[column]
             wanted = scores.astype(values.dtype)  # as fitted, or a score read as a double would miss its own value
-            first, behind = np.searchsorted(values, wanted, "left"), np.searchsorted(values, wanted, "right")
-            ranks = np.where(np.isnan(scores), np.nan, (below[first] + below[behind]) / 2)
-            return 1 - ranks if flipped else ranks
+            first, stop = np.searchsorted(values, wanted, "left"), np.searchsorted(values, wanted, "right")
+            shares = np.where(np.isnan(scores), np.nan, (below[first] + below[stop]) / 2)
+            return 1 - shares if negated else shares
         if self.normalise == "none":
-            return -scores if flipped else scores
-        centre, spread = self.fitted_[column]
-        scores = (scores - centre) / spread
-        if not flipped:
+            return -scores if negated else scores
+        location, scale = self.fitted_[column]
+        scores = (scores - location) / scale
+        if not negated:
             return scores
         return 1 - scores if self.normalise == "minmax" else -scores
 
@@ -202,9 +200,8 @@ class Addup(Combine):
     """Simi-CL's D_addup: 0.6 · visual entropy + 0.4 · language-model loss.
 
     The paper's formula names no normalisation (its Figure 4 shows distributions of normalised scores). In natural
-    units (`normalise="none"`) both parts are in nats: the visual one lies in 0…73.8 = 10 · ln 1600, the textual one
-    has no bound and grows with the caption, so it is their spreads that would decide the weights. By default each part
-    is mapped to 0…1 by its smallest and largest value first, so that 0.6 and 0.4 mean shares of the range.
+    units (`normalise="none"`) both parts are in nats: the visual one from 0 to 73.8 = 10 · ln 1600, the textual one
+    without bound, so that their spreads would decide the weights. By default each part is scaled to 0…1 first.
 
     Args:
         visual: the column of visual difficulty.

@@ -1,4 +1,4 @@
-"""How concrete the words of a caption are: whether pictures with the same word look alike."""
+"""Visual concreteness of the words of a caption: whether images with the same word look alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import check_choice, read_column
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
@@ -24,22 +24,21 @@ logger = logging.getLogger(__name__)
 
 
 class Concreteness(Scorer):
-    """The concreteness of a caption's words: how much more often than by chance pictures with a word are neighbours.
+    """Visual concreteness of a caption's words: how much more often than by chance images with a word are neighbours.
 
     With n images, V the images one of whose captions has the word, and NN(v) the k nearest images of v by cosine,
-    concreteness = mean over v in V of |NN(v) ∩ V|, divided by k·|V| / n, which chance would give. A word of all images
-    has exactly 1, a word whose k images are each other's nearest n / k. `fit` learns it from captions and the images'
-    embeddings in any space; a caption is then scored by its words alone, each as often as it occurs.
+    concreteness = mean over v in V of |NN(v) ∩ V|, divided by k·|V| / n, the expectation by chance. A word of all
+    images has 1, a word whose k images are each other's nearest n / k. `fit` reads captions and image embeddings of
+    any model; a caption is then scored by its words, each as often as it occurs.
 
     Args:
         k: the number of neighbours.
-        count_self: an image is its own first neighbour, as in the released code, and k - 1 more follow. Otherwise k
-            others are counted, with the same k·|V| / n for chance.
-        min_count: score words of at least so many images; of fewer the figure is mostly noise.
+        count_self: an image is the first of its k neighbours, as in the released code; otherwise k others are counted.
+        min_count: score words of at least so many images; with fewer the estimate is noisy.
         aggregate: "mean" over the scored words of a caption, "max" or "min".
         search: "exact", or "faiss", which finds most of the true neighbours (`recall_`) in less time.
-        image_embedding: the column with the images' embeddings, a list of numbers per row; an image has that of its
-            first row that has one. Only `fit` reads it.
+        image_embedding: the column with the images' embeddings, a list of numbers per row, read by `fit` only. An
+            image has that of its first row that has one.
         column: where the captions are.
         name: the column to write.
         easy: captions of concrete words are easy by default.
@@ -70,7 +69,7 @@ class Concreteness(Scorer):
         {'ball': 1.0, 'car': 1.0, 'idea': 2.0, 'red': 2.0}
     """
 
-    learnt = ("word_concreteness_", "images_", "recall_")
+    fitted_attributes = ("word_concreteness_", "images_", "recall_")
     easy = "high"
 
     def __init__(
@@ -92,20 +91,15 @@ class Concreteness(Scorer):
         for option, number in (("k", k), ("min_count", min_count)):
             if number < 1:
                 raise ValueError(f"`{option}` is {number}. It is a number of images, at least 1.")
-        self.k, self.count_self, self.min_count, self.aggregate, self.search = (
-            k,
-            count_self,
-            min_count,
-            aggregate,
-            search,
-        )
+        self.k, self.count_self, self.min_count = k, count_self, min_count
+        self.aggregate, self.search = aggregate, search
         self.image_embedding, self.column, self.name, self.easy = image_embedding, column, name, easy
         self.columns = (column,)
         if search == "faiss":
             self.packages = ("faiss-cpu",)
 
     def fit(self, dataset: Dataset) -> Concreteness:
-        """Learns the words' concreteness from captions and embeddings of images.
+        """Computes the concreteness of words from captions and image embeddings.
 
         Args:
             dataset: a data set with the columns `image_id`, captions and embeddings. The words of an image are those
@@ -119,12 +113,11 @@ class Concreteness(Scorer):
         """
         images, vectors = image_vectors(dataset, self.image_embedding, "Concreteness")
         words, codes, of_images = self._words(dataset, images)
+        self.recall_ = 1.0
         if self.search == "exact":
             found = nearest_neighbours(vectors, self.k, include_self=self.count_self, device=self.device())
         else:
             found = approximate_neighbours(vectors, self.k, include_self=self.count_self)
-        self.recall_ = 1.0
-        if self.search == "faiss":
             self.recall_ = recall_of(found, vectors, include_self=self.count_self)
             logger.info("faiss found %.1f %% of the true neighbours.", 100 * self.recall_)
         self.images_ = len(vectors)
@@ -132,8 +125,7 @@ class Concreteness(Scorer):
         return self
 
     def _words(self, dataset: Dataset, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Which words which images have. Shapes: images (rows,), -1 for none; returns words, and two arrays (pairs,)
-        of word and image numbers, each pair once, sorted."""
+        """The words, and the distinct pairs of a word's and an image's number, sorted, two arrays (pairs,)."""
         split, numbers = word_splitter("regex"), {}
         pairs, start, count = array("q"), 0, int(images.max()) + 1
         for batch in corpus_batches(dataset, self.columns, "Concreteness"):
@@ -151,7 +143,7 @@ class Concreteness(Scorer):
     def _concreteness(
         self, words: list[str], codes: np.ndarray, of_images: np.ndarray, found: np.ndarray
     ) -> dict[str, float]:
-        """The definition, word by word. Shapes: codes and of_images (pairs,), found (n, k)."""
+        """The definition, word by word, from pairs (pairs,) and neighbours (n, k)."""
         ends = np.searchsorted(codes, np.arange(len(words) + 1))
         sizes = np.diff(ends)
         if len(words) == 0 or sizes.max() < self.min_count:
@@ -160,16 +152,16 @@ class Concreteness(Scorer):
                 f"No word has {self.min_count} images: the most frequent, {most}. A word of few images has few "
                 "neighbours to compare. Pass a smaller `min_count`, or fit on more images."
             )
-        learnt = {}
-        member = np.zeros(self.images_ + 1, bool)  # one more, never a member, where faiss found no neighbour (-1)
+        concreteness = {}
+        member = np.zeros(self.images_ + 1, bool)  # the last for -1, where faiss found no neighbour
         for word, size, start in zip(words, sizes.tolist(), ends.tolist(), strict=False):
             if size >= self.min_count:
                 images = of_images[start : start + size]
                 member[images] = True
                 associated = int(np.count_nonzero(member[found[images]]))  # mean over V, times |V|
-                learnt[word] = associated * self.images_ / (self.k * size * size)
+                concreteness[word] = associated * self.images_ / (self.k * size * size)
                 member[images] = False
-        return dict(sorted(learnt.items()))
+        return dict(sorted(concreteness.items()))
 
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
@@ -179,40 +171,19 @@ class Concreteness(Scorer):
         for caption in captions:
             scored = [known[word] for word in split(caption.lower()) if word in known]
             scores.append(aggregate(scored) if scored else math.nan)
-        return spread(scores, mask)
+        return scatter(scores, mask)
 
 
 _BUFFER = 1 << 26  # similarities held at a time: 256 MB of float32
 _MOST_ROWS = 512
-_SHARE, _FEWEST = (
-    32,
-    16,
-)  # of faiss's cells one in 32 is searched, but at least 16: more are slower than an exact search
-_TRAINING = 64  # vectors per cell that faiss learns its cells from
+_SHARE, _FEWEST = 32, 16  # one in 32 of faiss's cells is searched, at least 16; more are slower than an exact search
+_TRAINING = 64  # vectors per cell that faiss trains its cells with
 
 
 def nearest_neighbours(
     vectors: np.ndarray, count: int, *, include_self: bool = True, device: torch.device | str = "cpu"
 ) -> np.ndarray:
-    """The nearest vectors of every vector by cosine, exactly, in rows of a matrix product that fit into memory.
-
-    Args:
-        vectors: of length 1, so that a product is a cosine.
-        count: how many neighbours each has.
-        include_self: count every vector as its own first neighbour.
-        device: where to multiply.
-
-    Shapes:
-        vectors float32 (n, d) → int64 (n, count), in no order.
-
-    Raises:
-        ValueError: there are fewer than `count` neighbours.
-
-    Example:
-        >>> line = np.float32([[1, 0], [0.8, 0.6], [0, 1]])
-        >>> nearest_neighbours(line, 1, include_self=False).tolist()
-        [[1], [0], [1]]
-    """
+    """The nearest vectors by cosine, exactly: float32 (n, d), of length 1 → int64 (n, count), in no order."""
     import torch
 
     size = len(vectors)
@@ -224,28 +195,14 @@ def nearest_neighbours(
     for start in range(0, size, rows):
         part = every[start : start + rows]  # (m, d)
         cosines = torch.mm(part, every.T, out=buffer[: len(part)])  # (m, n)
-        # set by hand: of two equal vectors either may come out as the nearer one
+        # of two equal vectors either may be found as the nearer one
         cosines.diagonal(start).fill_(torch.inf if include_self else -torch.inf)
         found[start : start + rows] = cosines.topk(count, dim=1, sorted=False).indices.cpu().numpy()
     return found
 
 
 def approximate_neighbours(vectors: np.ndarray, count: int, *, include_self: bool = True, seed: int = 0) -> np.ndarray:
-    """As `nearest_neighbours`, by faiss: vectors fall into cells, of which the nearest 16 or more are searched.
-
-    Args:
-        vectors: of length 1.
-        count: how many neighbours each has.
-        include_self: count every vector as its own first neighbour.
-        seed: of the choice of cells.
-
-    Shapes:
-        vectors float32 (n, d) → int64 (n, count); -1 where the searched cells held too few.
-
-    Raises:
-        ImportError: faiss is not installed.
-        ValueError: there are fewer than `count` neighbours.
-    """
+    """As `nearest_neighbours`, by faiss; -1 where the searched cells held too few."""
     try:
         import faiss
     except ImportError as error:
@@ -264,27 +221,15 @@ def approximate_neighbours(vectors: np.ndarray, count: int, *, include_self: boo
     index.add(vectors)
     index.nprobe = min(cells, max(_FEWEST, cells // _SHARE))
     found = index.search(vectors, count + 1)[1]  # (n, count + 1), nearest first
-    found = _self_first(found)
+    # each row's own number first; if it was not found, the last one is dropped
+    own = np.arange(size)[:, None]
+    moved = np.take_along_axis(found, np.argsort(found != own, axis=1, kind="stable"), axis=1)
+    found = np.where(moved[:, :1] != own, np.concatenate([own, moved[:, :-1]], axis=1), moved)
     return found[:, :count] if include_self else found[:, 1:]
 
 
-def _self_first(found: np.ndarray) -> np.ndarray:
-    """Moves each row's own number to its front; the last of a row that lacks it makes room. Shapes: stay."""
-    own = np.arange(len(found))[:, None]
-    order = np.argsort(found != own, axis=1, kind="stable")
-    moved = np.take_along_axis(found, order, axis=1)
-    lost = moved[:, :1] != own
-    return np.where(lost, np.concatenate([own, moved[:, :-1]], axis=1), moved)
-
-
 def recall_of(found: np.ndarray, vectors: np.ndarray, *, include_self: bool = True, sample: int = 500) -> float:
-    """The share of true neighbours among those found, over a sample of evenly spaced vectors.
-
-    With `include_self` a vector itself, which is always found, does not count.
-
-    Shapes:
-        found int64 (n, count), vectors float32 (n, d).
-    """
+    """The share of the true neighbours that were found, over evenly spaced vectors; a vector itself does not count."""
     rows = np.unique(np.linspace(0, len(vectors) - 1, sample).astype(np.int64))  # (m,)
     cosines = vectors[rows] @ vectors.T  # (m, n)
     cosines[np.arange(len(rows)), rows] = -np.inf
@@ -308,34 +253,16 @@ def check_neighbours(size: int, count: int, include_self: bool) -> None:
 
 
 def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
-    """The embeddings of the images of a data set, brought to length 1.
+    """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d).
 
-    An image has the embedding of its first row that has one. Images without any are left out, and counted in the log.
-
-    Args:
-        dataset: rows with `image_id` and `column`; captions of one image may repeat its embedding.
-        column: a list of numbers per row.
-        who: who needs them, for errors.
-
-    Shapes:
-        returns int64 (rows,), the image of each row, -1 for one without an embedding; float32 (images, d).
-
-    Raises:
-        TypeError: not a `Dataset`, or not lists of numbers.
-        ValueError: a column is missing, no row has an embedding, they differ in length, or one is not finite or zero.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> data = Dataset.from_dict({"image_id": ["a", "b", "a"], "v": [[3.0, 4.0], None, [3.0, 4.0]]})
-        >>> [part.tolist() for part in image_vectors(data, "v", "Example")]
-        [[0, -1, 0], [[0.6000000238418579, 0.800000011920929]]]
+    An image has the embedding of its first row that has one. The number of images without any is logged.
     """
     from datasets import Dataset
 
     if not isinstance(dataset, Dataset):
         raise TypeError(
             f"`{who}.fit` was given a {type(dataset).__name__}. It compares all images with each other, so it needs "
-            "them at hand: give one `Dataset`."
+            "random access: give one `Dataset`."
         )
     require_columns(
         dataset.column_names,
@@ -346,22 +273,22 @@ def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, 
     values, rows = dataset.data.column(column), np.arange(len(dataset))
     if dataset._indices is not None:
         rows = dataset._indices.column(0).to_numpy()
-    there = values.is_valid().to_numpy()[rows]  # (rows,)
-    if not there.any():
+    valid = values.is_valid().to_numpy()[rows]  # (rows,)
+    if not valid.any():
         raise ValueError(f"No row has an embedding in `{column}`, so `{who}.fit` has nothing to compare.")
     codes = group_codes(read_column(dataset, IMAGE_ID))
-    named, first = np.unique(codes[there], return_index=True)
+    named, first = np.unique(codes[valid], return_index=True)
     images = np.full(codes.max() + 1, -1)
     images[named] = np.arange(len(named))
     if len(named) < len(images):
         logger.warning("%s: %d of %d images have no embedding.", who, len(images) - len(named), len(images))
-    # only the rows that are needed: an image's other captions repeat its embedding
-    chosen = values.take(pa.array(rows[there][first])).combine_chunks()
+    # one row per image: its other captions repeat the embedding
+    chosen = values.take(pa.array(rows[valid][first])).combine_chunks()
     return images[codes], _unit_vectors(chosen, column)
 
 
 def _unit_vectors(values: pa.Array, column: str) -> np.ndarray:
-    """Lists of numbers as a matrix of rows of length 1. Shapes: (n,) lists → float32 (n, d)."""
+    """Lists of numbers (n,) → float32 (n, d), each row of length 1."""
     kind = values.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) or not (
         pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)

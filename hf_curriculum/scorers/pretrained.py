@@ -1,14 +1,17 @@
-"""Loading a model of `transformers` that somebody named: whole, or with an error that says what is missing."""
+"""Models of `transformers` that score: loading them, truncating their captions, and running pairs through them."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hf_curriculum.scorers.base import Scorer
+import numpy as np
+
+from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.scorers.base import Scorer, readable_captions
+from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
 logger = logging.getLogger(__name__)
 
@@ -16,25 +19,11 @@ _WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
 def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **options: Any) -> Any:
-    """`auto_class.from_pretrained(name)`, for a model, a tokenizer or an image processor.
-
-    Args:
-        auto_class: an Auto class, or any class with `from_pretrained`.
-        name: a folder, or a repository of the Hub.
-        revision: of a repository.
-        options: passed on.
-
-    Raises:
-        FileNotFoundError: there is no such folder, or nothing of the kind in it, and the Hub has no such repository or
-            cannot be reached.
-
-    Example:
-        >>> load_pretrained(AutoTokenizer, "openai-community/gpt2")  # doctest: +SKIP
-    """
+    """`auto_class.from_pretrained(name)`, or a `FileNotFoundError`; a folder has no `revision`."""
     revision = "main" if revision is None or Path(name).is_dir() else revision
     try:
         return auto_class.from_pretrained(name, revision=revision, **options)
-    except (OSError, ValueError) as error:  # ValueError: a folder that is there, without what is looked for
+    except (OSError, ValueError) as error:  # ValueError: a folder that exists, without what is looked for
         reason = " ".join(str(error).split())
         raise FileNotFoundError(
             f"{auto_class.__name__} found no {name!r} (revision {revision!r}): {reason[:300]} It scores the "
@@ -44,23 +33,10 @@ def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **o
 
 
 def load_model(auto_class: Any, name: str, revision: str | None = None, allowed: tuple[str, ...] = ()) -> Any:
-    """A model in float32 and evaluation mode, none of whose weights are left random.
-
-    Args:
-        auto_class: an Auto class, or a model's.
-        name: a folder, or a repository of the Hub.
-        revision: of a repository.
-        allowed: beginnings of weights' names that the checkpoint may lack.
-
-    Raises:
-        FileNotFoundError: there is no such model.
-        ValueError: the checkpoint lacks weights of the model: scores would rest on random numbers.
-    """
-    import multiprocess
+    """A model in float32 and evaluation mode; a `ValueError` if it lacks weights that do not begin with `allowed`."""
     import torch
 
-    if multiprocess.parent_process() is not None:  # in a worker of `map`
-        torch.set_num_threads(1)  # the workers share the cores, and OpenMP's threads do not survive a fork
+    one_thread_in_workers()
     model, report = load_pretrained(auto_class, name, revision, output_loading_info=True, dtype=torch.float32)
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(allowed))
     if missing:
@@ -71,40 +47,96 @@ def load_model(auto_class: Any, name: str, revision: str | None = None, allowed:
     return model.eval()
 
 
-def folder_digest(name: str) -> str | None:
-    """Digest of a model folder's files, which stands for its revision; None for a repository of the Hub.
+def one_thread_in_workers() -> None:
+    """One thread in a worker of `map`: workers share the cores, and OpenMP's threads do not survive a fork."""
+    import multiprocess
+    import torch
 
-    A model that was trained further in the same folder scores differently under the same name: the digest is what
-    makes cached scores and provenance tell the two apart.
+    if multiprocess.parent_process() is not None:
+        torch.set_num_threads(1)
+
+
+def folder_digest(name: str) -> str | None:
+    """Digest of a model folder's files, used as its revision; None for a repository of the Hub.
+
+    A model that was trained further in the same folder has other scores under the same name: the digest distinguishes
+    them in the cache and in the provenance.
     """
     folder = Path(name)
     if not folder.is_dir():
         return None
     digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS):
-        digest.update(file.name.encode())
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 22):
-                digest.update(block)
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS):
+        digest.update(path.name.encode())
+        hash_file(digest, path)
     return digest.hexdigest()
 
 
-def report_truncated(scorer: Scorer, cut: int, of: int, limit: int) -> None:
-    """Warns that captions were cut to the first `limit` tokens, and counts them in `scorer.num_truncated`.
+def hash_file(digest: Any, path: Path) -> None:
+    """Updates a digest with a file's bytes, 4 MB at a time."""
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
 
-    Args:
-        scorer: who cut them; the count is of this process, and is not pickled.
-        cut: how many captions of the batch were too long.
-        of: how many captions the batch has.
-        limit: most tokens, special ones included.
-    """
-    if cut:
-        scorer._num_cut = getattr(scorer, "_num_cut", 0) + cut
+
+def report_truncated(scorer: Scorer, truncated: int, of: int, limit: int) -> None:
+    """Warns that captions of a batch were truncated to `limit` tokens, and counts them in this process."""
+    if truncated:
+        scorer._num_truncated = getattr(scorer, "_num_truncated", 0) + truncated
         logger.warning(
             "`%s`: %d of %d captions are longer than %d tokens; their first %d were scored.",
             scorer.name,
-            cut,
+            truncated,
             of,
             limit,
             limit,
         )
+
+
+class PairScorer(Scorer):
+    """A score of pairs by a model that reads image and caption; an image is opened once for all its captions.
+
+    A subclass has `image_column`, `caption_column` and `batch_size`. Its `load` returns an object with a `tokenizer`,
+    the `limit` of tokens, and the `prefix` of each caption. It defines `pixels(image, loaded)`: an RGB image as the
+    model reads it, (3, height, width), or a string that says why it cannot; and `run(loaded, tokens, images)`: the
+    scores of pairs whose images have one size, (pairs,).
+    """
+
+    group_by = IMAGE_ID
+    packages = ("torch", "transformers", "tokenizers", "pillow")
+    backend = "pil"
+
+    @property
+    def num_truncated(self) -> int:
+        """Captions that were truncated so far, in this process."""
+        return getattr(self, "_num_truncated", 0)
+
+    def pair_scores(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        """Scores of a batch, float64 (rows,), NaN for unreadable captions and images."""
+        captions, mask = readable_captions(batch[self.caption_column], self.caption_column)
+        scores = np.full(len(mask), np.nan)
+        if not captions:
+            return scores
+        loaded, opener = self.loaded(rank), ImageOpener()
+        tokens = dict(zip(np.flatnonzero(mask).tolist(), self._tokens(captions, loaded), strict=True))
+
+        def readable_images() -> Any:
+            for stored, rows in distinct_images(batch, self.image_column, mask):
+                image = opener(stored)
+                pixels = None if image is None else self.pixels(image, loaded)
+                if isinstance(pixels, str):
+                    opener.failed.append(pixels)
+                elif pixels is not None:
+                    yield pixels, rows
+
+        for pairs in batches_of_one_size(readable_images(), self.batch_size):
+            rows = [row for row, _ in pairs]
+            scores[rows] = self.run(loaded, [tokens[row] for row in rows], [pixels for _, pixels in pairs])
+        opener.report(self)
+        return scores
+
+    def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
+        captions = [loaded.prefix + caption for caption in captions]
+        lengths = [len(ids) for ids in loaded.tokenizer(captions, verbose=False)["input_ids"]]
+        report_truncated(self, sum(length > loaded.limit for length in lengths), len(lengths), loaded.limit)
+        return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]

@@ -24,7 +24,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (4, 24, 32, 3), dtype=np.uint
 
 
 def stored(image, kind="png", **options):
-    """A picture as `datasets` keeps it."""
+    """An image as `datasets` keeps it."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return {"bytes": file.getvalue(), "path": None}
@@ -34,7 +34,7 @@ PNGS = [stored(Pictures.fromarray(pixels)) for pixels in PIXELS]
 
 
 def rows(count=6):
-    """Columns that any scorer reads; pictures 0, 0, 1, 1, 2, 2, ... with two captions each."""
+    """Columns that any scorer reads; images 0, 0, 1, 1, 2, 2, ... with two captions each."""
     pictures = [number // 2 % len(PNGS) for number in range(count)]
     scores = np.random.default_rng(1).random((count, 2, 4)) + 0.1
     return {
@@ -88,7 +88,7 @@ MAKE = {
     "word_rarity": lambda: SCORERS["word_rarity"]().fit(data()),
 }
 NAMES = sorted(SCORERS)
-MODELS = {  # scorers that are told the name of a model: how to tell them
+MODELS = {  # scorers that take the name of a model
     "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
     "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
     "model_loss": lambda name: SCORERS["model_loss"](name),

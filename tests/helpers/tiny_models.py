@@ -78,7 +78,7 @@ def saved(name, model, *parts):
 
 
 def png(height, width, seed=0):
-    """A picture of noise as a file's bytes, the way a data set keeps it; the darker the greater the seed."""
+    """An image of noise as a file's bytes, the way a data set keeps it; the darker the greater the seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8) // (1 + seed)
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
@@ -138,7 +138,7 @@ def flamingo():
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "gate" in name.rpartition(".")[2] or "norm" in name:
-                weight.fill_(1.0)  # a random picture would hardly be seen behind gates and norms near 0
+                weight.fill_(1.0)  # a random image would change little through gates and norms near 0
     model.save_pretrained(where)
     return where
 
@@ -208,7 +208,7 @@ def naive_model_loss(name, picture, caption):
             ids[:, 0] = 4
             logits = model(pixel_values=pixels, input_ids=ids).logits[0, :-1].double()
             return -logits.log_softmax(-1).gather(1, ids[0, 1:, None]).sum().item()
-        if name == "flamingo":  # as it is trained: behind `<image>`, which is given
+        if name == "flamingo":  # as it is trained: after `<image>`, which is not scored
             words = AutoTokenizer.from_pretrained(flamingo())
             batch = CaptionCollator(words, make_image_processor(16), prefix="<image> ")(
                 [{"image": picture, "caption": caption}]

@@ -42,7 +42,7 @@ LONG = " ".join(["dog ball"] * 5_000)
 ODD = ["\u202eright to left", "犬が走る", "🐕🐕", "a\x00b", "e\u0301" * 50, "!?"]
 
 each = pytest.mark.parametrize("name", ANY.NAMES)
-SEEN = [name for name in ANY.NAMES if "image" in ANY.build(name).columns]  # scorers of pictures
+SEEN = [name for name in ANY.NAMES if "image" in ANY.build(name).columns]  # scorers of images
 READ = [name for name in ANY.NAMES if "caption" in ANY.build(name).columns]  # and of captions
 
 
@@ -55,7 +55,7 @@ def scored(name, data):
 
 
 def mixed(column, values):
-    """Three good rows before and behind rows that differ from good ones in `column`, each a picture of its own."""
+    """Three good rows before and after rows that differ from good ones in `column`, each an image of its own."""
     good, count = ANY.rows(6), len(values)
     rows = {name: [*kept[:3], *(kept * count)[:count], *kept[3:]] for name, kept in good.items()}
     rows[column][3:-3] = values
@@ -79,7 +79,7 @@ def check_mixed(name, column, values):
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_broken_picture_has_no_score_and_is_counted(name, caplog):
+def test_a_broken_image_has_no_score_and_is_counted(name, caplog):
     with caplog.at_level(logging.INFO, logger="hf_curriculum"):
         found = check_mixed(name, "image", list(BROKEN.values()))
     unscored = {
@@ -87,7 +87,7 @@ def test_a_broken_picture_has_no_score_and_is_counted(name, caplog):
         for column, scores in found.items()
     }
     expected = {column: list(BROKEN) for column in found}
-    if name == "box_count":  # counts boxes without a picture, and knows their share by the head of its file
+    if name == "box_count":  # counts boxes without an image, whose size is in the header of its file
         expected = {"box_count": [], "box_area": [kind for kind in BROKEN if kind != "half a file"]}
     assert unscored == expected
     for column, kinds in unscored.items():
@@ -95,13 +95,13 @@ def test_a_broken_picture_has_no_score_and_is_counted(name, caplog):
 
 
 @pytest.mark.parametrize("name", [name for name in ANY.NAMES if name not in SEEN])
-def test_a_broken_picture_is_no_trouble_for_who_does_not_look_at_it(name):
+def test_a_broken_image_does_not_matter_where_it_is_not_read(name):
     for column, scores in check_mixed(name, "image", list(BROKEN.values())).items():
         assert np.isfinite(scores).all(), column
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_pictures_of_extreme_shape(name):
+def test_images_of_extreme_shape(name):
     pixel, *long = zip(*check_mixed(name, "image", list(SHAPES.values())).values(), strict=True)
     assert np.isfinite(pixel).all() or name == "region_count"  # no region of 20 pixels
     if name in ("vilt_similarity", "visual_entropy"):  # nothing is left of them after resizing
@@ -112,7 +112,7 @@ def test_pictures_of_extreme_shape(name):
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_pictures_of_any_mode_are_scored(name):
+def test_images_of_any_mode_are_scored(name):
     count = len(MODES)
     data = ANY.data(count, image=list(MODES.values()), image_id=list(MODES))
     for column, scores in scored(name, data).items():

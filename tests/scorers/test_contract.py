@@ -40,7 +40,7 @@ class Case:
 
 
 def png(width, height, split=None):
-    """A black picture as stored by `datasets`, white from column `split` on."""
+    """A black image as stored by `datasets`, white from column `split` on."""
     picture, file = Image.new("RGB", (width, height)), io.BytesIO()
     if split is not None:
         picture.paste((255, 255, 255), (split, 0, width, height))
@@ -105,7 +105,7 @@ PAIRS = {
 
 
 def of_pairs(score):
-    """`score(picture, caption)` of each of PAIRS, one by one, NaN where it cannot be scored."""
+    """`score(image, caption)` of each of PAIRS, one by one, NaN where it cannot be scored."""
     pairs = zip(PAIRS["image"], PAIRS["caption"], strict=True)
     return [score(*pair) if None not in pair and pair[1] else NAN for pair in pairs]
 

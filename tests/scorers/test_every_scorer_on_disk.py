@@ -1,4 +1,4 @@
-"""What every scorer of `SCORERS` costs on a data set with embedded pictures, whole, shuffled, filtered or split."""
+"""What every scorer of `SCORERS` costs on a data set with embedded images, whole, shuffled, filtered or split."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("name", ANY.NAMES)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A data set whose pictures weigh over 2 kB each, eight rows to a picture."""
+    """A data set whose images weigh over 2 kB each, eight rows to an image."""
     path = tmp_path_factory.mktemp("every") / "data"
     rows = ANY.rows(ROWS)
     rows["image_id"] = [f"picture {number // 8 % 6}" for number in range(ROWS)]
@@ -39,7 +39,7 @@ def weight(folder):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Counts what decodes pictures: `datasets`, and Pillow's loading of pixels."""
+    """Counts what decodes images: `datasets`, and Pillow's loading of pixels."""
     count = {"datasets": 0, "pixels": 0}
 
     def counted(owner, method, kind):
@@ -58,7 +58,7 @@ def opened(monkeypatch):
 
 @each
 @pytest.mark.parametrize("view", ["split", *(pytest.param(view, marks=pytest.mark.slow) for view in list(VIEWS)[:3])])
-def test_few_bytes_and_no_picture_that_is_not_looked_at(name, view, folder, opened):
+def test_few_bytes_and_no_image_that_is_not_looked_at(name, view, folder, opened):
     data = VIEWS[view](load_from_disk(str(folder)))
     before, opened["datasets"] = weight(folder), 0
     scorer = ANY.build(name)

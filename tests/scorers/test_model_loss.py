@@ -44,7 +44,7 @@ def test_batches_equal_the_models_own_loss(name, batch_size):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_picture_counts(name):
+def test_the_image_counts(name):
     rows = {"image": PICTURES, "caption": ["a red ball"] * 3}
     found = losses(ModelLoss(folder(name)), rows)
     assert np.abs(np.diff(found)).min() > 1e-4
@@ -60,13 +60,13 @@ def test_the_mean_is_per_scored_token(name):
 
 
 @pytest.mark.parametrize(("name", "model"), [("git", CaptionGitModel), ("flamingo", CaptionFlamingoModel)])
-def test_a_picture_is_encoded_once_for_its_captions(monkeypatch, name, model):
+def test_an_image_is_encoded_once_for_its_captions(monkeypatch, name, model):
     seen, encode = [], model.encode_images
     monkeypatch.setattr(
         model, "encode_images", lambda self, pixels, *rest: seen.append(len(pixels)) or encode(self, pixels)
     )
     together = losses(ModelLoss(folder(name)))
-    assert seen == [3]  # four rows, three pictures
+    assert seen == [3]  # four rows, three images
     apart = losses(ModelLoss(folder(name)), {column: ROWS[column] for column in ("image", "caption")})
     assert seen == [3, 4]
     np.testing.assert_allclose(together, apart, rtol=1e-5)
@@ -83,20 +83,20 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     np.testing.assert_array_equal(np.isnan(found), [True, True, True, False, False, False, False, True])
     assert found[5] == pytest.approx(found[6], rel=1e-6)  # [CLS], 48 words, [SEP]
     assert "1 of 6 captions are longer than 50 tokens" in caplog.text
-    assert "2 pictures cannot be scored (NaN)" in caplog.text
+    assert "2 images cannot be scored (NaN)" in caplog.text
     assert scorer.num_truncated == 1
     with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a int"):
         losses(scorer, {"image": [None], "caption": [3]})
 
 
-def test_the_picture_s_token_counts_among_the_most():
+def test_the_image_s_token_counts_among_the_most():
     rows = {"image": PICTURES[:2], "caption": ["a red ball", "a red dog"]}
     cut = losses(ModelLoss(folder("flamingo"), max_length=5), rows)  # [CLS] <image> a red [SEP]
     whole = losses(ModelLoss(folder("flamingo")), {"image": PICTURES[:2], "caption": ["a red"] * 2})
     np.testing.assert_allclose(cut, whole, rtol=1e-6)
 
 
-def test_a_tokenizer_without_the_picture_s_token(tmp_path):
+def test_a_tokenizer_without_the_image_s_token(tmp_path):
     TINY.tokenizer().save_pretrained(tmp_path)
     make_image_processor(16).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"Token \d+ is the placeholder of an image, but the tokenizer"):
@@ -104,7 +104,7 @@ def test_a_tokenizer_without_the_picture_s_token(tmp_path):
 
 
 def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):
-    bare = TINY.llama(None)  # a tokenizer that could write [CLS] and [SEP] is told not to
+    bare = TINY.llama(None)  # a tokenizer without [CLS] and [SEP] around texts
     tokenizer = AutoTokenizer.from_pretrained(bare)
     tokenizer.backend_tokenizer.post_processor = None
     tokenizer.save_pretrained(tmp_path)
@@ -113,7 +113,7 @@ def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):
     np.testing.assert_array_equal(np.isnan(found), [True, False])
 
 
-def test_added_to_pictures_of_which_one_is_damaged():
+def test_added_to_images_of_which_one_is_damaged():
     features = Features({"image": Image(), "caption": Value("string"), "image_id": Value("string")})
     rows = {**ROWS, "image": [*ROWS["image"][:3], {"bytes": b"\x89PNG damaged", "path": None}]}
     data = Dataset.from_dict(rows, features=features)
@@ -139,7 +139,7 @@ def test_models_that_are_not_there_or_of_another_kind():
         image_token_index=4,
     )
     prompted = TINY.saved("llava", LlavaForConditionalGeneration(config), TINY.tokenizer(), make_image_processor(16))
-    with pytest.raises(ValueError, match="reads a picture as placeholder tokens"):
+    with pytest.raises(ValueError, match="reads an image as placeholder tokens"):
         losses(ModelLoss(prompted))
 
 

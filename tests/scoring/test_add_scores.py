@@ -47,7 +47,7 @@ class Brightness(Scorer):
 
 
 class StoredBytes(Scorer):
-    columns, name, easy, undecoded = ("image",), "stored_bytes", "low", ("image",)
+    columns, name, easy, decode_false = ("image",), "stored_bytes", "low", ("image",)
 
     def score(self, batch, rank):
         return [len(image["bytes"]) for image in batch["image"]]

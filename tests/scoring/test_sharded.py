@@ -55,7 +55,7 @@ class Logged(Scorer):
 class MeanWords(CaptionLength):
     """Is fitted on a corpus, and counts how often."""
 
-    learnt = ("mean_",)
+    fitted_attributes = ("mean_",)
     fitted = 0
 
     def fit(self, dataset):

@@ -1,4 +1,4 @@
-"""The two towers of an `open_clip` model."""
+"""The two towers of a CLIP: of `transformers`, or of `open_clip`."""
 
 from __future__ import annotations
 
@@ -11,46 +11,40 @@ import torch
 from PIL import Image
 
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import folder_digest, hash_file, load_model, load_pretrained
 
 _THIN = 16
-"""A picture more than so many times as long as wide is cropped to its middle before it is resized."""
+"""An image more than so many times as long as wide is cropped to its middle before it is resized."""
 
 
 class Tokens(NamedTuple):
-    """Captions as a text tower reads them, padded to its whole context.
-
-    Shapes:
-        inputs: name → (n, context); lengths: int64 (n,), tokens up to the last one that is no padding.
-    """
+    """Inputs of a text tower, each (n, context), and the captions' lengths, int64 (n,), without padding."""
 
     inputs: dict[str, torch.Tensor]
     lengths: np.ndarray
 
 
 class Towers:
-    """An image tower and a text tower whose vectors lie in one space.
-
-    A subclass sets the attributes and defines the calls.
+    """An image tower and a text tower with one embedding space.
 
     Attributes:
         context: most tokens of a caption, special ones included.
-        crops: whether the middle of a picture is cut out after its shorter edge was resized.
+        crops: whether an image is cropped to its middle after its shorter edge was resized.
     """
 
     context: int
     crops: bool = False
 
     def pixels(self, image: Image.Image) -> torch.Tensor:
-        """One RGB picture as the image tower reads it, (3, H, W)."""
+        """One RGB image as the image tower reads it, (3, H, W)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `pixels`.")
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Vectors of pictures: (B, 3, H, W) → (B, D)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `see`.")
+        """Embeddings of images: (B, 3, H, W) → (B, D)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `encode_image`.")
 
     def tokens(self, captions: list[str]) -> Tokens:
-        """Captions as tokens, padded to the context; longer ones are truncated as the model does."""
+        """Captions as tokens, padded or truncated to the context."""
         raise NotImplementedError(f"{type(self).__name__} does not define `tokens`.")
 
     def count_truncated(self, captions: list[str]) -> int:
@@ -58,23 +52,12 @@ class Towers:
         raise NotImplementedError(f"{type(self).__name__} does not define `count_truncated`.")
 
     def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Vectors of captions: (n, context) each, or (n, fewer) of `input_ids` alone → (n, D)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `read`.")
+        """Embeddings of captions: (n, context) each, or (n, fewer) of `input_ids` only → (n, D)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `encode_text`.")
 
 
 class TransformersTowers(Towers):
-    """CLIP, SigLIP or any other model of `transformers` with `get_image_features` and `get_text_features`.
-
-    Args:
-        name: a folder, or a repository of the Hub.
-        revision: of a repository.
-        device: where to.
-        dtype: of weights and activations.
-
-    Raises:
-        FileNotFoundError: there is no such model.
-        ValueError: it lacks weights, or is none of two towers.
-    """
+    """CLIP, SigLIP or any other model of `transformers` with `get_image_features` and `get_text_features`."""
 
     def __init__(self, name: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> None:
         from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
@@ -84,7 +67,7 @@ class TransformersTowers(Towers):
         if lacking:
             raise ValueError(
                 f"{name!r} is a {type(self.model).__name__}, which has no `{lacking[0]}`. A cosine of image and "
-                "caption needs a model of two towers. Name a CLIP or a SigLIP."
+                "caption needs a model with two towers. Name a CLIP or a SigLIP."
             )
         self.model.to(device=device, dtype=dtype)
         self.tokenizer = load_pretrained(AutoTokenizer, name, revision)
@@ -97,7 +80,7 @@ class TransformersTowers(Towers):
     def pixels(self, image: Image.Image) -> torch.Tensor:
         if self.table is not None:
             return self.table(image)
-        return process_image(self.processor, cut_thin(image) if self.crops else image)["pixel_values"]
+        return process_image(self.processor, crop_thin(image) if self.crops else image)["pixel_values"]
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.model.get_image_features(pixel_values=pixels.to(self.device, self.dtype)).pooler_output
@@ -121,22 +104,21 @@ class TransformersTowers(Towers):
 
 
 def count_tokens(ids: torch.Tensor, padding: int) -> torch.Tensor:
-    """Tokens up to the last that is no padding. Shapes: (n, context) → (n,)."""
-    place = torch.arange(1, ids.shape[1] + 1)
-    return ((ids != padding) * place).amax(1)
+    """Tokens up to the last that is no padding: (n, context) → (n,)."""
+    return ((ids != padding) * torch.arange(1, ids.shape[1] + 1)).amax(1)
 
 
-def cut_thin(image: Image.Image) -> Image.Image:
-    """The middle of a picture that is very long and thin; any other as it is.
+def crop_thin(image: Image.Image) -> Image.Image:
+    """The middle of an image that is very long and thin; any other as it is.
 
-    Only its middle is looked at where the shorter edge is resized and the longer one cropped; resized whole, a
-    picture of 20,000 × 20 pixels would first become one of 224,000 × 224.
+    The processor resizes the shorter edge and crops the middle: an image of 20,000 × 20 pixels would first become one
+    of 224,000 × 224.
     """
     width, height = image.size
     short = min(width, height)
     if max(width, height) <= _THIN * short:
         return image
-    # an even number of pixels is taken away, so that the middle stays where it was
+    # an even number of pixels is removed, so that the middle stays where it was
     left, top = (max(0, (side - _THIN * short) // 2) for side in (width, height))
     return image.crop((left, top, width - left, height - top))
 
@@ -147,29 +129,17 @@ _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf
 
 
 def parse_name(model: str, pretrained: str | None) -> tuple[str, str | None]:
-    """What `open_clip` calls the architecture and its weights.
-
-    Args:
-        model: an architecture, "ARCHITECTURE/WEIGHTS", or "hf-hub:…" or "local-dir:…"; with or without "open_clip:".
-        pretrained: a tag of weights or a file.
-
-    Raises:
-        ValueError: no weights are named, or they are named twice.
-
-    Example:
-        >>> parse_name("open_clip:ViT-B-32/laion2b_s34b_b79k", None)
-        ('ViT-B-32', 'laion2b_s34b_b79k')
-    """
+    """`open_clip`'s names of the architecture and of its weights."""
     name = model.removeprefix(PREFIX)
     if Path(name).is_dir() and (Path(name) / "open_clip_config.json").exists():
         name = _SCHEMES[1] + name
-    whole = name.startswith(_SCHEMES)
-    architecture, _, tag = (name, "", "") if whole else name.partition("/")
-    if pretrained is not None and (whole or tag):
+    complete = name.startswith(_SCHEMES)
+    architecture, _, tag = (name, "", "") if complete else name.partition("/")
+    if pretrained is not None and (complete or tag):
         raise ValueError(
             f"Weights are named twice: `model={model!r}` and `pretrained={pretrained!r}`. Name them in one place."
         )
-    if not whole and not (tag or pretrained):
+    if not complete and not (tag or pretrained):
         raise ValueError(
             f"`model={model!r}` names no weights, and open_clip would make up random ones. Write "
             f'"{PREFIX}{architecture}/WEIGHTS" (`open_clip.list_pretrained()` lists them) or pass `pretrained=`.'
@@ -178,31 +148,18 @@ def parse_name(model: str, pretrained: str | None) -> tuple[str, str | None]:
 
 
 def weights_digest(name: str, pretrained: str | None) -> str | None:
-    """Digest of weights that lie in a folder or a file, which stands for their revision; None for others."""
+    """Digest of weights in a folder or a file, used as their revision; None for others."""
     if name.startswith(_SCHEMES[1]):
         return folder_digest(name.removeprefix(_SCHEMES[1]))
     if pretrained is None or not Path(pretrained).is_file():
         return None
     digest = hashlib.blake2b(digest_size=8)
-    with open(pretrained, "rb") as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
+    hash_file(digest, Path(pretrained))
     return digest.hexdigest()
 
 
 class OpenClipTowers(Towers):
-    """A model of `open_clip`.
-
-    Args:
-        name: an architecture, or a name with one of `open_clip`'s schemes.
-        pretrained: a tag of weights or a file, for an architecture.
-        device: where to.
-        dtype: of weights and activations.
-
-    Raises:
-        ImportError: `open_clip` is not installed.
-        FileNotFoundError: there are no such weights.
-    """
+    """A model of `open_clip`."""
 
     def __init__(self, name: str, pretrained: str | None, device: torch.device, dtype: torch.dtype) -> None:
         open_clip = _imported()
@@ -226,7 +183,7 @@ class OpenClipTowers(Towers):
         self.device, self.dtype = device, dtype
 
     def _text_tower(self) -> Any | None:
-        """The part that holds the text tower, if it is one whose context can be shortened."""
+        """The text tower, if its context can be shortened."""
         from open_clip.model import CLIP
         from open_clip.transformer import TextTransformer
 
@@ -237,7 +194,7 @@ class OpenClipTowers(Towers):
         return text if plain and text.attn_mask is not None else None
 
     def pixels(self, image: Image.Image) -> torch.Tensor:
-        return self.preprocess(cut_thin(image) if self.crops else image)
+        return self.preprocess(crop_thin(image) if self.crops else image)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.model.encode_image(pixels.to(self.device, self.dtype))
@@ -254,15 +211,15 @@ class OpenClipTowers(Towers):
         ids = inputs["input_ids"].to(self.device)
         if ids.shape[1] == self.context or self.text is None:
             return self.model.encode_text(ids)
-        return self._read_short(ids)
+        return self._encode_short(ids)
 
-    def _read_short(self, ids: torch.Tensor) -> torch.Tensor:
-        """`encode_text` adds all positions to all tokens; this adds as many as there are. (n, length) → (n, D)."""
+    def _encode_short(self, ids: torch.Tensor) -> torch.Tensor:
+        """`encode_text` with as many position embeddings as tokens: (n, length) → (n, D)."""
         from open_clip.transformer import text_global_pool
 
         text, length = self.text, ids.shape[1]
-        alone = text is self.model  # CLIP itself, whose names differ from those of a separate tower
-        pool, end = (text.text_pool_type, text.text_eos_id) if alone else (text.pool_type, text.eos_id)
+        own = text is self.model  # CLIP itself, whose names differ from those of a separate tower
+        pool, end = (text.text_pool_type, text.text_eos_id) if own else (text.pool_type, text.eos_id)
         dtype = text.transformer.get_cast_dtype()
         hidden = text.token_embedding(ids).to(dtype) + text.positional_embedding[:length].to(dtype)  # (n, length, W)
         hidden = text.transformer(hidden, attn_mask=text.attn_mask[:length, :length])

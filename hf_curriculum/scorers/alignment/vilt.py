@@ -1,4 +1,4 @@
-"""How well a caption matches its picture, by a ViLT that reads both at once."""
+"""How well image and caption match, by the matching logit of a ViLT."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from torch import nn
 from transformers import ViltConfig, ViltModel
 from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
+from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
-from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
-
 
 Head = Literal["retrieval", "matching", "match_row"]
 _MAX_TOKENS = 40
@@ -35,17 +31,18 @@ class _Loaded(NamedTuple):
     tokenizer: Any
     image_processor: Any
     limit: int
+    prefix: str = ""
 
 
-class ViLTSimilarity(Scorer):
-    """The logit by which a ViLT says that caption and picture belong together, and its sigmoid.
+class ViLTSimilarity(PairScorer):
+    """Image-text matching logit of a ViLT, and its sigmoid.
 
     Sort by the logit: the sigmoid has the same order, but saturates, so that in float32 many examples tie at 1. It is
     no calibrated probability.
 
-    Pictures are resized as ViLT's processor does (shorter edge 384, longer at most 639, multiples of 32) and run with
-    pictures of the same resized size, so that no score depends on padding, and none of it is computed. All patches are
-    used, none drawn at random. Each picture of a batch is opened once, for all rows that share its `image_id`.
+    Images are resized as ViLT's processor does (shorter edge 384, longer at most 639, multiples of 32), and batched by
+    their size, so that no score depends on padding. All patches are used, none is sampled. Each image of a batch is
+    opened once, for all rows that share its `image_id`.
 
     Args:
         model: a folder or a repository of the Hub. For "retrieval" a ViLT that was fine-tuned for it, such as
@@ -58,15 +55,15 @@ class ViLTSimilarity(Scorer):
             because the usual conversions of the pretrained ViLT dropped them: the original checkpoint has them.
         batch_size: pairs that run through the model at once.
         revision: of a repository.
-        image_column: where the pictures are.
+        image_column: where the images are.
         caption_column: where the captions are. Truncated to 40 tokens, counted in `num_truncated` and reported.
         name: the column of logits.
         probability: the column of sigmoids; None to leave it out.
         easy: a high logit is easy by default.
 
     Shapes:
-        float32 (rows,) each; NaN for a caption that is missing, empty or blank, a picture that cannot be decoded, and
-        one so long and thin that nothing is left of it after resizing.
+        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, and
+        one so long and thin that a side has no pixel after resizing.
 
     Raises:
         FileNotFoundError: there is no such model, or no file `matching_weights`.
@@ -83,9 +80,6 @@ class ViLTSimilarity(Scorer):
     """
 
     easy = "high"
-    group_by = IMAGE_ID
-    packages = ("torch", "transformers", "tokenizers", "pillow")
-    backend = "pil"
 
     def __init__(
         self,
@@ -116,17 +110,12 @@ class ViLTSimilarity(Scorer):
         self.image_column, self.caption_column = image_column, caption_column
         self.name, self.probability, self.easy = name, probability, easy
         self.columns = (image_column, caption_column)
-        self.undecoded = (image_column,)
+        self.decode_false = (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
         names = [self.name] if self.probability is None else [self.name, self.probability]
         return dict.fromkeys(names, self.easy)
-
-    @property
-    def num_truncated(self) -> int:
-        """Captions that were cut so far, in this process."""
-        return getattr(self, "_num_cut", 0)
 
     def load(self, device: torch.device) -> _Loaded:
         from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextRetrieval
@@ -137,13 +126,11 @@ class ViLTSimilarity(Scorer):
             model = load_model(ViltForImageAndTextRetrieval, self.model, self.revision)
         else:
             model = self._load_matching()
-        model.config.max_image_length = -1  # a positive number would have patches drawn at random
-        return _Loaded(
-            model.to(device), tokenizer, image_processor, min(_MAX_TOKENS, model.config.max_position_embeddings)
-        )
+        model.config.max_image_length = -1  # of a positive number of patches, a random sample would be used
+        limit = min(_MAX_TOKENS, model.config.max_position_embeddings)
+        return _Loaded(model.to(device), tokenizer, image_processor, limit)
 
     def _load_matching(self) -> Any:
-
         if self.matching_weights is not None:
             head = read_matching_head(self.matching_weights)
             model = load_model(ViltForMatching, self.model, self.revision, allowed=HEAD)
@@ -158,90 +145,54 @@ class ViLTSimilarity(Scorer):
             ) from error
 
     def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
-        captions, mask = readable_captions(batch[self.caption_column], self.caption_column)
-        logits = np.full(len(mask), np.nan)
-        if captions:
-            self._score(batch, mask, logits, self.loaded(rank))
+        logits = self.pair_scores(batch, rank)
         scores = {self.name: logits}
         if self.probability is not None:
             with np.errstate(invalid="ignore"):  # NaN stays NaN
                 scores[self.probability] = np.exp(-np.logaddexp(0, -logits))
         return scores
 
-    def _score(self, batch: dict[str, list], mask: np.ndarray, logits: np.ndarray, loaded: _Loaded) -> None:
-        """Fills in the logits of the rows that can be scored."""
-        rows = np.flatnonzero(mask).tolist()
-        tokens = dict(zip(rows, self._tokens([batch[self.caption_column][row] for row in rows], loaded), strict=True))
-        opened = ImageOpener()
-        pictures = (
-            (pixels, its_rows)
-            for picture, its_rows in distinct_images(batch, self.image_column, mask)
-            if (pixels := self._pixels(opened(picture), loaded, opened)) is not None
-        )
-        for pairs in batches_of_one_size(pictures, self.batch_size):
-            self._run(pairs, tokens, logits, loaded)
-        opened.report(self)
-
-    def _tokens(self, captions: list[str], loaded: _Loaded) -> list[list[int]]:
-        whole = loaded.tokenizer(captions, verbose=False)["input_ids"]
-        report_truncated(self, sum(len(ids) > loaded.limit for ids in whole), len(whole), loaded.limit)
-        return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]
-
-    def _pixels(self, image: Image.Image | None, loaded: _Loaded, opened: ImageOpener) -> torch.Tensor | None:
-        """The picture as the model reads it, (3, height, width), or None if that cannot be."""
+    def pixels(self, image: Image.Image, loaded: _Loaded) -> torch.Tensor | str:
         from transformers.models.vilt.image_processing_pil_vilt import (
             MAX_LONGER_EDGE,
             MAX_SHORTER_EDGE,
             get_resize_output_image_size,
         )
 
-        if image is None:
-            return None
         processor = loaded.image_processor
         shorter = processor.size["shortest_edge"]
-        height, width = get_resize_output_image_size(
+        size = get_resize_output_image_size(
             np.broadcast_to(np.uint8(0), (image.height, image.width, 3)),
             shorter=shorter,
             longer=int(MAX_LONGER_EDGE / MAX_SHORTER_EDGE * shorter),
             size_divisor=processor.size_divisor,
             input_data_format="channels_last",
         )
-        if height == 0 or width == 0:
-            opened.failed.append(
-                f"a picture of {image.width} x {image.height} pixels is too long and thin: resized for ViLT, its "
+        if 0 in size:
+            return (
+                f"an image of {image.width} x {image.height} pixels is too long and thin: resized for ViLT, its "
                 f"shorter edge has less than {processor.size_divisor} pixels."
             )
-            return None
         return processor(images=[image], return_tensors="pt")["pixel_values"][0]
 
-    def _run(
-        self,
-        pairs: list[tuple[int, torch.Tensor]],
-        tokens: dict[int, list[int]],
-        logits: np.ndarray,
-        loaded: _Loaded,
-    ) -> None:
-        """Scores pairs of (row, picture) whose pictures have one size."""
-        import torch
-
-        rows = [row for row, _ in pairs]
-        ids, mask = padded([tokens[row] for row in rows])
-        pixels = torch.stack([picture for _, picture in pairs])  # (pairs, 3, height, width)
+    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[torch.Tensor]) -> np.ndarray:
+        ids, mask = padded(tokens)
+        pixels = torch.stack(images)  # (pairs, 3, height, width)
         inputs = {
             "input_ids": ids,
             "attention_mask": mask,
             "pixel_values": pixels,
-            "pixel_mask": torch.ones(len(rows), *pixels.shape[2:], dtype=torch.long),
+            "pixel_mask": torch.ones(len(images), *pixels.shape[2:], dtype=torch.long),
         }
         inputs = {name: values.to(loaded.model.device) for name, values in inputs.items()}
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):  # ViLT shuffles its patches
             torch.default_generator.manual_seed(0)
             out = loaded.model(**inputs)
         if self.head == "retrieval":
-            found = out.logits[:, 0]
+            logits = out.logits[:, 0]
         else:
-            found = out[:, 1] - out[:, 0] if self.head == "matching" else out[:, 1]
-        logits[rows] = found.float().cpu().numpy()  # (pairs,)
+            logits = out[:, 1] - out[:, 0] if self.head == "matching" else out[:, 1]
+        return logits.float().cpu().numpy()
 
 
 HEAD = ("itm_score.fc.weight", "itm_score.fc.bias")
@@ -249,10 +200,7 @@ HEAD = ("itm_score.fc.weight", "itm_score.fc.bias")
 
 
 class ViltForMatching(ViltPreTrainedModel):
-    """ViLT and `itm_score`, under the names of the original checkpoint.
-
-    Shapes:
-        `forward` returns logits (batch, 2): no match, match.
+    """ViLT and the head `itm_score` of the original checkpoint: logits (batch, 2) of no match and match.
 
     Source: Kim et al. 2021 (ViLT), §3.2: a single linear layer over the pooled output.
     """
@@ -269,19 +217,23 @@ class ViltForMatching(ViltPreTrainedModel):
 
 
 def read_matching_head(file: str) -> dict[str, torch.Tensor]:
-    """The matching head's weights from a file, alone or among others.
-
-    Args:
-        file: `.safetensors`, or a file of `torch.save`, such as the `.ckpt` of the original code.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it cannot be read, or has no such weights.
-    """
+    """The matching head's weights from a .safetensors file or one of `torch.save`, alone or among others."""
     path = Path(file)
     if not path.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold ViLT's matching head, {' and '.join(HEAD)}.")
-    weights = _read(path)
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        weights = load_file(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ValueError(
+                f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Files that hold "
+                f"other objects could run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
+            ) from error
+        weights = content.get("state_dict", content)
     missing = [name for name in HEAD if name not in weights]
     if missing:
         raise ValueError(
@@ -289,18 +241,3 @@ def read_matching_head(file: str) -> dict[str, torch.Tensor]:
             "head. Give the original pretrained weights, whose names it keeps."
         )
     return {name: weights[name].float() for name in HEAD}
-
-
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
-            f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Files that hold other "
-            f"objects could run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
-        ) from error
-    return content.get("state_dict", content)

@@ -1,4 +1,4 @@
-"""How surprised a language model is by a caption."""
+"""Language-model loss of captions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 
 if TYPE_CHECKING:
@@ -25,19 +25,18 @@ class _Loaded(NamedTuple):
 
 
 class LanguageModelLoss(Scorer):
-    """−Σ log p(y_t | y_<t) of a caption under a causal language model, in nats.
+    """Language-model loss, −Σ log p(y_t | y_<t), of a caption in nats.
 
-    Before the first token of the caption stands the tokenizer's beginning-of-text token, if it has one, so that the
-    first token counts too (`p(y_1 | <s>)`); no end of text is scored. Captions are sorted by length and padded on the
-    right, where a causal model never looks.
+    A caption begins with the tokenizer's beginning-of-text token, if it has one, so that the first token is scored too
+    (`p(y_1 | <s>)`); no end of text is scored. Captions are sorted by length and padded on the right, which a causal
+    model does not attend to.
 
     Args:
         model: a folder or a repository of the Hub with any causal language model, such as "openai-community/gpt2",
             the model of the paper. Nothing is downloaded unless it is named here.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
-        first_token: what stands before the caption: "bos" the beginning of text, or nothing if the tokenizer has none;
-            "none" nothing, and then the caption's first token is read, not scored; or any other token of the
-            vocabulary, by its text.
+        first_token: before the caption: "bos", the beginning of text, or nothing if the tokenizer has none; "none",
+            nothing, and then the caption's first token is not scored; or any other token of the vocabulary.
         max_length: most tokens of a caption, the first token included; longer ones are truncated, counted in
             `num_truncated` and reported. At most what the model has positions for.
         batch_tokens: most tokens, padding included, that run through the model at once.
@@ -53,10 +52,10 @@ class LanguageModelLoss(Scorer):
     Raises:
         FileNotFoundError: there is no such model.
         ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_tokens` below 1, a `first_token` that
-            is not in the vocabulary, a checkpoint that is no causal language model.
+            is not in the vocabulary, a checkpoint of another kind than a causal language model.
         TypeError: a caption that is not a string.
 
-    Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; what stands before the first token is not stated.
+    Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; the token before the first one is not stated.
 
     Example:
         >>> scorer = LanguageModelLoss("openai-community/gpt2")          # doctest: +SKIP
@@ -93,8 +92,8 @@ class LanguageModelLoss(Scorer):
 
     @property
     def num_truncated(self) -> int:
-        """Captions that were cut so far, in this process."""
-        return getattr(self, "_num_cut", 0)
+        """Captions that were truncated so far, in this process."""
+        return getattr(self, "_num_truncated", 0)
 
     def load(self, device: torch.device) -> _Loaded:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -129,16 +128,16 @@ class LanguageModelLoss(Scorer):
         if not torch.allclose(first, second, rtol=1e-3, atol=1e-4):
             raise ValueError(
                 f"{self.model!r} is no causal language model: what a {type(model).__name__} predicts after a token "
-                "changes with the token after that, so it would be told what it has to predict. Name a model that "
-                "reads from left to right, such as GPT-2."
+                "changes with the token after that, so it sees what it has to predict. Name a model that reads from "
+                "left to right, such as GPT-2."
             )
 
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         if not captions:
-            return spread([], mask)
+            return scatter([], mask)
         loaded = self.loaded(rank)
-        # `verbose=False`: the tokenizer would warn of every caption that is cut below
+        # `verbose=False`: the tokenizer would warn of every caption that is truncated below
         found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = [loaded.before + ids for ids in found]
         report_truncated(self, sum(len(ids) > loaded.limit for ids in tokens), len(tokens), loaded.limit)
@@ -151,10 +150,10 @@ class LanguageModelLoss(Scorer):
             rows = order[start : start + max(1, self.batch_tokens // len(tokens[order[start]]))]
             losses[rows] = self._losses(loaded.model, [tokens[row] for row in rows])
             start += len(rows)
-        return spread(losses, mask)
+        return scatter(losses, mask)
 
     def _losses(self, model: Any, tokens: list[list[int]]) -> np.ndarray:
-        """Losses of captions in tokens. Shapes: returns float64 (captions,)."""
+        """Losses of captions, float64 (captions,)."""
         import torch
 
         ids, mask = (values.to(model.device) for values in padded(tokens))
@@ -164,11 +163,7 @@ class LanguageModelLoss(Scorer):
 
 
 def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, padded on the right with 0 (a mask goes with them, so any token would do), and their mask.
-
-    Shapes:
-        returns int64 (texts, longest) twice.
-    """
+    """Token ids, padded on the right with 0, and their mask, int64 (texts, longest) each."""
     import torch
 
     ids = torch.zeros(len(tokens), max(map(len, tokens)), dtype=torch.long)
@@ -182,16 +177,10 @@ def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 def reduced_losses(
     logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, reduction: Literal["sum", "mean"]
 ) -> np.ndarray:
-    """−Σ log p of the target tokens of each row.
+    """−Σ log p of the target tokens of each row, float64 (rows,), NaN where no token counts.
 
-    Args:
-        logits: (rows, tokens, vocabulary), each aligned with the token it predicts.
-        targets: token ids, (rows, tokens).
-        mask: 1 for tokens that count, (rows, tokens).
-        reduction: "sum", or "mean" over the tokens that count.
-
-    Shapes:
-        returns float64 (rows,), NaN where no token counts.
+    Shapes: logits (rows, tokens, vocabulary), each aligned with the token it predicts; targets (rows, tokens); mask
+    (rows, tokens), 1 for tokens that count.
     """
     import torch
 
@@ -199,7 +188,7 @@ def reduced_losses(
         torch.nn.functional.cross_entropy(row.float(), wanted, reduction="none")
         for row, wanted in zip(logits, targets, strict=True)
     ]
-    losses, mask = torch.stack(losses).cpu().double(), mask.cpu()  # (rows, tokens); not every device knows doubles
+    losses, mask = torch.stack(losses).cpu().double(), mask.cpu()  # (rows, tokens); not every device has doubles
     counts = mask.sum(1)
     total = (losses * mask).sum(1) / (counts if reduction == "mean" else 1)
     return total.masked_fill(counts == 0, torch.nan).numpy()

@@ -1,4 +1,4 @@
-"""Scores that need nothing but the words of a caption."""
+"""Caption length in words."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 
-# letters and digits, joined inside a word by apostrophes and hyphens; punctuation is no word
+# letters and digits, with apostrophes and hyphens inside a word
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 
 
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
-    """The function that cuts a caption into words: see `CaptionLength` for the two kinds.
-
-    Raises:
-        ValueError: unknown `words`.
-
-    Example:
-        >>> word_splitter("regex")("a dog , a cat .")
-        ['a', 'dog', 'a', 'cat']
-    """
+    """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
     check_choice("words", words, ("whitespace", "regex"))
     return str.split if words == "whitespace" else _WORD.findall
 
@@ -70,4 +62,4 @@ class CaptionLength(Scorer):
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         split = word_splitter(self.words)
-        return spread([len(split(caption)) for caption in captions], mask)
+        return scatter([len(split(caption)) for caption in captions], mask)

@@ -1,4 +1,4 @@
-"""How many object categories a caption mentions."""
+"""The number of object categories that captions mention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from hf_curriculum.columns import CAPTION, IMAGE_ID
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ObjectMentions(Scorer):
     """The number of object categories that a caption, or all captions of an image, mention word for word.
 
-    Captions are put in lower case and cut into words as NLTK does. A category is mentioned where one of its words or
-    phrases stands among them, in just that form: "dogs" does not mention "dog". Words within a longer name count as
+    Captions are lower-cased and tokenized as by NLTK. A category is mentioned where one of its words or
+    phrases is among them, in exactly that form: "dogs" does not mention "dog". Words within a longer name count as
     well: "hot dog", taken as a phrase, mentions "dog" too.
 
     Args:
@@ -82,11 +82,11 @@ class ObjectMentions(Scorer):
         self.categories, self.count, self.per = categories, count, per
         self.column, self.name, self.easy = column, name, easy
         self.columns = (column,) if per == "caption" else (IMAGE_ID, column)
-        self.learnt = () if per == "caption" else ("image_mentions_",)
+        self.fitted_attributes = () if per == "caption" else ("image_mentions_",)
         self._prepare()
 
     def _prepare(self) -> None:
-        """Puts the categories' words into tables, and NLTK beside them; neither is pickled."""
+        """Tables of the categories' words, and NLTK's tokenizer; neither is pickled."""
         forms = CATEGORIES[self.categories] if isinstance(self.categories, str) else self.categories
         self._nltk = NltkWords()
         self._words: dict[str, list[str]] = defaultdict(list)  # word → categories
@@ -96,8 +96,8 @@ class ObjectMentions(Scorer):
                 tokens = self._nltk.tokens(text.lower())
                 if not tokens or not all(token in text.lower() for token in tokens):
                     raise ValueError(
-                        f"The category {category!r} has {text!r} among the texts that mention it, which NLTK cuts "
-                        f"into {tokens}: no words to look for in a caption. Give words without quotation marks."
+                        f"The category {category!r} has {text!r} among the texts that mention it, which NLTK "
+                        f"tokenizes as {tokens}: no words to look for. Give words without quotation marks."
                     )
                 if len(tokens) == 1:
                     self._words[tokens[0]].append(category)
@@ -112,7 +112,7 @@ class ObjectMentions(Scorer):
         text = caption.lower()
         tokens = plain_tokens(text)
         if tokens is None:
-            # a token is a piece of the text, so that NLTK's slower way is only worth it where one may come out
+            # a token is a substring of the text: NLTK, which is slower, is needed only if one may be found
             if not any(word in text for word in self._first):
                 return []
             tokens = self._nltk.all_tokens(text)
@@ -128,7 +128,7 @@ class ObjectMentions(Scorer):
         return found
 
     def fit(self, dataset: Dataset | IterableDataset) -> ObjectMentions:
-        """Counts the mentions of each image's captions together, with `per="image"`; otherwise there is nothing to do.
+        """Counts the mentions of each image's captions together, with `per="image"`; otherwise does nothing.
 
         Args:
             dataset: the data set to be scored, with `image_id`.
@@ -145,8 +145,8 @@ class ObjectMentions(Scorer):
             images = [image for image, readable in zip(batch[IMAGE_ID], mask.tolist(), strict=True) if readable]
             if None in images:
                 raise ValueError(
-                    f"`{IMAGE_ID}` is missing in a row with a caption, so nobody knows which image mentions what. "
-                    "Fill or filter these rows first."
+                    f"`{IMAGE_ID}` is missing in a row with a caption, so its mentions belong to no image. Fill or "
+                    "filter these rows first."
                 )
             for image, caption in zip(images, captions, strict=True):
                 found = self.mentioned(caption)
@@ -163,8 +163,8 @@ class ObjectMentions(Scorer):
             return np.array([self.image_mentions_.get(image, np.nan) for image in batch[IMAGE_ID]], np.float32)
         captions, mask = readable_captions(batch[self.column], self.column)
         if self.count == "tokens":
-            return spread([len(self.mentioned(caption)) for caption in captions], mask)
-        return spread([len(set(self.mentioned(caption))) for caption in captions], mask)
+            return scatter([len(self.mentioned(caption)) for caption in captions], mask)
+        return scatter([len(set(self.mentioned(caption))) for caption in captions], mask)
 
 
 def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -181,24 +181,16 @@ def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str,
     return {name: list(texts) for name, texts in categories.items()}
 
 
-# what NLTK cuts in two although it holds no sign: "can not", "gon na"
-_CUT = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
+# words of letters that NLTK splits in two: "can not", "gon na"
+_SPLIT = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
 
 
 class NltkWords:
-    """Splits lower-case text as `nltk.word_tokenize` does.
+    """Splits lower-case text as `nltk.word_tokenize` does, without the abbreviations that it downloads.
 
-    That function finds sentences first, with a list of abbreviations that has to be downloaded, then cuts each into
-    words. Here the same sentence splitter runs without that list, so that of an abbreviation before more text ("mr.
-    smith") the dot becomes a token of its own; any other token is the same. Most captions need neither step: with
-    nothing but letters, digits, hyphens, commas and a last dot, white space and signs alone decide.
-
-    Raises:
-        ImportError: NLTK is not installed.
-
-    Example:
-        >>> NltkWords().tokens("a man's dog, and a hot-dog.")
-        ['a', 'man', "'s", 'dog', ',', 'and', 'a', 'hot-dog', '.']
+    It finds sentences first, then tokenizes each. Without abbreviations, the dot of one before more text ("mr. smith")
+    is a token of its own; any other token is the same. Most captions need neither step: with letters, digits,
+    hyphens, commas and a last dot only, white space and punctuation decide.
     """
 
     def __init__(self) -> None:
@@ -207,7 +199,7 @@ class NltkWords:
             from nltk.tokenize.punkt import PunktSentenceTokenizer
         except ImportError as error:
             raise ImportError(
-                "Words as NLTK cuts them need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`."
+                "NLTK's tokens need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`."
             ) from error
         self._sentences: Any = PunktSentenceTokenizer()
         self._words: Any = NLTKWordTokenizer()
@@ -218,17 +210,12 @@ class NltkWords:
         return self.all_tokens(text) if plain is None else plain
 
     def all_tokens(self, text: str) -> list[str]:
-        """The same by NLTK alone, for any text."""
+        """The same by NLTK itself, for any text."""
         return [word for sentence in self._sentences.tokenize(text) for word in self._words.tokenize(sentence)]
 
 
 def plain_tokens(text: str) -> list[str] | None:
-    """NLTK's tokens of a plain text in lower case; None for one that NLTK itself has to look at.
-
-    Example:
-        >>> plain_tokens("a dog, a cat ."), plain_tokens("a dog's cat")
-        (['a', 'dog', ',', 'a', 'cat', '.'], None)
-    """
+    """NLTK's tokens of a plain text in lower case; None for one that only NLTK itself splits."""
     body = text.rstrip(" ")
     ends = body.endswith(".")
     if ends:
@@ -239,7 +226,7 @@ def plain_tokens(text: str) -> list[str] | None:
         if not letters.isalnum() or "--" in body:
             return None
         body = body.replace(", ", " , ")
-    if not letters.isascii() or any(word in letters for word in _CUT):
+    if not letters.isascii() or any(word in letters for word in _SPLIT):
         return None
     tokens = body.split()
     if ends:
@@ -247,88 +234,16 @@ def plain_tokens(text: str) -> list[str] | None:
     return tokens
 
 
-COCO_NAMES = (
-    "person",
-    "bicycle",
-    "car",
-    "motorcycle",
-    "airplane",
-    "bus",
-    "train",
-    "truck",
-    "boat",
-    "traffic light",
-    "fire hydrant",
-    "stop sign",
-    "parking meter",
-    "bench",
-    "bird",
-    "cat",
-    "dog",
-    "horse",
-    "sheep",
-    "cow",
-    "elephant",
-    "bear",
-    "zebra",
-    "giraffe",
-    "backpack",
-    "umbrella",
-    "handbag",
-    "tie",
-    "suitcase",
-    "frisbee",
-    "skis",
-    "snowboard",
-    "sports ball",
-    "kite",
-    "baseball bat",
-    "baseball glove",
-    "skateboard",
-    "surfboard",
-    "tennis racket",
-    "bottle",
-    "wine glass",
-    "cup",
-    "fork",
-    "knife",
-    "spoon",
-    "bowl",
-    "banana",
-    "apple",
-    "sandwich",
-    "orange",
-    "broccoli",
-    "carrot",
-    "hot dog",
-    "pizza",
-    "donut",
-    "cake",
-    "chair",
-    "couch",
-    "potted plant",
-    "bed",
-    "dining table",
-    "toilet",
-    "tv",
-    "laptop",
-    "mouse",
-    "remote",
-    "keyboard",
-    "cell phone",
-    "microwave",
-    "oven",
-    "toaster",
-    "sink",
-    "refrigerator",
-    "book",
-    "clock",
-    "vase",
-    "scissors",
-    "teddy bear",
-    "hair drier",
-    "toothbrush",
-)
+_COCO = """
+person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign,
+parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella,
+handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard,
+surfboard, tennis racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange,
+broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, dining table, toilet, tv,
+laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase,
+scissors, teddy bear, hair drier, toothbrush
+"""
+COCO_NAMES = tuple(name.strip() for name in _COCO.split(","))
 """The 80 object categories of COCO, in the order of their ids."""
 EXACT_MATCH = {
     "traffic light": "stoplight",
@@ -347,14 +262,10 @@ EXACT_MATCH = {
     "teddy bear": "teddy",
     "hair drier": "hairdryer",
 }
-"""What stands for the COCO names of two words in ExactMatch (Ye et al. 2019, Cap2Det, released code)."""
+"""The single words for COCO's names of two words in ExactMatch (Ye et al. 2019, Cap2Det, released code)."""
 CATEGORIES: dict[str, dict[str, tuple[str, ...]]] = {
     "coco": {name: (EXACT_MATCH.get(name, name),) for name in COCO_NAMES},
     "coco_verbatim": {name: (name,) for name in COCO_NAMES},
     "scenes": {noun: tuple(dict.fromkeys((noun, plural(noun)))) for noun in NOUNS},
 }
-"""Lists of categories by name: category → the words that mention it.
-
-"coco" is ExactMatch, a single word for every category; "coco_verbatim" takes every name as it is, those of two words
-as a phrase; "scenes" are the objects of the embedded data, in singular and plural.
-"""
+"""Lists of categories by name, see `ObjectMentions`: category → the words and phrases that mention it."""

@@ -1,4 +1,4 @@
-"""How many nouns a caption has."""
+"""The number of nouns in a caption."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger
 
 NOUN_TAGS = ("NN", "NNS", "NNP", "NNPS")
@@ -68,13 +68,13 @@ class NounCount(Scorer):
         self.columns = (column,) if tags_column is None else (tags_column,)
         self.tagger = None
         if tags_column is None:
-            # resolved now, so that a wrong name fails here and the tagger's own attributes reach the cache key
+            # resolved here: a wrong name is an error at once, and the tagger's attributes are in the cache key
             self.tagger = resolve_tagger(tagger)
             self.packages, self.model, self.revision = self.tagger.packages, self.tagger.model, self.tagger.revision
         elif tagger != "pattern":
             raise ValueError(
                 f"Both `tagger={tagger!r}` and `tags_column={tags_column!r}` were given. Tags that are in the data "
-                "are not made again. Give one of them."
+                "are not computed again. Give one of them."
             )
 
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
@@ -87,12 +87,12 @@ class NounCount(Scorer):
             tagged = self.tagger.tag(captions, rank) if captions else []
             if len(tagged) != len(captions):
                 raise ValueError(
-                    f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions, so nobody knows "
-                    "which belongs to which. It must return one list per sentence."
+                    f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions, so they cannot "
+                    "be matched. It must return one list per sentence."
                 )
         nouns = frozenset(self.tags)
         self._check_tag_set(tagged, nouns)
-        return spread([sum(tag in nouns for tag in tags[: self.max_words]) for tags in tagged], mask)
+        return scatter([sum(tag in nouns for tag in tags[: self.max_words]) for tags in tagged], mask)
 
     def _gold(self, row: int, tags: Any) -> list[str]:
         if tags is None:
@@ -105,7 +105,7 @@ class NounCount(Scorer):
         return list(tags)
 
     def _check_tag_set(self, tagged: list[list[str]], nouns: frozenset[str]) -> None:
-        """Refuses what would be counted as 0 nouns without a word: pairs instead of tags, or tags of another set."""
+        """An error for what would silently be counted as 0 nouns: pairs instead of tags, or tags of another set."""
         universal = {"NOUN", "PROPN"} if nouns.isdisjoint({"NOUN", "PROPN"}) else set()
         for tags in tagged:
             if isinstance(tags, str) or (tags and not isinstance(tags[0], str)):
@@ -118,8 +118,3 @@ class NounCount(Scorer):
                     f"The tags are universal ones ({list(tags)[:8]}), but nouns are counted by {self.tags}: every "
                     'count would be 0. Pass `tags=("NOUN", "PROPN")`.'
                 )
-
-    def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["tagger"] = None if self.tagger is None else self.tagger.arguments()
-        return arguments

@@ -1,22 +1,26 @@
-"""A part-of-speech tagger of one's own: a BERT token classifier, trained from scratch."""
+"""A part-of-speech tagger: a BERT token classifier, trained from scratch."""
 
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hf_curriculum.scorers.base import Scorer, readable_captions
+from hf_curriculum.data.seeding import forked_generators
+from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
+from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 if TYPE_CHECKING:
-    import torch
     from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -27,24 +31,24 @@ Tagged = tuple[list[list[str]], list[list[str]]]
 class PosTagger(Tagger):
     """A trained part-of-speech tagger, for `NounCount(PosTagger(folder))`.
 
-    Words are cut as the tags that it learnt from were. A word's first piece carries its tag, in training and in
-    prediction. Sentences longer than the model's positions are tagged in several windows, so that no word is lost.
+    Sentences are split into words as by the annotator of the training data. The label of a word is that of its first
+    piece. Sentences longer than the model's positions are tagged in several windows, so that no word is lost.
 
     Args:
         model: a folder or a repository of the Hub with a BERT-style token classifier whose labels are tags, from
-            `train` or made elsewhere.
+            `train` or another source.
         revision: of a repository; of a folder, a digest of its files.
         batch_pieces: most word pieces, padding included, that run through the model at once.
 
     Attributes:
-        accuracy_: share of held-out words with the right tag, measured by `train`; None for a model made elsewhere.
+        accuracy_: share of held-out words with the right tag, measured by `train`; None for other models.
 
     Raises:
         FileNotFoundError: there is no such model.
         ValueError: the model is no trained token classifier, its tokenizer is not BERT's, or `batch_pieces` below 1.
 
     Source: Saha et al. 2024 (BabyLM), §3.3: a BERT-base token classifier trained from scratch on NLTK's tags, Adam
-    with 1e-5 falling in a straight line, 5 epochs, batches of 512, 97.42 % of tokens of the 10 % held out.
+    with 1e-5 and linear decay, 5 epochs, batches of 512, 97.42 % of tokens of the 10 % held out.
 
     Example:
         >>> tagger = PosTagger.train(captions, annotator="pattern")            # doctest: +SKIP
@@ -64,7 +68,7 @@ class PosTagger(Tagger):
     def from_pretrained(cls, model: str | Path, revision: str | None = None) -> PosTagger:
         """The tagger of a folder or of a repository of the Hub, loaded at once so that a mistake shows here."""
         tagger = cls(model, revision)
-        tagger._loaded(None)
+        tagger.loaded()
         return tagger
 
     @classmethod
@@ -81,7 +85,7 @@ class PosTagger(Tagger):
         max_length: int = 128,
         **training: Any,
     ) -> PosTagger:
-        """Trains a tagger: once without the held-out sentences, to measure it, and then anew on all.
+        """Trains a tagger with `transformers.Trainer`: without the held-out sentences, to measure it, and then on all.
 
         Args:
             sentences: texts, which the annotator tags; or with `tags`, words.
@@ -105,24 +109,28 @@ class PosTagger(Tagger):
         how = TagTraining(**training)
         tagger = None if tags is not None else resolve_tagger(annotator)
         words, found = _annotated(sentences, tagger) if tags is None else _gold(sentences, tags)
-        learn, measure = _split(words, held_out, how.seed)
+        train_rows, held_out_rows = _split(words, held_out, how.seed)
         if tokenizer is None:
             tokenizer = train_wordpiece((" ".join(line) for line in words), layout="compact")
         config = _filled(config, tokenizer, found, max_length)
         config.contractions = "cut" if tagger is None else tagger.contractions
         labels = [[config.label2id[tag] for tag in line] for line in found]
-        pieces, device = WordPieces(tokenizer, config.max_length_of_window), Scorer().device()
+        pieces, device = WordPieces(tokenizer, config.max_length_of_window), Tagger().device()
 
         def fit(rows: list[int]) -> Any:
             chosen = [words[row] for row in rows], [labels[row] for row in rows]
             return train_classifier(config, pieces, *chosen, how, device)
 
-        if measure:
-            config.held_out_accuracy = _accuracy(fit(learn), pieces, words, labels, measure)
-        return cls._saved(fit(sorted([*learn, *measure])), tokenizer, output_dir)
-
-    @classmethod
-    def _saved(cls, model: Any, tokenizer: PreTrainedTokenizerBase, output_dir: str | Path | None) -> PosTagger:
+        if held_out_rows:
+            model = fit(train_rows)
+            predicted = predict_labels(model, pieces, [words[row] for row in held_out_rows], batch_pieces=8192)
+            right = [
+                one == other
+                for row, line in zip(held_out_rows, predicted, strict=True)
+                for one, other in zip(labels[row], line, strict=True)
+            ]
+            config.held_out_accuracy = sum(right) / len(right)
+        model = fit(list(range(len(words))))
         folder = tempfile.TemporaryDirectory(prefix="pos-tagger-") if output_dir is None else None
         path = Path(output_dir if folder is None else folder.name)
         model.save_pretrained(path)
@@ -133,11 +141,11 @@ class PosTagger(Tagger):
 
     @property
     def accuracy_(self) -> float | None:
-        return self._loaded(None)[0].config.held_out_accuracy
+        return self.loaded()[0].config.held_out_accuracy
 
     def save_pretrained(self, folder: str | Path) -> PosTagger:
-        """Saves the tagger, and returns the one in that folder, whose scores name it in their provenance."""
-        model, pieces = self._loaded(None)
+        """Saves the tagger, and returns the one in that folder, which is the model in its provenance."""
+        model, pieces = self.loaded()
         model.save_pretrained(folder)
         pieces.tokenizer.save_pretrained(folder)
         return type(self)(folder, batch_pieces=self.batch_pieces)
@@ -149,43 +157,29 @@ class PosTagger(Tagger):
             repo_id: "owner/name".
             options: of `PreTrainedModel.push_to_hub`, such as `private` and `token`.
         """
-        model, pieces = self._loaded(None)
+        model, pieces = self.loaded()
         model.push_to_hub(repo_id, **options)
         pieces.tokenizer.push_to_hub(repo_id, **options)
         return type(self)(repo_id, batch_pieces=self.batch_pieces)
 
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:
-        config = self._loaded(rank)[0].config
+        config = self.loaded(rank)[0].config
         return self.tag_words([tokenize(sentence, config.contractions) for sentence in sentences], rank)
 
     def tag_words(self, sentences: Sequence[Sequence[str]], rank: int | None = None) -> list[list[str]]:
-        """Tags of sentences that are cut into words already.
-
-        Args:
-            sentences: words; a sentence without any has no tags.
-            rank: the worker process.
-        """
-
-        model, pieces = self._loaded(rank)
+        """Tags of sentences that are split into words; `rank` is the worker process."""
+        model, pieces = self.loaded(rank)
         names = model.config.id2label
-        found = predict_labels(model, pieces, sentences, self.batch_pieces)
-        return [[names[label] for label in labels] for labels in found]
+        predicted = predict_labels(model, pieces, sentences, self.batch_pieces)
+        return [[names[label] for label in labels] for labels in predicted]
 
-    def _loaded(self, rank: int | None) -> tuple[Any, Any]:
-        """Model and word pieces of a worker's device, never pickled."""
-        device = Scorer().device(rank)
-        kept = self.__dict__.setdefault("_models", {})
-        if device not in kept:
-            kept[device] = self._load(device)
-        return kept[device]
-
-    def _load(self, device: torch.device) -> tuple[Any, Any]:
+    def load(self, device: torch.device) -> tuple[Any, WordPieces]:
         from transformers import AutoModelForTokenClassification, AutoTokenizer
 
         tokenizer = load_pretrained(AutoTokenizer, self.model, self.revision)
         model = load_model(AutoModelForTokenClassification, self.model, self.revision).to(device)
         config = model.config
-        # a tagger made elsewhere does not say how it wants words cut
+        # other taggers do not record how words were split
         config.contractions = getattr(config, "contractions", "cut")
         config.held_out_accuracy = getattr(config, "held_out_accuracy", None)
         longest = getattr(config, "max_length_of_window", config.max_position_embeddings)
@@ -195,7 +189,7 @@ class PosTagger(Tagger):
 def _filled(
     config: BertConfig | None, tokenizer: PreTrainedTokenizerBase, tags: list[list[str]], max_length: int
 ) -> BertConfig:
-    """A copy of the configuration, with what follows from tokenizer and tags, and how the tagger is used later."""
+    """A copy of the configuration with what follows from tokenizer and tags."""
     from transformers import BertConfig
 
     config = copy.deepcopy(config) if config is not None else BertConfig()
@@ -217,7 +211,7 @@ def _annotated(sentences: Iterable[str], tagger: Tagger) -> Tagged:
 def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Tagged:
     words, found = list(sentences), [list(line) for line in tags]
     if any(isinstance(line, str) for line in words):
-        raise TypeError("`tags` were given for sentences that are not cut into words. Give a list of words for each.")
+        raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
     return _checked([list(line) for line in words], found, "`tags`")
 
 
@@ -230,7 +224,7 @@ def _checked(words: list[list[str]], tags: list[list[str]], source: str) -> Tagg
         if len(line) != len(found):
             raise ValueError(
                 f"A sentence has {len(line)} words ({line[:8]}), but {source} has {len(found)} tags for it "
-                f"({found[:8]}). Each word needs one tag; an annotator must cut words as `tokenize` does."
+                f"({found[:8]}). Each word needs one tag; an annotator must split words as `tokenize` does."
             )
     there = [row for row, line in enumerate(words) if line]
     if not there:
@@ -239,9 +233,7 @@ def _checked(words: list[list[str]], tags: list[list[str]], source: str) -> Tagg
 
 
 def _split(words: list[list[str]], held_out: float, seed: int) -> tuple[list[int], list[int]]:
-    """Rows to learn from and rows to measure on; equal sentences stay together."""
-    import torch
-
+    """Rows to train on and rows to measure on; equal sentences are on one side."""
     if not 0 <= held_out < 1:
         raise ValueError(f"`held_out` is {held_out}. It is the share of sentences to measure on, from 0 to below 1.")
     numbers: dict[tuple[str, ...], int] = {}
@@ -253,16 +245,8 @@ def _split(words: list[list[str]], held_out: float, seed: int) -> tuple[list[int
             "from. Give more sentences, or `held_out=0` to measure nothing."
         )
     chosen = set(torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed))[:size].tolist())
-    learn = [row for row, number in enumerate(of_rows) if number not in chosen]
-    return learn, [row for row, number in enumerate(of_rows) if number in chosen]
-
-
-def _accuracy(model: Any, pieces: Any, words: list[list[str]], labels: list[list[int]], rows: list[int]) -> float:
-    """Share of the words of some rows whose label is predicted."""
-
-    predicted = predict_labels(model, pieces, [words[row] for row in rows], batch_pieces=8192)
-    pairs = [pair for row, found in zip(rows, predicted, strict=True) for pair in zip(labels[row], found, strict=True)]
-    return sum(wanted == found for wanted, found in pairs) / len(pairs)
+    kept = [row for row, number in enumerate(of_rows) if number not in chosen]
+    return kept, [row for row, number in enumerate(of_rows) if number in chosen]
 
 
 @dataclass(frozen=True)
@@ -271,13 +255,10 @@ class TagTraining:
 
     Args:
         epochs: passes over the sentences.
-        learning_rate: Adam's at the start; it falls to 0 in a straight line.
+        learning_rate: Adam's at the start; it decays linearly to 0.
         batch_size: windows of words per step.
         fp16: half precision with loss scaling; needs a CUDA device.
         seed: of the weights, the order of sentences and dropout.
-
-    Raises:
-        ValueError: a number that cannot be, or `fp16` without a CUDA device.
     """
 
     epochs: int = 5
@@ -302,72 +283,82 @@ def train_classifier(
     training: TagTraining,
     device: torch.device,
 ) -> PreTrainedModel:
-    """A BERT token classifier, trained from random weights.
-
-    The global random state is left as it was.
-
-    Args:
-        config: sizes of the model, with one label per tag.
-        pieces: cuts the sentences.
-        sentences: words.
-        labels: one per word.
-        training: epochs, rate, batch, seed.
-        device: where to train.
-    """
-    from transformers import BertForTokenClassification
+    """A BERT token classifier trained from random weights on sentences of words, with one label per word."""
+    from transformers import (
+        BertForTokenClassification,
+        DataCollatorForTokenClassification,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+    )
 
     windows = pieces.windows(sentences)
-    targets = piece_labels(windows, labels)
-    steps = training.epochs * -(-len(windows) // training.batch_size)
-    order_of = torch.Generator().manual_seed(training.seed)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    rows = [
+        {"input_ids": window.ids, "attention_mask": [1] * len(window.ids), "labels": of_pieces}
+        for window, of_pieces in zip(windows, piece_labels(windows, labels), strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as folder, _isolated(device):
         torch.manual_seed(training.seed)
-        model = BertForTokenClassification(config).to(device).train()
-        optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-        scaler = torch.amp.GradScaler(device.type, enabled=training.fp16)
-        for _ in range(training.epochs):
-            order = torch.randperm(len(windows), generator=order_of)
-            for chosen in order.split(training.batch_size):
-                rows = chosen.tolist()
-                ids, mask = pieces.batch([windows[row] for row in rows])
-                wanted = torch.full_like(ids, IGNORED)
-                for at, row in enumerate(rows):
-                    wanted[at, : len(targets[row])] = torch.tensor(targets[row])
-                with torch.autocast(device.type, torch.float16, enabled=training.fp16):
-                    output = model(input_ids=ids.to(device), attention_mask=mask.to(device), labels=wanted.to(device))
-                scaler.scale(output.loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                schedule.step()
-                optimizer.zero_grad()
-    return model.eval()
+        model = BertForTokenClassification(config)
+        arguments = TrainingArguments(
+            folder,
+            num_train_epochs=training.epochs,
+            learning_rate=training.learning_rate,
+            per_device_train_batch_size=training.batch_size,
+            fp16=training.fp16,
+            seed=training.seed,
+            max_grad_norm=0,  # as in the paper's code
+            use_cpu=device.type == "cpu",
+            dataloader_pin_memory=device.type == "cuda",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        arguments._n_gpu = min(arguments.n_gpu, 1)  # the batch size is that of the paper on any machine
+        collator = DataCollatorForTokenClassification(pieces.tokenizer)
+        trainer = Trainer(model, arguments, data_collator=collator, train_dataset=rows)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False).eval()
+
+
+@contextmanager
+def _isolated(device: torch.device) -> Iterator[None]:
+    """A `Trainer` here is of this process only, whatever a launcher set, and leaves random generators as they were."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    states = (PartialState, AcceleratorState, GradientState)
+    shared, environment = [state._shared_state for state in states], dict(os.environ)
+    try:
+        for state in states:
+            state._shared_state = type(state._shared_state)()
+        for name in environment:
+            if name.startswith(("ACCELERATE_", "FSDP_")) or name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
+                del os.environ[name]
+        with forked_generators(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for state, before in zip(states, shared, strict=True):
+            state._shared_state = before
+        os.environ.update(environment)
 
 
 def predict_labels(
     model: Any, pieces: WordPieces, sentences: Sequence[Sequence[str]], batch_pieces: int
 ) -> list[list[int]]:
-    """The likeliest label of every word.
-
-    Args:
-        model: a token classifier on its device.
-        pieces: cuts the sentences.
-        sentences: words.
-        batch_pieces: most pieces, padding included, that run through the model at once.
-    """
+    """The likeliest label of every word; a batch has up to `batch_pieces` pieces, padding included."""
     windows = pieces.windows(sentences)
     order = sorted(range(len(windows)), key=lambda row: -len(windows[row].ids))
     found: list[list[int]] = [[] for _ in windows]
     start = 0
     while start < len(order):
         rows = order[start : start + max(1, batch_pieces // len(windows[order[start]].ids))]
-        chosen: list[Window] = [windows[row] for row in rows]
-        ids, mask = pieces.batch(chosen)
+        ids, mask = (values.to(model.device) for values in padded([windows[row].ids for row in rows]))
         with torch.inference_mode():
-            logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits
-        best = logits.argmax(-1).tolist()  # (windows, pieces)
-        for at, row in enumerate(rows):
-            found[row] = [best[at][place] for place in chosen[at].firsts]
+            best = model(input_ids=ids, attention_mask=mask).logits.argmax(-1).tolist()  # (windows, pieces)
+        for row, line in zip(rows, best, strict=True):
+            found[row] = [line[position] for position in windows[row].firsts]
         start += len(rows)
     predicted: list[list[int]] = [[] for _ in sentences]
     for window, labels in zip(windows, found, strict=True):
@@ -376,11 +367,11 @@ def predict_labels(
 
 
 IGNORED = -100
-"""The label of a piece that does not count, as `torch.nn.functional.cross_entropy` has it."""
+"""The label of a piece that is not trained on, as `torch.nn.functional.cross_entropy` has it."""
 
 
 class Window(NamedTuple):
-    """Words of one sentence: piece ids with a special token at both ends, and where each word's first piece is."""
+    """Words of one sentence: piece ids between special tokens, and the position of each word's first piece."""
 
     sentence: int
     ids: list[int]
@@ -388,14 +379,10 @@ class Window(NamedTuple):
 
 
 class WordPieces:
-    """Cuts sentences into windows that a model has positions for. Every word stays whole, and none is left out.
+    """Splits sentences into windows of up to `max_length` pieces, special tokens included.
 
-    Args:
-        tokenizer: a BERT-style tokenizer, with [CLS], [SEP] and [PAD].
-        max_length: most pieces of a window, the two special tokens included. Of a single word with more, the first.
-
-    Raises:
-        ValueError: the tokenizer lacks one of these tokens, or `max_length` has no room for a word.
+    Words are never split between windows, and none is left out; of a word longer than a window, the first pieces are
+    read.
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
@@ -409,62 +396,40 @@ class WordPieces:
         if max_length < 3:
             raise ValueError(f"`max_length` is {max_length}. A word between two special tokens takes at least 3.")
         self.tokenizer, self.max_length = tokenizer, max_length
-        self.first, self.last, self.padding = ends.values()
         self._known: dict[str, list[int]] = {}
 
     def windows(self, sentences: Sequence[Sequence[str]]) -> list[Window]:
         """The windows of all sentences, in order; a sentence without words has none."""
-        self._learn(sentences)
+        self._look_up(sentences)
+        first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         room, windows = self.max_length - 1, []
         for sentence, words in enumerate(sentences):
-            ids, firsts = [self.first], []
+            ids, firsts = [first], []
             for word in words:
                 pieces = self._known[word]
                 if len(ids) + len(pieces) > room:
-                    windows.append(Window(sentence, [*ids, self.last], firsts))
-                    ids, firsts = [self.first], []
+                    windows.append(Window(sentence, [*ids, last], firsts))
+                    ids, firsts = [first], []
                 firsts.append(len(ids))
                 ids.extend(pieces)
             if firsts:
-                windows.append(Window(sentence, [*ids, self.last], firsts))
+                windows.append(Window(sentence, [*ids, last], firsts))
         return windows
 
-    def _learn(self, sentences: Sequence[Sequence[str]]) -> None:
-        """Looks up the pieces of words not seen before."""
+    def _look_up(self, sentences: Sequence[Sequence[str]]) -> None:
+        """The pieces of words not seen before; of a word without pieces, the unknown token: each word has a tag."""
         new = list(dict.fromkeys(word for words in sentences for word in words if word not in self._known))
         if new:
             found = self.tokenizer(new, add_special_tokens=False, verbose=False)["input_ids"]
             for word, pieces in zip(new, found, strict=True):
-                # of a sign that the tokenizer drops, the unknown token stays: each word has its tag
                 self._known[word] = pieces[: self.max_length - 2] or [self.tokenizer.unk_token_id]
-
-    def batch(self, windows: Sequence[Window]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pads windows on the right. Shapes: returns int64 ids and mask, both (windows, longest)."""
-        import torch
-
-        longest = max(len(window.ids) for window in windows)
-        ids = torch.full((len(windows), longest), self.padding)
-        mask = torch.zeros_like(ids)
-        for row, window in enumerate(windows):
-            ids[row, : len(window.ids)] = torch.tensor(window.ids)
-            mask[row, : len(window.ids)] = 1
-        return ids, mask
 
 
 def piece_labels(windows: Sequence[Window], labels: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Labels of every piece: a word's first piece carries the word's, all others are ignored.
-
-    Args:
-        windows: in the order of the sentences.
-        labels: one per word of each sentence.
-    """
-    found, sentence, used = [], -1, 0
-    for window in windows:
-        if window.sentence != sentence:
-            sentence, used = window.sentence, 0
-        row = [IGNORED] * len(window.ids)
-        for place in window.firsts:
-            row[place] = labels[sentence][used]
-            used += 1
-        found.append(row)
+    """Labels of every piece of all windows: a word's first piece has the word's, all others are ignored."""
+    of_words = chain.from_iterable(labels)
+    found = [[IGNORED] * len(window.ids) for window in windows]
+    for window, row in zip(windows, found, strict=True):
+        for position in window.firsts:
+            row[position] = next(of_words)
     return found

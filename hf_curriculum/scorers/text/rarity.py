@@ -1,4 +1,4 @@
-"""How rare the words of a caption are in a corpus."""
+"""Word rarity: mean negative log-probability of a caption's words in a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, spread
+from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class WordRarity(Scorer):
-    """How rare a caption's words are: −log p(word), in nats, over the words of the caption.
+    """Negative log-probability of a caption's words in a corpus, −log p(word), in nats.
 
     With c(w) the occurrences of a word in the corpus, N those of all words and V the number of distinct words,
     p(w) = (c(w) + 1) / (N + V + 1): one is added to every word, and all unseen words together are one word more, so
-    that the probabilities sum to 1 and an unseen word is rarer than any other. Upper case does not matter.
+    that the probabilities sum to 1 and an unseen word is rarer than any other. Words are lower-cased.
 
     Args:
         aggregate: "mean" over the words of a caption, "max" (its rarest word), or "sum", under which long captions
             are rarer too.
-        words: what a word is, as in `CaptionLength`. "regex" passes punctuation over.
+        words: what a word is, as in `CaptionLength`. "regex" ignores punctuation.
         column: where the captions are.
         name: the column to write.
         easy: captions of common words are easy by default.
@@ -41,7 +41,7 @@ class WordRarity(Scorer):
 
     Raises:
         RuntimeError: used before `fit` or `fit_counts`.
-        ValueError: unknown `aggregate`, `words` or `easy`; nothing to learn from.
+        ValueError: unknown `aggregate`, `words` or `easy`; a corpus without words.
         TypeError: a caption that is not a string.
 
     Source: "sum" without smoothing is Platanios et al. 2019 (competence-based curriculum), §2.1.
@@ -53,7 +53,7 @@ class WordRarity(Scorer):
         array([1.242, 1.792,   nan], dtype=float32)
     """
 
-    learnt = ("word_counts_",)
+    fitted_attributes = ("word_counts_",)
 
     def __init__(
         self,
@@ -120,13 +120,9 @@ class WordRarity(Scorer):
             self._rarities = {word: math.log(total / (count + 1)) for word, count in self.word_counts_.items()}
             self._unseen = math.log(total)
         known, unseen, split = self._rarities.get, self._unseen, word_splitter(self.words)
-        aggregate = {"mean": _mean, "max": max, "sum": math.fsum}[self.aggregate]
+        aggregate = {"mean": lambda values: sum(values) / len(values), "max": max, "sum": math.fsum}[self.aggregate]
         scores = []
         for caption in captions:
             rarities = [known(word, unseen) for word in split(caption.lower())]
             scores.append(aggregate(rarities) if rarities else math.nan)
-        return spread(scores, mask)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+        return scatter(scores, mask)

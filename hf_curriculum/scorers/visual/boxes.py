@@ -1,4 +1,4 @@
-"""How many objects people marked in a picture, and how large they are."""
+"""Number and area of the annotated objects of an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hf_curriculum.scorers.base import Scorer
 
 
 class GroundTruthBoxes(Scorer):
-    """The number of annotated objects of a picture, and their area.
+    """The number of annotated objects of an image, and their area.
 
     Args:
         column: where the objects are: per row a list of mappings with a box each (the embedded scenes, COCO), or a
@@ -24,18 +24,18 @@ class GroundTruthBoxes(Scorer):
         field: the entry of an object that is its box: "box" in the embedded scenes, "bbox" in COCO's files.
         layout: "xyxy" is left, top, right, bottom, as in the embedded scenes; "xywh" is left, top, width, height, as
             in COCO's files.
-        aggregate: "mean" area of the objects of a picture, or their "sum" (overlaps count twice).
-        unit: areas as "share" of the picture, or in "pixels".
-        size_columns: columns with the picture's width and height in pixels, needed for shares. Left out, the size is
-            read from the picture's file, of which only the head is read.
-        image_column: where the pictures are.
+        aggregate: "mean" area of the objects of an image, or their "sum" (overlaps count twice).
+        unit: areas as "share" of the image, or in "pixels".
+        size_columns: columns with the image's width and height in pixels, for shares. By default they are read from
+            the header of the image file.
+        image_column: where the images are.
         name: the column of the number.
         area_name: the column of the area.
         easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
 
     Shapes:
-        float32 (rows,) each: a count, and a share or square pixels. A picture without objects has 0 and NaN; a row
-        without annotations (None) NaN and NaN; one whose picture is missing or has no readable head, a count and NaN.
+        float32 (rows,) each: a count, and a share or square pixels. An image without objects has 0 and NaN; a row
+        without annotations (None) NaN and NaN; one whose image is missing or has no readable header, a count and NaN.
 
     Raises:
         ValueError: an unknown option, an object without `field`, or boxes that are not in `layout`.
@@ -78,7 +78,7 @@ class GroundTruthBoxes(Scorer):
         if unit == "share" and self.size_columns is not None:
             self.columns += self.size_columns
         elif unit == "share":
-            self.columns, self.undecoded = (column, image_column), (image_column,)
+            self.columns, self.decode_false = (column, image_column), (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class GroundTruthBoxes(Scorer):
         return {self.name: counts, self.area_name: areas}
 
     def _boxes(self, row: int, objects: Any) -> np.ndarray | None:
-        """Shapes: returns float64 (objects, 4), in `layout`; None without annotations."""
+        """Boxes, float64 (objects, 4), in `layout`; None without annotations."""
         where = f"`{self.column}` in row {row} of the batch"
         if objects is None:
             return None
@@ -133,7 +133,7 @@ class GroundTruthBoxes(Scorer):
         return float(areas.mean() if self.aggregate == "mean" else areas.sum())
 
     def _pixels(self, batch: dict[str, list], row: int) -> float:
-        """How many pixels a picture has; NaN where nobody knows."""
+        """The number of pixels of an image; NaN if unknown."""
         if self.size_columns is None:
             width, height = image_size(batch[self.image_column][row])
         else:
@@ -141,22 +141,18 @@ class GroundTruthBoxes(Scorer):
         return float(width) * float(height) if width and height else float("nan")
 
 
-def image_size(picture: Any) -> tuple[int, int] | tuple[None, None]:
-    """Width and height of a picture as stored, without decoding it where it is a file; None for none.
-
-    Args:
-        picture: what `to_rgb` takes, or None.
-    """
-    if isinstance(picture, Image.Image):
-        return picture.size
-    source = picture
-    if isinstance(picture, dict):
-        source = picture.get("path") if picture.get("bytes") is None else picture["bytes"]
+def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
+    """Width and height of an image as stored, from the file's header where it is a file; None if unreadable."""
+    if isinstance(image, Image.Image):
+        return image.size
+    source = image
+    if isinstance(image, dict):
+        source = image.get("path") if image.get("bytes") is None else image["bytes"]
     try:
         if isinstance(source, (bytes, bytearray)):
             source = io.BytesIO(source)
         elif not isinstance(source, str) or "://" in source:
-            return to_rgb(picture).size
+            return to_rgb(image).size
         with Image.open(source) as opened:
             return opened.size
     except (UnreadableImageError, *DECODING_ERRORS):

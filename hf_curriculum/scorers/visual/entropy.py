@@ -1,4 +1,4 @@
-"""How unsure a detector is of what it sees in a picture."""
+"""Predictive entropy of detections."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ if TYPE_CHECKING:
     import torch
 
 
-_OPEN = 32  # pictures decoded at a time
+_OPEN = 32  # images decoded at a time
 
 
 class VisualEntropy(Scorer):
-    """The entropy of the class probabilities of a picture's most confident boxes, summed over boxes, in nats.
+    """Predictive entropy of detections, summed over an image's highest-confidence boxes, in nats.
 
-    It comes from a detector that looks at the pictures, or from what one found before: exactly one of `detector`,
-    `regions` and `probabilities` is given. The largest value is `top_k` times the logarithm of the number of classes:
-    10 log 1600 = 73.78 for bottom-up attention. A picture with fewer boxes than `top_k` has a smaller sum.
+    The class probabilities are those of a detector, or of stored detections: exactly one of `detector`, `regions` and
+    `probabilities` is given. The largest value is `top_k` times the logarithm of the number of classes: 10 log 1600 =
+    73.78 for bottom-up attention. An image with fewer boxes than `top_k` has a smaller sum.
 
-    A detector's "no object" is no class: it is dropped and the classes are scaled to sum 1, so that the entropy says
-    what the box may show, not whether it shows anything. `no_object="keep"` counts it as one more class. Classes with
-    a sigmoid each are scaled to sum 1 too.
+    A detector's "no object" is dropped and the classes are scaled to sum 1, as are classes with a sigmoid each.
+    `no_object="keep"` counts it as one more class.
 
     Args:
         detector: the name or folder of a transformers detector, the path of an .onnx file, or a `ModelDetector` or
             `OnnxDetector` with options of its own.
-        top_k: how many boxes are looked at, the most confident ones.
+        top_k: the number of boxes, of the highest confidence.
         no_object: "drop" or "keep".
-        regions: a file with class probabilities per region (see `open_regions`), or one opened; no picture is read.
+        regions: a file with class probabilities per region (see `open_regions`), or one opened; no image is read.
         probabilities: a column with the class probabilities themselves: per row a list of boxes, each a list.
         background: the column of "no object" in `regions` or `probabilities`; None where there is none; "auto" is the
             first of 1,601 (bottom-up attention) or 1,595 (VinVL) columns, and none otherwise.
         classifier: an .npz with `weight` (classes, dims) and `bias` (classes,), the detector's last layer, for
             `regions` with features alone.
-        column: where the pictures are.
-        id_column: where the ids are by which `regions` knows the pictures.
+        column: where the images are.
+        id_column: where the ids of images in `regions` are.
         name: the column to write.
-        easy: certainty is easy by default.
+        easy: low entropy is easy by default.
 
     Shapes:
-        float32 (rows,), in nats; NaN where there is no box, no picture, one that cannot be decoded, one that is too
+        float32 (rows,), in nats; NaN where there is no box, no image, one that cannot be decoded, one that is too
         long for a transformers detector (over 40 times its width), or an id that `regions` does not have.
 
     Raises:
@@ -92,7 +91,7 @@ class VisualEntropy(Scorer):
         if len(named) != 1:
             raise ValueError(
                 f"VisualEntropy was given {' and '.join(named) or 'no source of class probabilities'}. It needs "
-                f"exactly one of {', '.join(given)}: a detector that looks at pictures, or what one found before."
+                f"exactly one of {', '.join(given)}: a detector, or stored detections."
             )
         if top_k < 1:
             raise ValueError(f"`top_k` is {top_k}. It is a number of boxes, at least 1.")
@@ -106,12 +105,12 @@ class VisualEntropy(Scorer):
         self.classifier = None if classifier is None else str(classifier)
         self.classifier_digest = None
         if classifier is not None:
-            self._layer = read_classifier(classifier)  # a file that does not fit fails here, not in a worker
+            self._layer = read_classifier(classifier)  # an unfit file is an error here, not in a worker
             self.classifier_digest = blake2b(Path(classifier).read_bytes(), digest_size=8).hexdigest()
         if self.detector is not None:
             made = self.detector
             self.packages, self.model, self.revision = made.packages, made.model, made.revision
-            self.backend, self.group_by, self.undecoded = made.backend, IMAGE_ID, (column,)
+            self.backend, self.group_by, self.decode_false = made.backend, IMAGE_ID, (column,)
             self.columns = (column,)
         elif self.regions is not None:
             self.packages, self.columns = self.regions.packages, (id_column,)
@@ -123,46 +122,40 @@ class VisualEntropy(Scorer):
 
     def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
         if self.detector is not None:
-            return self._look(batch, rank)
+            return self._detect(batch, rank)
         rows = batch[self.columns[0]]
         if self.regions is not None:
-            known = {key: self._look_up(key) for key in dict.fromkeys(rows) if key is not None}
-            return np.array([known.get(key, np.nan) for key in rows], dtype=np.float32)
+            found = {key: self._of_regions(key) for key in dict.fromkeys(rows) if key is not None}
+            return np.array([found.get(key, np.nan) for key in rows], dtype=np.float32)
         return np.array([self._given(row, scores) for row, scores in enumerate(rows)], dtype=np.float32)
 
-    def _look(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
-        """Each picture of the batch once, a few decoded at a time."""
-        pictures = batch[self.column]
-        scores = np.full(len(pictures), np.nan, np.float32)
-        distinct, opener = distinct_images(batch, self.column, np.ones(len(pictures), bool)), ImageOpener()
+    def _detect(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+        """Each image of the batch once, a few decoded at a time."""
+        scores = np.full(len(batch[self.column]), np.nan, np.float32)
+        distinct, opener = distinct_images(batch, self.column, np.ones(len(scores), bool)), ImageOpener()
         for start in range(0, len(distinct), _OPEN):
-            opened = [(opener(picture), rows) for picture, rows in distinct[start : start + _OPEN]]
-            opened = [(picture, rows) for picture, rows in opened if picture is not None]
+            opened = [(opener(stored), rows) for stored, rows in distinct[start : start + _OPEN]]
+            opened = [(image, rows) for image, rows in opened if image is not None]
             if not opened:
                 continue
-            found = self.detector.detect([picture for picture, _ in opened], self.loaded(rank))
-            for (picture, rows), detections in zip(opened, found, strict=True):
+            found = self.detector.detect([image for image, _ in opened], self.loaded(rank))
+            for (image, rows), detections in zip(opened, found, strict=True):
                 if detections is None:
-                    opener.failed.append("A picture of {} × {} pixels is too elongated.".format(*picture.size))
+                    opener.failed.append("An image of {} × {} pixels is too elongated.".format(*image.size))
                 else:
                     scores[rows] = entropy_of_top(detections, self.top_k, self.no_object)
         opener.report(self)
         return scores
 
-    def _look_up(self, image_id: Any) -> float:
+    def _of_regions(self, image_id: Any) -> float:
         if image_id not in self.regions:
             return float("nan")
         regions = self.regions[image_id]
-        scores = class_scores_of(regions, self._weights())
+        if self.classifier is not None and "_layer" not in self.__dict__:
+            self._layer = read_classifier(self.classifier)
+        scores = class_scores_of(regions, None if self.classifier is None else self._layer)
         found = as_detections(scores, regions.confidence, self.background, f"The classes of image {image_id!r}")
         return entropy_of_top(found, self.top_k, self.no_object)
-
-    def _weights(self) -> tuple[np.ndarray, np.ndarray] | None:
-        if self.classifier is None:
-            return None
-        if "_layer" not in self.__dict__:
-            self._layer = read_classifier(self.classifier)
-        return self._layer
 
     def _given(self, row: int, scores: Any) -> float:
         if scores is None or len(scores) == 0:
@@ -171,20 +164,11 @@ class VisualEntropy(Scorer):
         return entropy_of_top(as_detections(scores, None, self.background, what), self.top_k, self.no_object)
 
     def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["detector"] = None if self.detector is None else self.detector.arguments()
-        arguments["regions"] = None if self.regions is None else self.regions.arguments()
-        arguments["classifier"] = self.classifier_digest
-        return arguments
+        return super().arguments() | {"classifier": self.classifier_digest}
 
 
 def resolve_detector(detector: str | Path | Detector) -> Detector:
-    """The detector that a name, a path or a detector stands for.
-
-    Raises:
-        TypeError: none of these.
-        FileNotFoundError: no such .onnx file.
-    """
+    """A detector from its name, a path or a detector."""
     if isinstance(detector, Detector):
         return detector
     if not isinstance(detector, (str, Path)):
@@ -201,21 +185,9 @@ Background = int | Literal["auto"] | None
 
 
 def as_detections(scores: Any, confidence: np.ndarray | None, background: Background, what: str) -> Detections:
-    """Class probabilities of the boxes of one picture, "no object" set apart.
+    """Detections from probabilities (boxes, columns); `background` is the column of "no object", see `VisualEntropy`.
 
-    Args:
-        scores: probabilities, (boxes, columns).
-        confidence: (boxes,); None for the probability of the likeliest class.
-        background: the column of "no object"; None where there is none; "auto": the first of 1,601 or 1,595 columns.
-        what: what the scores are called in errors.
-
-    Raises:
-        ValueError: not (boxes, columns), not probabilities, or no such column.
-
-    Example:
-        >>> found = as_detections([[0.2, 0.5, 0.3]], None, 0, "scores")
-        >>> found.class_scores.tolist(), found.no_object.tolist(), found.confidence.tolist()
-        ([[0.5, 0.3]], [0.2], [0.5])
+    `confidence` (boxes,) is by default that of the likeliest class; errors call the scores `what`.
     """
     try:
         scores = np.asarray(scores, dtype=np.float64)
@@ -246,15 +218,7 @@ def as_detections(scores: Any, confidence: np.ndarray | None, background: Backgr
 
 
 def read_classifier(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """The linear layer from features to classes that belongs to a detector.
-
-    Args:
-        path: an .npz with `weight` (classes, dims) and `bias` (classes,).
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: one is missing, or their sizes do not fit.
-    """
+    """`weight` (classes, dims) and `bias` (classes,) of a detector's last layer, from an .npz."""
     with np.load(path) as content:
         if not {"weight", "bias"} <= set(content):
             raise ValueError(
@@ -271,21 +235,14 @@ def read_classifier(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def class_scores_of(regions: Regions, classifier: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """The class probabilities of regions, or those that a classifier gives their features.
-
-    Shapes:
-        returns (regions, classes).
-
-    Raises:
-        ValueError: there are neither class probabilities, nor features with a classifier that fits them.
-    """
+    """Class probabilities (regions, classes): those of the file, or a classifier's of the features."""
     if len(regions) == 0:
         return np.zeros((0, 1))
     if classifier is None:
         if regions.class_scores is None:
             raise ValueError(
-                f"The regions of image {regions.image_id!r} have no class probabilities, and how spread these are is "
-                "the score. Bottom-up attention's published tables hold features only: pass `classifier=`, the "
+                f"The regions of image {regions.image_id!r} have no class probabilities, whose entropy is the "
+                "score. Bottom-up attention's published tables hold features only: pass `classifier=`, the "
                 "detector's last layer, or write a table with `cls_prob`."
             )
         return regions.class_scores

@@ -1,4 +1,4 @@
-"""The pictures of a batch, each opened once for all its captions, and those that cannot be opened counted."""
+"""The images of a batch, each opened once for all its captions, and those that cannot be opened counted."""
 
 from __future__ import annotations
 
@@ -21,18 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
-    """Each picture of a batch with the rows it stands in, in order of first appearance.
+    """Each image of a batch with its rows, of those in a bool mask (rows,), in order of first appearance.
 
-    Rows with equal `image_id` share their picture; without that column, or where it is missing, a row has its own.
-
-    Args:
-        batch: column → one entry per row.
-        column: where the pictures are.
-        mask: bool (rows,), False for rows that are not scored whatever their picture is.
-
-    Example:
-        >>> distinct_images({"image": ["p", "p", "q"], "image_id": ["1", "1", "2"]}, "image", np.ones(3, bool))
-        [('p', [0, 1]), ('q', [2])]
+    Rows with equal `image_id` share their image; without that column, or where it is missing, a row has its own.
     """
     ids = batch.get(IMAGE_ID) or [None] * len(mask)
     rows: dict[Any, list[int]] = {}
@@ -42,56 +33,34 @@ def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> li
 
 
 class ImageOpener:
-    """Opens pictures as RGB, and keeps the reasons of those that it could not open.
-
-    Example:
-        >>> opener = ImageOpener()
-        >>> opener(b"no picture") is None, len(opener.failed)
-        (True, 1)
-    """
+    """Opens images as RGB, and keeps the reasons of those that it could not open."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
 
-    def __call__(self, picture: Any) -> Image.Image | None:
+    def __call__(self, stored: Any) -> Image.Image | None:
         try:
-            return to_rgb(picture)
+            return to_rgb(stored)
         except UnreadableImageError as error:
             self.failed.append(str(error))
             return None
 
     def report(self, scorer: Scorer) -> None:
-        """Logs how many pictures of the batch could not be used, and why the first one."""
+        """Logs how many images of the batch could not be used, and why the first one."""
         if self.failed:
-            logger.warning(
-                "`%s`: %d pictures cannot be scored (NaN). The first: %s",
-                scorer.name,
-                len(self.failed),
-                self.failed[0],
-            )
+            number, first = len(self.failed), self.failed[0]
+            logger.warning("`%s`: %d images cannot be scored (NaN). The first: %s", scorer.name, number, first)
 
 
 def batches_of_one_size(
-    pictures: Iterable[tuple[torch.Tensor, list[int]]], size: int
+    images: Iterable[tuple[torch.Tensor, list[int]]], size: int
 ) -> Iterator[list[tuple[int, torch.Tensor]]]:
-    """Pairs of a row and its picture, in batches whose pictures have one shape, so that none must be padded.
-
-    Args:
-        pictures: each picture, (3, height, width), with the rows it stands in.
-        size: most pairs per batch.
-
-    Example:
-        >>> import torch
-        >>> tall, wide = torch.zeros(3, 2, 1), torch.zeros(3, 1, 2)
-        >>> batches = batches_of_one_size([(tall, [0]), (wide, [1, 2]), (tall, [3])], 2)
-        >>> [[row for row, _ in batch] for batch in batches]
-        [[1, 2], [0, 3]]
-    """
+    """Up to `size` pairs of a row and its image (3, height, width), all of one shape, so that none must be padded."""
     waiting: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
-    for picture, rows in pictures:
+    for image, rows in images:
         for row in rows:
-            same = waiting.setdefault(tuple(picture.shape), [])
-            same.append((row, picture))
+            same = waiting.setdefault(tuple(image.shape), [])
+            same.append((row, image))
             if len(same) == size:
-                yield waiting.pop(tuple(picture.shape))
+                yield waiting.pop(tuple(image.shape))
     yield from waiting.values()

@@ -12,27 +12,27 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import public_state
+from hf_curriculum.scorers.pretrained import one_thread_in_workers
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, keep_distinct, softmax
 
 
 class OnnxDetector(Detector):
-    """A detector in an ONNX file, run by onnxruntime one picture at a time.
+    """A detector in an ONNX file, run by onnxruntime one image at a time.
 
-    Pictures are resized to the model's input without keeping their proportions, and scaled to 0...1. Boxes that
-    overlap a surer one are left out, because the cells around one object would otherwise count it many times.
+    Images are resized to the model's input without keeping their proportions, and scaled to 0...1. Of overlapping
+    boxes the one with the highest confidence is kept (non-maximum suppression).
 
     Args:
         path: the file.
         head: what reads the model's outputs: a `GridHead` (the default, FastestDet's), a `RowHead`, or a picklable
-            function of one's own `(outputs: list[np.ndarray]) -> Detections`.
+            function `(outputs: list[np.ndarray]) -> Detections`.
         size: height and width of the input in pixels; needed where the model leaves them open.
         colours: the order of the channels, "bgr" (FastestDet, models trained with OpenCV) or "rgb".
         mean: of the three channels, subtracted after scaling.
         std: of the three channels, divided by.
-        overlap: intersection over union above which the less confident of two boxes goes; None keeps all.
-        min_confidence: boxes below are left out. None by default: bottom-up attention, too, gives each picture at
-            least ten boxes, however unsure. A threshold makes scores grow with the number of objects instead.
+        overlap: intersection over union above which the box of lower confidence is dropped; None keeps all.
+        min_confidence: boxes below are dropped. 0 by default: bottom-up attention, too, gives each image at least ten
+            boxes, whatever their confidence. With a threshold scores grow with the number of objects.
 
     Raises:
         FileNotFoundError: no such file.
@@ -70,8 +70,8 @@ class OnnxDetector(Detector):
         self.overlap, self.min_confidence = overlap, min_confidence
 
     def arguments(self) -> dict[str, Any]:
-        state = public_state(self)
-        del state["path"]  # the name and the digest of the file tell which it is, on any machine
+        state = self.__getstate__()
+        del state["path"]  # name and digest of the file identify it on any machine
         if is_dataclass(self.head):
             state["head"] = {"type": type(self.head).__name__, **asdict(self.head)}
         else:
@@ -91,21 +91,20 @@ class OnnxDetector(Detector):
                 f"The detector {self.model} needs onnxruntime, which is not installed. Run "
                 "`pip install 'hf-curriculum[detection]'`."
             ) from error
-        import multiprocess
         import torch
 
+        one_thread_in_workers()
         options = onnxruntime.SessionOptions()
-        worker = multiprocess.parent_process() is not None  # of `map`: the workers share the cores
-        options.intra_op_num_threads = 1 if worker else torch.get_num_threads()
+        options.intra_op_num_threads = torch.get_num_threads()
         available = onnxruntime.get_available_providers()
         wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
         providers = [name for name in (*wanted, "CPUExecutionProvider") if name in available]
         return onnxruntime.InferenceSession(self.path, options, providers=providers)
 
-    def detect(self, pictures: list[Image.Image], loaded: Any) -> list[Detections | None]:
+    def detect(self, images: list[Image.Image], loaded: Any) -> list[Detections | None]:
         entry = loaded.get_inputs()[0]
         height, width = self._input_size(entry.shape)
-        return [self._read(loaded.run(None, {entry.name: self._pixels(each, height, width)})) for each in pictures]
+        return [self._read(loaded.run(None, {entry.name: self._pixels(image, height, width)})) for image in images]
 
     def _input_size(self, shape: list[Any]) -> tuple[int, int]:
         asked = self.size or (None, None)
@@ -120,9 +119,9 @@ class OnnxDetector(Detector):
             sides.append(fixed or want)
         return sides[0], sides[1]
 
-    def _pixels(self, picture: Image.Image, height: int, width: int) -> np.ndarray:
-        """Shapes: returns float32 (1, 3, height, width)."""
-        values = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
+    def _pixels(self, image: Image.Image, height: int, width: int) -> np.ndarray:
+        """The model's input, float32 (1, 3, height, width)."""
+        values = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
         if self.colours == "bgr":
             values = values[:, :, ::-1]
         values = (values - np.float32(self.mean)) / np.float32(self.std)
@@ -134,7 +133,7 @@ class OnnxDetector(Detector):
         if self.overlap is not None:
             if found.boxes is None:
                 raise ValueError(
-                    "The head gives no boxes, so it cannot be told which of them overlap. Give them, or pass "
+                    "The head gives no boxes, so their overlap is unknown. Give them, or pass "
                     "`overlap=None` for a model that has left out overlapping boxes itself."
                 )
             rows = rows[keep_distinct(found.boxes[rows], found.confidence[rows], self.overlap, len(rows))]
@@ -145,7 +144,7 @@ Activation = Literal["none", "sigmoid", "softmax"]
 
 
 def _activated(values: np.ndarray, activation: Activation) -> np.ndarray:
-    """Shapes: (..., classes) -> float64 (..., classes)."""
+    """Probabilities from a model's outputs, float64."""
     values = np.asarray(values, dtype=np.float64)
     if activation == "softmax":
         return softmax(values)
@@ -153,7 +152,7 @@ def _activated(values: np.ndarray, activation: Activation) -> np.ndarray:
 
 
 def _single(outputs: list[np.ndarray], who: str, dims: int, shape: str) -> np.ndarray:
-    """The one output of one picture, without the batch's axis."""
+    """The one output of one image, without the batch's axis."""
     if len(outputs) != 1 or outputs[0].ndim != dims + 1 or outputs[0].shape[0] != 1:
         shapes = [output.shape for output in outputs]
         raise ValueError(
@@ -167,7 +166,7 @@ def _check_columns(who: str, columns: int, first_class: int, found: tuple[int, .
     if columns <= first_class:
         raise ValueError(
             f"{who} finds no classes: they begin at column {first_class}, and the output {found} has {columns} "
-            "columns. Pass `first_class=`, or look whether boxes and columns are swapped."
+            "columns. Pass `first_class=`, or check whether boxes and columns are swapped."
         )
 
 
@@ -175,14 +174,14 @@ def _check_columns(who: str, columns: int, first_class: int, found: tuple[int, .
 class GridHead:
     """One box for every cell of a grid: a single output (1, columns, height, width), as FastestDet's.
 
-    Columns are objectness, the offset of the box's middle from its cell (through tanh, in cells), its width and height
-    (through a sigmoid, as shares of the picture), and the classes.
+    Columns are objectness, the offset of the box's centre from its cell (through tanh, in cells), its width and height
+    (through a sigmoid, as shares of the image), and the classes.
 
     Args:
         objectness: column of objectness.
         box: the first of the four columns of the box.
         first_class: the column where the classes begin.
-        activation: what is still to be applied to objectness and classes; FastestDet has applied both.
+        activation: applied to objectness and classes; FastestDet's are probabilities already.
 
     Raises:
         ValueError: unknown `activation`; an output of another shape.
@@ -206,9 +205,9 @@ class GridHead:
         if self.activation != "none":
             objectness = _activated(objectness, "sigmoid")
         row, column = np.divmod(np.arange(height * width), width)
-        middle = (np.stack([column, row], 1) + np.tanh(cells[:, self.box : self.box + 2])) / [width, height]
+        centre = (np.stack([column, row], 1) + np.tanh(cells[:, self.box : self.box + 2])) / [width, height]
         half = _activated(cells[:, self.box + 2 : self.box + 4], "sigmoid") / 2
-        boxes = np.concatenate([middle - half, middle + half], axis=1)  # (cells, 4), shares of the sides
+        boxes = np.concatenate([centre - half, centre + half], axis=1)  # (cells, 4), shares of the sides
         return Detections(classes, objectness * classes.max(axis=1), boxes=boxes)
 
 
@@ -216,12 +215,12 @@ class GridHead:
 class RowHead:
     """One box per row: a single output (1, boxes, columns), as of the YOLO family.
 
-    Columns are the box's middle x and y, width and height, objectness (or none), and the classes.
+    Columns are the box's centre x and y, width and height, objectness (or none), and the classes.
 
     Args:
         objectness: column of objectness; None where there is none (YOLOv8), so that the best class is the confidence.
         first_class: the column where the classes begin; left out, the one after the box and objectness.
-        activation: what is still to be applied to objectness and classes.
+        activation: applied to objectness and classes.
         transposed: the output is (1, columns, boxes), as YOLOv8's.
 
     Raises:
@@ -248,8 +247,8 @@ class RowHead:
         if self.objectness is not None:
             objectness = rows[:, self.objectness]
             confidence = confidence * (objectness if self.activation == "none" else _activated(objectness, "sigmoid"))
-        middle, half = rows[:, :2], rows[:, 2:4] / 2
-        return Detections(classes, confidence, boxes=np.concatenate([middle - half, middle + half], axis=1))
+        centre, half = rows[:, :2], rows[:, 2:4] / 2
+        return Detections(classes, confidence, boxes=np.concatenate([centre - half, centre + half], axis=1))
 
 
 Head = Callable[[list[np.ndarray]], Detections]

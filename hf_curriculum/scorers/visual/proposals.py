@@ -1,4 +1,4 @@
-"""How many regions of a picture may be objects, and how large they are."""
+"""Number and area of the region proposals of an image."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _NOTHING = (np.nan, np.nan)
 
 
 class RegionProposals(Scorer):
-    """The number of region proposals of a picture, and the mean share of it that one covers.
+    """The number of region proposals of an image, and the mean share of the image that one covers.
 
-    Proposals are found by selective search (`mode`), or read from a file (`source`), in which case no picture is
-    looked at. Both columns are written. As selective search returns its boxes in a random order, the cap bounds its
-    count alone, and the area is the mean over all of them; of a file the first `max_proposals` count for both.
+    Proposals are computed by selective search (`mode`), or read from a file (`source`). As selective search returns
+    its boxes in a random order, the area is the mean over all of them, and only the count is limited to
+    `max_proposals`; of a file the first `max_proposals` count for both.
 
     Args:
         mode: of selective search, "fast" or "quality" (three times the boxes and the time; Cap2Det's).
-        min_size: shortest side of a box, in pixels: of the picture as it was searched, or of the picture that `source`
-            speaks of, whose size must then be known; 0 takes every box.
-        max_proposals: the count goes no further; None for no cap. Ties at the cap are likely: photographs have more.
+        min_size: shortest side of a box, in pixels of the image as it was searched, or of the image in `source`, whose
+            size must then be known; 0 takes every box.
+        max_proposals: the largest count; None for no limit. Ties there are likely: photographs have more.
         source: a file of proposals (see `open_regions`), or one opened.
-        max_side: a picture with a longer side is scaled down to it before the search; None searches any picture as it
+        max_side: an image with a longer side is scaled down to it before the search; None searches any image as it
             is, which takes minutes for one of many megapixels.
-        max_aspect: pictures more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
-        column: where the pictures are.
-        id_column: where the ids are by which `source` knows the pictures.
-        size_columns: columns with the picture's width and height in pixels, for a `source` that does not tell them.
+        max_aspect: images more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
+        column: where the images are.
+        id_column: where the ids of images in `source` are.
+        size_columns: columns with the image's width and height in pixels, for a `source` without them.
         name: the column of the number.
         area_name: the column of the mean area.
         easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
 
     Shapes:
-        float32 (rows,) each: a count, and a share in [0, 1]. A picture without proposals has 0 and NaN; one that is
+        float32 (rows,) each: a count, and a share in [0, 1]. An image without proposals has 0 and NaN; one that is
         missing or cannot be decoded, or an id that `source` does not have, NaN and NaN.
 
     Raises:
-        ValueError: an option out of range, or boxes in pixels of a picture whose size nobody tells.
+        ValueError: an option out of range, or boxes in pixels of an image of unknown size.
         FileNotFoundError: no such `source`.
         ImportError: OpenCV with its contributed modules (for selective search), h5py or SciPy is missing.
 
@@ -95,7 +95,7 @@ class RegionProposals(Scorer):
         self.name, self.area_name, self.easy = name, area_name, easy
         self.source = open_regions(source) if isinstance(source, (str, Path)) else source
         if self.source is None:
-            self.columns, self.undecoded, self.group_by, self.backend = (column,), (column,), IMAGE_ID, "opencv"
+            self.columns, self.decode_false, self.group_by, self.backend = (column,), (column,), IMAGE_ID, "opencv"
         else:
             self.columns, self.packages = (id_column, *(self.size_columns or ())), self.source.packages
 
@@ -104,23 +104,23 @@ class RegionProposals(Scorer):
         return {self.name: self.easy, self.area_name: self.easy}
 
     def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
-        found = self._search(batch) if self.source is None else self._look_up(batch)  # (rows, 2)
+        found = self._search(batch) if self.source is None else self._of_source(batch)  # (rows, 2)
         return {self.name: found[:, 0], self.area_name: found[:, 1]}
 
     def _search(self, batch: dict[str, list]) -> np.ndarray:
         found = np.full((len(batch[self.column]), 2), np.nan)
         opener = ImageOpener()
-        for picture, rows in distinct_images(batch, self.column, np.ones(len(found), bool)):
-            opened = opener(picture)
-            if opened is not None:
-                boxes, size = selective_search(opened, self.mode, self.max_side, self.max_aspect)
+        for stored, rows in distinct_images(batch, self.column, np.ones(len(found), bool)):
+            image = opener(stored)
+            if image is not None:
+                boxes, size = selective_search(image, self.mode, self.max_side, self.max_aspect)
                 boxes = boxes[_short_sides(boxes) >= self.min_size]
                 shares = np.prod((boxes[:, 2:] - boxes[:, :2]) / np.float32(size), axis=1)
                 found[rows] = min(len(boxes), self.max_proposals or len(boxes)), _mean(shares)
         opener.report(self)
         return found
 
-    def _look_up(self, batch: dict[str, list]) -> np.ndarray:
+    def _of_source(self, batch: dict[str, list]) -> np.ndarray:
         ids = batch[self.id_column]
         sizes = [(None, None)] * len(ids)
         if self.size_columns is not None:
@@ -141,14 +141,9 @@ class RegionProposals(Scorer):
         shares = shares[: self.max_proposals]
         return float(len(shares)), _mean(shares)
 
-    def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        arguments["source"] = None if self.source is None else self.source.arguments()
-        return arguments
-
 
 def _short_sides(boxes: np.ndarray) -> np.ndarray:
-    """Shapes: (boxes, 4) -> (boxes,)."""
+    """The shorter side of each box: (boxes, 4) → (boxes,)."""
     return np.min(boxes[:, 2:] - boxes[:, :2], axis=1, initial=np.inf)
 
 
@@ -157,11 +152,7 @@ def _mean(shares: np.ndarray) -> float:
 
 
 def require_opencv() -> Any:
-    """OpenCV with its contributed modules, on one thread; or an error that says how to get it.
-
-    Raises:
-        ImportError: OpenCV is missing, or was installed without `ximgproc`.
-    """
+    """OpenCV with its contributed modules, on one thread; or an `ImportError` that says how to install it."""
     remedy = (
         "Run `pip install 'hf-curriculum[detection]'`; another OpenCV wheel (opencv-python, opencv-python-headless) "
         "hides the contributed modules and must be uninstalled first."
@@ -177,22 +168,12 @@ def require_opencv() -> Any:
             f"Selective search is in OpenCV's contributed modules, and OpenCV {cv2.__version__} is installed without "
             f"them. {remedy}"
         ) from error
-    cv2.setNumThreads(1)  # processes are what runs in parallel; threads of each would fight over the cores
+    cv2.setNumThreads(1)  # processes run in parallel
     return cv2
 
 
 def searched_size(size: tuple[int, int], max_side: int | None, max_aspect: float | None) -> tuple[int, int]:
-    """Width and height at which a picture is searched.
-
-    Args:
-        size: width and height.
-        max_side: the longer side is scaled down to it.
-        max_aspect: the shorter side is then stretched, so that the longer one is at most so many times as long.
-
-    Example:
-        >>> searched_size((2000, 500), 1000, None), searched_size((1000, 250), None, 2.2)
-        ((1000, 250), (1000, 454))
-    """
+    """Width and height at which an image is searched; see `max_side` and `max_aspect` of `RegionProposals`."""
     width, height = size
     scale = 1.0 if max_side is None else min(1.0, max_side / max(size))
     width, height = max(1, round(width * scale)), max(1, round(height * scale))
@@ -204,33 +185,22 @@ def searched_size(size: tuple[int, int], max_side: int | None, max_aspect: float
 
 
 def selective_search(
-    picture: Image.Image,
+    image: Image.Image,
     mode: Literal["fast", "quality"] = "fast",
     max_side: int | None = None,
     max_aspect: float | None = None,
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Boxes around what may be objects, by OpenCV on channels in its order (BGR).
+    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), left, top, right, bottom, and the size.
 
-    Their order is random, and no seed reaches it: treat them as a set.
-
-    Args:
-        picture: RGB.
-        mode: "quality" finds about three times as many as "fast", in three times the time.
-        max_side, max_aspect: see `searched_size`.
-
-    Returns:
-        Left, top, right, bottom in pixels of the picture as it was searched, float32 (boxes, 4), sorted; and its width
-        and height.
-
-    Raises:
-        ImportError: OpenCV with its contributed modules is missing.
+    Boxes are in pixels of the image as it was searched, whose width and height are returned. OpenCV's order of the
+    boxes is random and cannot be seeded: they are a set.
     """
     cv2 = require_opencv()
-    size = searched_size(picture.size, max_side, max_aspect)
-    if size != picture.size:
-        picture = picture.resize(size, Image.Resampling.BILINEAR)
+    size = searched_size(image.size, max_side, max_aspect)
+    if size != image.size:
+        image = image.resize(size, Image.Resampling.BILINEAR)
     search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
-    search.setBaseImage(np.ascontiguousarray(np.asarray(picture)[:, :, ::-1]))
+    search.setBaseImage(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
     if mode == "fast":
         search.switchToSelectiveSearchFast()
     else:

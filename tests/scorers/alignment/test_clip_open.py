@@ -85,7 +85,7 @@ def test_a_folder_is_known_by_its_configuration(tmp_path):
     assert "open_clip_torch" in made.versions
     found = scorer({"image": [picture(0, (5000, 10))], "caption": ["a dog " * 500]})["clip_similarity"]
     assert np.isfinite(found).all()
-    assert scorer._num_cut == 1
+    assert scorer._num_truncated == 1
     half = CLIPSimilarity(folder, dtype="bfloat16")({"image": [picture(0)] * 4, "caption": CAPTIONS})
     whole = CLIPSimilarity(folder)({"image": [picture(0)] * 4, "caption": CAPTIONS})
     np.testing.assert_allclose(half["clip_similarity"], whole["clip_similarity"], atol=5e-2)
@@ -113,7 +113,7 @@ def test_weights_of_an_architecture_from_a_file(tmp_path):
         ({"model": "ViT-B-32", "backend": "open_clip"}, "names no weights"),
         ({"model": "open_clip:ViT-B-32/openai", "pretrained": "openai"}, "Weights are named twice"),
         ({"model": "open_clip:hf-hub:org/name", "pretrained": "openai"}, "Weights are named twice"),
-        ({"model": "open_clip:ViT-B-32/openai", "revision": "main"}, "which knows no revisions"),
+        ({"model": "open_clip:ViT-B-32/openai", "revision": "main"}, "which has no revisions"),
     ],
 )
 def test_names_are_checked(options, message):

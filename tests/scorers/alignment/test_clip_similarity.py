@@ -1,4 +1,4 @@
-"""Cosines of CLIP's two vectors: against one pair at a time, for unequal texts, odd pictures and given vectors."""
+"""Cosines of CLIP's two vectors: against one pair at a time, for unequal texts, odd images and given vectors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from transformers import (
 from hf_curriculum import CLIPSimilarity, add_scores, read_provenance, train_wordpiece
 from hf_curriculum.scorers.alignment import clip
 from hf_curriculum.scorers.alignment import clip_backends as clip_open
-from hf_curriculum.scorers.alignment.clip import Domain, can_trim, encode_texts, learn_domain
-from hf_curriculum.scorers.alignment.clip_backends import Towers, cut_thin
+from hf_curriculum.scorers.alignment.clip import OutOfDistributionCheck, can_trim, encode_texts, training_statistics
+from hf_curriculum.scorers.alignment.clip_backends import Towers, crop_thin
 
 CAPTIONS = [
     "a dog",
@@ -167,7 +167,7 @@ def test_a_context_too_short_to_try_is_not_trimmed():
     assert not can_trim(Short())
 
 
-def test_a_caption_longer_than_the_context_is_cut_and_reported(tiny, caplog):
+def test_a_caption_longer_than_the_context_is_truncated_and_reported(tiny, caplog):
     images, captions = [picture(0), picture(1)], ["a dog " * 5000, "a cat"]
     scorer = CLIPSimilarity(tiny)
     with caplog.at_level(logging.WARNING):
@@ -193,19 +193,19 @@ def test_an_image_is_encoded_once_for_all_its_captions_and_a_caption_once(tiny, 
     assert sum(read) == 3
     np.testing.assert_allclose(found[:3], found[3:6], rtol=1e-6)
     seen.clear()
-    found = scored(scorer, rows["image"], rows["caption"])  # without `image_id` nobody knows
+    found = scored(scorer, rows["image"], rows["caption"])  # which rows share an image is unknown
     assert sum(seen) == 7
     np.testing.assert_allclose(found[:3], found[3:6], rtol=1e-6)
 
 
-def test_a_picture_without_a_readable_caption_is_not_decoded(tiny, monkeypatch):
+def test_an_image_without_a_readable_caption_is_not_decoded(tiny, monkeypatch):
     scorer = CLIPSimilarity(tiny)
     monkeypatch.setattr(towers_of(scorer), "encode_image", lambda pixels: pytest.fail("a picture was encoded"))
     assert np.isnan(scored(scorer, [picture(0)] * 3, ["", None, "  "])).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
-def test_modes_of_pictures(tiny, mode):
+def test_modes_of_images(tiny, mode):
     image = picture(0, mode=mode)
     kind = "jpeg" if mode == "CMYK" else "png"
     assert np.isfinite(scored(CLIPSimilarity(tiny), [stored(image, kind)], ["a dog"])).all()
@@ -213,30 +213,30 @@ def test_modes_of_pictures(tiny, mode):
 
 @pytest.mark.parametrize("model", [None, "tiny", "siglip"])
 @pytest.mark.parametrize("size", [(1, 1), (3, 1), (1, 3), (20_000, 20), (20, 20_000)])
-def test_sizes_of_pictures(request, model, size):
+def test_sizes_of_images(request, model, size):
     scorer = CLIPSimilarity(*([request.getfixturevalue(model)] if model else []))
     assert np.isfinite(scored(scorer, [picture(0, size)], ["a dog"])).all()
 
 
 @pytest.mark.parametrize("size", [(700, 40), (701, 40), (41, 1003)])
-def test_only_the_middle_of_a_thin_picture_is_looked_at(tiny, size):
+def test_only_the_middle_of_a_thin_image_is_looked_at(tiny, size):
     image = picture(0, size)
-    assert max(cut_thin(image).size) < max(size)
+    assert max(crop_thin(image).size) < max(size)
     found = scored(CLIPSimilarity(tiny), [image], ["a dog"])
     np.testing.assert_allclose(found, one_by_one(tiny, CLIPModel, [image], ["a dog"]), atol=2e-2)
 
 
-def test_a_picture_that_is_not_thin_is_left_alone():
+def test_an_image_that_is_not_thin_is_left_alone():
     image = picture(0, (160, 10))
-    assert cut_thin(image) is image
+    assert crop_thin(image) is image
 
 
-def test_unreadable_pictures_are_nan_and_counted(tiny, caplog):
+def test_unreadable_images_are_nan_and_counted(tiny, caplog):
     images = [{"bytes": b"no picture", "path": None}, None, stored(picture(0))]
     with caplog.at_level(logging.WARNING):
         found = scored(CLIPSimilarity(tiny), images, ["a dog"] * 3)
     assert np.isnan(found).tolist() == [True, True, False]
-    assert "2 pictures cannot be scored" in caplog.text
+    assert "2 images cannot be scored" in caplog.text
     assert np.isnan(scored(CLIPSimilarity(tiny), images[:2], ["a dog"] * 2)).all()
 
 
@@ -340,22 +340,24 @@ def test_a_model_trained_further_in_its_folder_has_another_revision(tiny, tmp_pa
     assert before.describe().revision == before.revision
 
 
-def foreign(caplog, images, captions):
+def warnings_of(caplog, images, captions):
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         scorer = CLIPSimilarity()
         scored(scorer, images, captions)
         scored(scorer, images, captions)  # says it once
-    return [record.getMessage() for record in caplog.records if "knows the embedded scenes only" in record.message]
+    return [
+        record.getMessage() for record in caplog.records if "trained on the embedded scenes only" in record.message
+    ]
 
 
-def test_the_shipped_model_says_that_it_knows_scenes_only(caplog):
+def test_the_shipped_model_warns_out_of_distribution(caplog):
     pale = Image.new("RGB", (96, 96), (230, 238, 246))
-    assert foreign(caplog, [pale] * 3, ["a red ball", "two blue boats", "a man rides a bicycle"]) == []
-    (said,) = foreign(caplog, [pale] * 3, ["a man rides a bicycle", "a dog", "a red ball"])
-    assert "2 of 3 captions have words it never saw" in said
-    (said,) = foreign(caplog, [picture(0), picture(1), pale], ["a red ball", "a blue ball", "a red ball"])
-    assert "2 of 3 pictures look unlike those it was trained on" in said
+    assert warnings_of(caplog, [pale] * 3, ["a red ball", "two blue boats", "a man rides a bicycle"]) == []
+    (said,) = warnings_of(caplog, [pale] * 3, ["a man rides a bicycle", "a dog", "a red ball"])
+    assert "2 of 3 captions have words that no training caption has" in said
+    (said,) = warnings_of(caplog, [picture(0), picture(1), pale], ["a red ball", "a blue ball", "a red ball"])
+    assert "2 of 3 images look unlike the training images" in said
     data = Dataset.from_dict({"image": [stored(pale)], "caption": ["a red ball"]})
     made = read_provenance(add_scores(data, CLIPSimilarity()))["clip_similarity"]
     assert (made.model, made.backend) == (clip.SCENES_CLIP, "pil")
@@ -363,15 +365,15 @@ def test_the_shipped_model_says_that_it_knows_scenes_only(caplog):
     assert made.arguments["backend"] == "transformers"
 
 
-def test_what_a_model_knows_is_learnt_from_its_training_data():
+def test_the_check_compares_with_training_data():
     pictures = torch.stack([torch.full((3, 16, 16), value) for value in (0.4, 0.6)])
     pictures[:, :, 4:12, 4:12] = -1  # only the frame counts
-    known = learn_domain(["A red ball,", "a ball"], pictures)
-    assert known == {"words": ["a", "ball", "red"], "border_brightness": [0.68, 0.82]}
-    domain = Domain(known)
-    assert domain.foreign_images(pictures) == 0
-    assert domain.foreign_images(torch.stack([pictures[0] - 0.2, pictures[1] + 0.2, pictures[1]])) == 2
-    assert domain.foreign_captions(["a red ball", "A BALL", "two balls"]) == 1
+    training = training_statistics(["A red ball,", "a ball"], pictures)
+    assert training == {"words": ["a", "ball", "red"], "border_brightness": [0.68, 0.82]}
+    check = OutOfDistributionCheck(training)
+    assert check.count_images(pictures) == 0
+    assert check.count_images(torch.stack([pictures[0] - 0.2, pictures[1] + 0.2, pictures[1]])) == 2
+    assert check.count_captions(["a red ball", "A BALL", "two balls"]) == 1
 
 
 def test_real_vectors_as_columns(test_data):

@@ -13,9 +13,9 @@ from transformers import ViltModel
 
 from hf_curriculum import ViLTSimilarity, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scorers.alignment import vilt
+from hf_curriculum.scorers.visual import images
 
-ROWS = {  # pictures of three sizes after resizing
+ROWS = {  # images of three sizes after resizing
     "image": [TINY.png(40, 60), TINY.png(60, 40, 1), TINY.png(64, 64, 2), TINY.png(44, 66, 3), TINY.png(40, 60)],
     "caption": ["a dog", "two dogs sleep in the park", "a man rides a bike", "a red ball", "the cat runs"],
     "image_id": ["0", "1", "2", "3", "0"],
@@ -100,10 +100,10 @@ def test_models_that_are_not_there_or_lack_the_head():
         ViLTSimilarity(TINY.vilt_matching())(ROWS)
 
 
-def test_a_picture_is_opened_once_for_its_captions(monkeypatch):
+def test_an_image_is_opened_once_for_its_captions(monkeypatch):
     opened = []
-    call = vilt.ImageOpener.__call__
-    monkeypatch.setattr(vilt.ImageOpener, "__call__", lambda self, picture: opened.append(0) or call(self, picture))
+    call = images.ImageOpener.__call__
+    monkeypatch.setattr(images.ImageOpener, "__call__", lambda self, picture: opened.append(0) or call(self, picture))
     ViLTSimilarity(TINY.vilt())(ROWS)
     assert len(opened) == 4
     ViLTSimilarity(TINY.vilt())({column: ROWS[column] for column in ("image", "caption")})
@@ -132,7 +132,7 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
         np.testing.assert_array_equal(np.isnan(found), [True, True, True, False, True, False, False, True])
     assert scores["vilt_similarity"][5] == pytest.approx(scores["vilt_similarity"][6], rel=1e-5)
     assert "1 of 6 captions are longer than 40 tokens" in caplog.text
-    assert "3 pictures cannot be scored (NaN)" in caplog.text
+    assert "3 images cannot be scored (NaN)" in caplog.text
     assert scorer.num_truncated == 1
     only = scorer({"image": [TINY.png(20, 20_000)], "caption": ["a dog"]})
     assert np.isnan(only["vilt_similarity"]).all()
@@ -150,7 +150,7 @@ def test_the_global_random_numbers_go_on_as_before():
     np.testing.assert_array_equal(scorer(ROWS)["vilt_similarity"], first)
 
 
-def test_added_to_pictures_of_which_one_is_damaged():
+def test_added_to_images_of_which_one_is_damaged():
     features = Features({"image": Image(), "caption": Value("string"), "image_id": Value("string")})
     rows = {**ROWS, "image": [*ROWS["image"][:3], {"bytes": b"\x89PNG damaged", "path": None}, ROWS["image"][4]]}
     scored = add_scores(Dataset.from_dict(rows, features=features), ViLTSimilarity(TINY.vilt()), batch_size=2)

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
+import random
 
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import BertConfig, BertForTokenClassification
 
 from hf_curriculum import NounCount, PosTagger, make_scenes, train_wordpiece
 from hf_curriculum.provenance import score_values
+from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.pos_tagger import (
     IGNORED,
     TagTraining,
@@ -96,7 +100,7 @@ def test_saving_loading_and_pickling(trained, tmp_path):
 
 def test_pushing(trained, monkeypatch):
     pushed = []
-    model, pieces = trained._loaded(None)
+    model, pieces = trained.loaded()
     for part in (model, pieces.tokenizer):
         monkeypatch.setattr(
             type(part), "push_to_hub", lambda self, name, **options: pushed.append((type(self), name, options))
@@ -120,7 +124,7 @@ def test_noun_count_maps_with_it(trained):
 def test_annotators_cut_words_their_own_way(tmp_path):
     texts = ["the dog's ball isn't red", "it isn't the cat's", *SENTENCES]
     cut = PosTagger.train(texts, config=tiny(), epochs=1, **RATES)
-    assert cut._loaded(None)[0].config.contractions == PatternTagger.contractions == "cut"
+    assert cut.loaded()[0].config.contractions == PatternTagger.contractions == "cut"
 
     class Whole(Tagger):
         contractions = NltkTagger.contractions
@@ -140,12 +144,66 @@ def test_annotators_cut_words_their_own_way(tmp_path):
     assert own.model == str(tmp_path)
 
 
-def test_training_follows_from_its_seed_and_leaves_the_callers():
+def classifier():
+    """A configuration, word pieces, sentences, and labels of their words."""
     words = [sentence.split() for sentence in SENTENCES]
     labels = [[len(word) % 3 for word in line] for line in words]
     pieces = WordPieces(train_wordpiece(SENTENCES, 60), 64)
     config = tiny()
     config.vocab_size, config.num_labels = len(pieces.tokenizer), 3
+    return config, pieces, words, labels
+
+
+def test_training_equals_a_loop_written_out():
+    config, pieces, words, labels = classifier()
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    how = TagTraining(epochs=6, learning_rate=5e-3, batch_size=1000)  # one batch: the order does not matter
+    windows = pieces.windows(words)
+    ids, mask = padded([window.ids for window in windows])
+    wanted = torch.full_like(ids, IGNORED)
+    for row, found in enumerate(piece_labels(windows, labels)):
+        wanted[row, : len(found)] = torch.tensor(found)
+    torch.manual_seed(how.seed)
+    naive = BertForTokenClassification(config).train()
+    optimizer = torch.optim.Adam(naive.parameters(), lr=how.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / how.epochs)
+    losses = []
+    for _ in range(how.epochs):
+        loss = naive(input_ids=ids, attention_mask=mask, labels=wanted).loss
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+    model = train_classifier(config, pieces, words, labels, how, torch.device("cpu"))
+    with torch.inference_mode():
+        found, expected = (made.eval()(input_ids=ids, attention_mask=mask).logits for made in (model, naive))
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_training_is_of_one_process_and_leaves_the_launchers_state(monkeypatch):
+    """The main process trains while the others wait: joined by them, `Trainer` would wait in turn."""
+    config, pieces, words, labels = classifier()
+    state = PartialState()
+    before = dict(state.__dict__)
+    for name, value in {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+    }.items():
+        monkeypatch.setenv(name, value)
+    environment, numbers = dict(os.environ), (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    train_classifier(config, pieces, words, labels, TagTraining(epochs=1, **RATES), torch.device("cpu"))
+    assert dict(os.environ) == environment
+    assert state.__dict__ == before
+    assert PartialState().__dict__ is state.__dict__
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers  # noqa: NPY002
+
+
+def test_training_follows_from_its_seed_and_leaves_the_callers():
+    config, pieces, words, labels = classifier()
     state = torch.random.get_rng_state()
 
     def weights(seed):
@@ -172,7 +230,7 @@ def test_the_first_piece_carries_the_tag_and_windows_lose_no_word():
     assert [label for row in labels for label in row if label != IGNORED] == [1, 2, 3, 4, 5, 6, 7]
     for window, row in zip(windows, labels, strict=True):
         assert [place for place, label in enumerate(row) if label != IGNORED] == window.firsts
-    ids, mask = pieces.batch(windows)
+    ids, mask = padded([window.ids for window in windows])
     assert (ids[mask == 0] == tokenizer.pad_token_id).all()
     assert mask.sum(1).tolist() == [len(window.ids) for window in windows]
 
@@ -236,7 +294,7 @@ def test_errors(trained, monkeypatch, tmp_path):
         PosTagger.train(words, [["DT"]])
     with pytest.raises(ValueError, match="but the annotator has 1 tags for it"):
         PosTagger.train(["a dog"], annotator=lambda texts: [["DT"] for _ in texts])
-    with pytest.raises(TypeError, match="`tags` were given for sentences that are not cut into words"):
+    with pytest.raises(TypeError, match="`tags` were given for sentences that are not split into words"):
         PosTagger.train(["a dog"], tags)
     with pytest.raises(TypeError, match="`sentences` in row 0 of the batch is a list"):
         PosTagger.train(words)
@@ -253,7 +311,7 @@ def test_errors(trained, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="`fp16=True` needs a CUDA device"):
         PosTagger.train(words, tags, fp16=True)
-    pieces = trained._loaded(None)[1]
+    pieces = trained.loaded()[1]
     with pytest.raises(ValueError, match="`max_length` is 2"):
         WordPieces(pieces.tokenizer, 2)
     monkeypatch.setattr(type(pieces.tokenizer), "cls_token_id", None, raising=False)

@@ -32,7 +32,7 @@ def test_scenes_against_their_own_count(scenes):
     assert GroundTruthBoxes().outputs == {"box_count": "high", "box_area": "high"}
 
 
-def test_no_picture_is_decoded(scenes, monkeypatch):
+def test_no_image_is_decoded(scenes, monkeypatch):
     def refuse(self):
         raise AssertionError("a picture was decoded")
 
@@ -82,7 +82,7 @@ def test_a_mapping_of_lists_is_the_same():
     np.testing.assert_array_equal(scores["box_area"], np.float32([550, NAN]))
 
 
-def test_pictures_of_every_kind_and_none(tmp_path):
+def test_images_of_every_kind_and_none(tmp_path):
     picture, file = Image.new("RGB", (100, 50)), io.BytesIO()
     picture.save(file, "png")
     picture.save(tmp_path / "a.png")

@@ -1,4 +1,4 @@
-"""Region proposals: selective search on pictures whose regions are known, files of proposals, and real photographs."""
+"""Region proposals: selective search on images whose regions are known, files of proposals, and real photographs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_size_that_is_searched():
     assert scores_of([halves(100, 40, 25)], max_side=50)[0] == [2]  # the left one, of 12 by 20, is too small
 
 
-def test_broken_and_extreme_pictures_lose_nothing(caplog):
+def test_broken_and_extreme_images_lose_nothing(caplog):
     images = [stored(halves(100, 40, 25)), {"bytes": b"\x89PNG damaged", "path": None}, None]
     images += [stored(noise(1, 1)), stored(noise(20_000, 20)), stored(noise(19, 60))]
     rows = {"image": [image for image in images for _ in range(2)]}
@@ -120,7 +120,7 @@ def test_broken_and_extreme_pictures_lose_nothing(caplog):
     assert np.isnan(count[1:3]).all()
     assert count[5] >= 1
     assert np.isnan(area[1:5]).all()
-    assert "2 pictures cannot be scored" in caplog.text
+    assert "2 images cannot be scored" in caplog.text
     made = read_provenance(scored)["region_area"]
     assert (made.backend, made.easy, made.scorer) == ("opencv", "high", "RegionProposals")
     assert "opencv-contrib-python-headless" in made.versions
@@ -187,7 +187,7 @@ def spearman(one, other):
 @pytest.mark.slow
 def test_more_objects_have_more_proposals_on_held_out_scenes():
     scenes = make_scenes(400, captions_per_image=1, seed=3, test=0.3)["test"]
-    scored = add_scores(scenes, RegionProposals(min_size=10))  # 20 pixels are a fifth of these pictures' side
+    scored = add_scores(scenes, RegionProposals(min_size=10))  # 20 pixels are a fifth of these images' side
     assert len(scenes) == 120
     assert spearman(score_values(scored, "region_count"), scenes["num_objects"][:]) >= 0.6
 

@@ -1,4 +1,4 @@
-"""Entropy by hand, tiny detectors of both families and an ONNX one against naive references, and real pictures."""
+"""Entropy by hand, tiny detectors of both families and an ONNX one against naive references, and real images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_largest_value_is_that_of_the_paper():
     assert kept[0] == pytest.approx(10 * math.log(1601), rel=1e-6)
 
 
-def test_the_surest_boxes_count_and_no_more():
+def test_the_most_confident_boxes_count_and_no_more():
     sure, unsure, lost = [0.0, 1.0, 0.0, 0.0], [0.2, 0.4, 0.4, 0.0], [0.9, 0.05, 0.05, 0.0]  # the first: no object
     rows = {"p": [[lost, unsure, sure], [lost], [sure]]}
 
@@ -261,7 +261,7 @@ def in_two_processes(folder):
 
 
 @pytest.mark.parametrize("family", ["detr", "yolos", "conditional"])
-def test_transformers_detectors_against_one_picture_at_a_time(family, request):
+def test_transformers_detectors_against_one_image_at_a_time(family, request):
     folder = request.getfixturevalue(family)
     model = AutoModelForObjectDetection.from_pretrained(folder).eval()
     processor = DetrImageProcessorPil.from_pretrained(folder)
@@ -293,7 +293,7 @@ def test_transformers_detectors_against_one_picture_at_a_time(family, request):
         np.testing.assert_allclose(scores, batched, rtol=1e-5)
 
 
-def test_pictures_are_seen_once_and_broken_ones_lose_nothing(detr, monkeypatch, caplog):
+def test_images_are_seen_once_and_broken_ones_lose_nothing(detr, monkeypatch, caplog):
     seen = []
     detect = ModelDetector.detect
     monkeypatch.setattr(
@@ -311,7 +311,7 @@ def test_pictures_are_seen_once_and_broken_ones_lose_nothing(detr, monkeypatch, 
     by_image = dict(zip(scored["image_id"], score_values(scored, "visual_entropy"), strict=True))
     assert len(scored) == 30
     assert [bool(np.isfinite(by_image[str(number)])) for number in range(6)] == [1, 1, 0, 0, 1, 0]
-    assert "3 pictures cannot be scored" in caplog.text  # damaged, missing, too elongated
+    assert "3 images cannot be scored" in caplog.text  # damaged, missing, too elongated
     made = read_provenance(scored)["visual_entropy"]
     assert (made.model, made.backend, made.easy) == (detr, "pil", "low")
     assert "transformers" in made.versions
@@ -380,7 +380,7 @@ def test_an_onnx_detector_with_a_grid(tmp_path):
     found = scorer({"image": [black, None, stored(black)]})["visual_entropy"]
     assert found[[0, 2]].tolist() == pytest.approx([nats(0.8, 0.1, 0.1)] * 2, rel=1e-6)
     assert np.isnan(found[1])
-    # a white picture adds 1 to objectness: 0.95, 1.44, 0.44, 1.7, the same two
+    # a white image adds 1 to objectness: 0.95, 1.44, 0.44, 1.7, the same two
     assert scorer({"image": [white]})["visual_entropy"][0] == pytest.approx(nats(0.8, 0.1, 0.1), rel=1e-6)
     three = VisualEntropy(path, top_k=3)({"image": [black]})["visual_entropy"][0]
     assert three == pytest.approx(nats(0.8, 0.1, 0.1) + nats(0.5, 0.5), rel=1e-6)
