@@ -134,10 +134,6 @@ class BucketedStream(IterableDataset):
     def with_plan(self, score_column: str | None = None, **asked: Any) -> BucketedStream:
         """This stream with the plan of a trainer's arguments, which must not contradict its own.
 
-        Args:
-            score_column: the score that the buckets have to be made by; any if None.
-            **asked: `curriculum`, `global_batch_size`, `seed`, `epochs` and `max_steps`.
-
         Raises:
             TypeError: the curriculum needs the scores or columns of single examples.
             ValueError: the stream was made with another value, or the plan does not fit the buckets.
@@ -309,9 +305,6 @@ class StreamExamples(torch.utils.data.Dataset):
     """A stream's examples by (row number, sample position), as the sampler of `CurriculumTrainer` asks for them.
 
     The row numbers that come back are those that were read.
-
-    Args:
-        stream: with its plan.
     """
 
     def __init__(self, stream: BucketedStream) -> None:

@@ -27,9 +27,6 @@ class BucketScores:
 
     It takes no memory per example. Which row of a bucket has which of its scores is not recorded: row numbers count
     through the buckets, and stand for positions. Thresholds fall between the same buckets as in the real scores.
-
-    Args:
-        index: the buckets.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float64)
@@ -85,11 +82,6 @@ class StreamPlan(Plan):
     A pass over a pool reads each of its buckets from front to back, shards in a random order, the buckets mixed in
     proportion, and shuffles the examples in blocks. Row numbers count through the buckets, easiest first. Made by
     `plan_buckets`.
-
-    Args:
-        index: the buckets.
-        partitions: how sample positions are divided into partitions that are read independently.
-        shuffle_buffer: examples that are shuffled among each other, over all partitions.
     """
 
     index: BucketIndex
@@ -156,11 +148,7 @@ class StreamPlan(Plan):
 
 
 def rank_buckets(index: BucketIndex) -> Ranking:
-    """The order of bucketed examples: row numbers count through the buckets, so row number and position are the same.
-
-    Raises:
-        ValueError: there is no example.
-    """
+    """The order of bucketed examples: row numbers count through the buckets, so they are positions in it."""
     if not index.num_rows:
         raise ValueError("The buckets hold no example: there is nothing to read. Write them again with rows.")
     scores = BucketScores(index)
@@ -180,27 +168,7 @@ def plan_buckets(
     partitions_per_step: int = 8,
     worker_partitions: int = 2,
 ) -> StreamPlan:
-    """Binds a curriculum to buckets on disk. Its pools have to begin and end where buckets do.
-
-    Args:
-        curriculum: `IID`, `Phases`, or a `Filter` over one of them.
-        index: the buckets.
-        global_batch_size: examples per optimizer step.
-        seed: key of every draw.
-        epochs: see `make_plan`.
-        max_steps: see `make_plan`.
-        shuffle_buffer: see `BucketedStream`.
-        partitions_per_step: see `BucketedStream`.
-        worker_partitions: see `BucketedStream`.
-
-    Raises:
-        TypeError: the curriculum needs the scores or columns of single examples.
-        ValueError: a pool ends within a bucket, the curriculum contradicts what the buckets were written with, or a
-            number is out of range.
-
-    Example:
-        >>> plan = plan_buckets(Phases(2), save_bucketed(scored, "buckets", 4, score_column="s"), global_batch_size=8)
-    """
+    """Binds a curriculum, whose pools begin and end where buckets do, to buckets on disk; see `BucketedStream`."""
     if shuffle_buffer < 1:
         raise ValueError(f"shuffle_buffer={shuffle_buffer} was given; at least 1 example has to be in memory.")
     _validate_planned(curriculum)
@@ -224,11 +192,7 @@ def plan_buckets(
 
 
 def stage_buckets(stage: Stage, index: BucketIndex) -> tuple[int, ...]:
-    """Numbers of the buckets that a stage's pool is made of, empty ones left out.
-
-    Raises:
-        ValueError: the pool begins or ends within a bucket.
-    """
+    """Numbers of the buckets that a stage's pool is made of, empty ones left out."""
     ends = np.cumsum(index.sizes).tolist()
     starts = [0, *ends[:-1]]
     for first, stop in stage.slices:
@@ -303,15 +267,10 @@ def _with_thresholds(curriculum: Curriculum, index: BucketIndex) -> Curriculum:
 
 @dataclass(frozen=True)
 class Partitions:
-    """Divides sample positions into partitions that are read independently: by position within a step, and by step.
+    """Divides sample positions into partitions that are read independently.
 
-    Args:
-        global_batch_size: examples per optimizer step.
-        per_step: partitions of a step, as for several processes; lowered to a divisor of the batch size.
-        per_worker: successive steps in different partitions, as for several workers.
-
-    Raises:
-        ValueError: a number is less than 1.
+    The positions of a step are in `per_step` partitions (lowered to a divisor of the batch size), as for several
+    processes, and `per_worker` successive steps in different ones, as for several workers.
 
     Example:
         >>> number, offset = Partitions(4, per_step=2, per_worker=2).divide(np.arange(10))
@@ -356,24 +315,10 @@ class Partitions:
 
 @dataclass(frozen=True)
 class PassOrder:
-    """One pass over some buckets.
+    """One pass over some buckets, at sample positions `[start, stop)`.
 
     The buckets are merged into one sequence that holds them in proportion everywhere. Each partition has a stretch of
-    it, in blocks that are shuffled.
-
-    Args:
-        partitions: how sample positions are divided.
-        start: first sample position of the pass.
-        stop: end of its sample positions; a pass that ends early leaves examples out.
-        buckets: numbers of the buckets.
-        shards: rows of each shard, a sequence for each of `buckets`; none is empty.
-        block: examples that are shuffled together.
-        key: 64-bit key of the pass.
-
-    Example:
-        >>> order = PassOrder(Partitions(1, 1, 1), 0, 8, (0, 1), ((2, 2), (4,)), block=4, key=7)
-        >>> order.block_at(0, 5)
-        (4, 8)
+    it, in blocks of `block` examples that are shuffled. `shards` holds the rows of each shard, by bucket.
     """
 
     partitions: Partitions

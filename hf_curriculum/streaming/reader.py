@@ -20,15 +20,7 @@ from hf_curriculum.streaming.shards import ParquetShard, TarShard
 
 
 class StreamReader:
-    """Reads examples by sample position, fastest in ascending order. It holds a block of examples per partition.
-
-    Args:
-        folder: where the shards are.
-        plan: what is read at which sample position.
-        features: of the columns to read.
-        decode: whether examples are decoded.
-        opened: counts how often each shard was opened.
-    """
+    """Reads examples by sample position, fastest in ascending order; `opened` counts how often each shard was."""
 
     def __init__(self, folder: Path, plan: StreamPlan, features: Features, decode: bool, opened: Counter[str]) -> None:
         self.folder, self.plan, self.opened = folder, plan, opened
@@ -137,22 +129,10 @@ _CHUNK = 1 << 12
 
 @dataclass(frozen=True)
 class WorkerSamples:
-    """The sample positions that one worker of one process reads.
+    """The sample positions that one worker of one process reads, from a loader that begins after `first_step` steps.
 
     A step's examples are divided as `accelerate` divides batches: the processes in turn take `batch_size` of them, as
     often as batches are accumulated. A `DataLoader` asks its workers in turn for a batch.
-
-    Args:
-        global_batch_size: examples per optimizer step.
-        batch_size: examples per batch of one process.
-        rank: this process.
-        world_size: processes.
-        worker: this worker.
-        workers: workers per process.
-        first_step: completed optimizer steps at the loader's first batch, which it asks of worker 0.
-
-    Raises:
-        ValueError: batches of this size cannot make up a step.
 
     Example:
         >>> part = WorkerSamples(4, 2, rank=1, world_size=2, worker=0, workers=1)

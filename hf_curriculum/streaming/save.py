@@ -218,17 +218,16 @@ def _tables(dataset: Dataset, rows: np.ndarray, start: int, stop: int, key: int)
 
 def configurations(index: BucketIndex, split: str) -> list[dict]:
     """The `configs:` of the card: one for each bucket that has a file, and `default` over all of them."""
-    ending = _ENDINGS[index.format]
-    named = [(f"bucket_{number}", bucket) for number, bucket in enumerate(index.buckets) if bucket.shards]
-    every = {
-        "config_name": "default",
-        "default": True,
-        "data_files": [{"split": split, "path": [f"{name}/*.{ending}" for name, _ in named]}],
-    }
-    single = [
-        {"config_name": name, "data_files": [{"split": split, "path": f"{name}/*.{ending}"}]} for name, _ in named
+    named = [f"bucket_{number}" for number, bucket in enumerate(index.buckets) if bucket.shards]
+    paths = [f"{name}/*.{_ENDINGS[index.format]}" for name in named]
+    every = {"config_name": "default", "default": True, "data_files": [{"split": split, "path": paths}]}
+    return [
+        every,
+        *(
+            {"config_name": name, "data_files": [{"split": split, "path": path}]}
+            for name, path in zip(named, paths, strict=True)
+        ),
     ]
-    return [every, *single]
 
 
 def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:

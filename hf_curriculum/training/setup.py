@@ -23,12 +23,7 @@ from hf_curriculum.streaming.dataset import BucketedStream
 
 
 def open_training_data(data: Any) -> Any:
-    """The folder that `save_bucketed` wrote as a stream; other training data as it is.
-
-    Raises:
-        FileNotFoundError: the folder is not one of `save_bucketed`'s.
-        TypeError: the data has no length, and so an order of its own.
-    """
+    """The folder that `save_bucketed` wrote as a stream; other training data, which needs a length, as it is."""
     if isinstance(data, (str, os.PathLike)):
         return BucketedStream(data)
     if data is None or isinstance(data, BucketedStream):
@@ -45,12 +40,7 @@ def open_training_data(data: Any) -> Any:
 def plan_stream(
     stream: BucketedStream, rule: Curriculum, column: str | None, scores: np.ndarray | None, **budget: Any
 ) -> BucketedStream:
-    """The stream with the plan of the training arguments.
-
-    Raises:
-        TypeError: the curriculum cannot be read from buckets.
-        ValueError: the stream was made with other scores, or anything else that contradicts the arguments.
-    """
+    """The stream with the plan of the training arguments, which must not contradict its own."""
     if scores is not None:
         raise ValueError(
             f"scores= was given, but the order of {stream.path} was written by `save_bucketed`. Leave scores= out, or "
