@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -249,6 +251,22 @@ class RenamedAttributes:
         now = ATTRIBUTES_RENAMED[name]
         warnings.warn(f"{type(self).__name__}.{name} is called `{now}` now.", DeprecationWarning, stacklevel=2)
         return getattr(self, now)
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable], Callable]:
+    """A decorator: keyword arguments of these names, of version 0.1, stand for those of today, with a warning."""
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for before in names.keys() & kwargs.keys():
+                warnings.warn(f"{before}= is now called {names[before]}=.", DeprecationWarning, stacklevel=2)
+                kwargs[names[before]] = kwargs.pop(before)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 class MovedModule(ModuleType):

@@ -187,6 +187,11 @@ class Plan(RenamedAttributes):
         """Row numbers drawn at the sample positions `[start, stop)`; `PAD_INDEX` where there is none."""
         return self.layout.rows(self, start, stop)
 
+    def drawn_scores(self, start: int, stop: int) -> np.ndarray:
+        """Scores of the examples drawn at positions `[start, stop)`, padding left out; float32."""
+        rows = self.rows(start, stop)
+        return self.ranking.scores[rows[rows != PAD_INDEX]]
+
     def step_rows(self, step: int) -> np.ndarray:
         """Row numbers that optimizer step `step` (from 0) trains on, at most `global_batch_size` of them."""
         rows = self.rows(step * self.global_batch_size, (step + 1) * self.global_batch_size)

@@ -1,13 +1,15 @@
-"""`buckets.json`: what is in each bucket, which shards hold it, and how it was cut."""
+"""`buckets.json`: what is in each bucket, which shards hold it, and how the buckets were made."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from datasets import Features
 
 from hf_curriculum.config import digest
@@ -61,11 +63,10 @@ class BucketIndex:
     """What `save_bucketed` wrote.
 
     Args:
-        score_column: the score that the buckets were cut by.
+        score_column: the score that defines the buckets.
         easy: which end of it is easy.
-        cut: by rank or by value.
-        thresholds: the score at each inner cut, easiest first, see `Buckets`; None where a cut by rank lies among rows
-            without a score.
+        cut: into equal sizes by rank, or at thresholds by value.
+        thresholds: the score at each inner threshold, easiest first, see `Buckets`; None among rows without a score.
         num_scored: examples with a score.
         num_unscored: rows without one, in the last bucket, or dropped.
         unscored: what was done with them.
@@ -73,6 +74,8 @@ class BucketIndex:
         format: of the shards.
         features: the columns and their types, provenance included, as `Features.to_dict` gives them.
         buckets: easiest first.
+        quantiles: of the scores in each bucket, easiest first, at `quantile_positions`; None in an index of version
+            0.1.
 
     Example:
         >>> index = BucketIndex.read("flickr30k-buckets")
@@ -91,6 +94,7 @@ class BucketIndex:
     format: ShardFormat
     features: dict[str, Any]
     buckets: tuple[StoredBucket, ...]
+    quantiles: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -102,11 +106,15 @@ class BucketIndex:
         """Examples in all buckets."""
         return sum(self.sizes)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Stands for the whole content: another score, cut, order or picture gives another one."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        """Identifies the whole content: another score, threshold, order or image gives another one."""
+        text = json.dumps(self._content(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _content(self) -> dict[str, Any]:
+        """The fields, as they are written: without quantiles in an index of version 0.1."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def typed_features(self) -> Features:
         """The columns and their types."""
@@ -114,13 +122,13 @@ class BucketIndex:
 
     def write(self, folder: Path) -> None:
         """Writes `buckets.json`."""
-        content = {"format_version": _FORMAT, "digest": self.digest, **asdict(self)}
+        content = {"format_version": _FORMAT, "digest": self.digest, **self._content()}
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: str | Path) -> BucketIndex:
-        """Reads `buckets.json` of a folder, and makes sure that its shards are there in their sizes.
+        """Reads `buckets.json` of a folder, and checks that its shards exist and have the recorded sizes.
 
         Args:
             path: the folder.
@@ -138,21 +146,19 @@ class BucketIndex:
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
             raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
-        told = content.pop("digest", None)
-        index = cls(
-            **{
-                **content,
-                "thresholds": tuple(content["thresholds"]),
-                "buckets": tuple(
-                    StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
-                    for bucket in content["buckets"]
-                ),
-            }
+        recorded = content.pop("digest", None)
+        content["thresholds"] = tuple(content["thresholds"])
+        content["buckets"] = tuple(
+            StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
+            for bucket in content["buckets"]
         )
-        if told != index.digest:
+        if "quantiles" in content:
+            content["quantiles"] = tuple(map(tuple, content["quantiles"]))
+        index = cls(**content)
+        if recorded != index.digest:
             raise ValueError(
-                f"{file} was changed after it was written: its digest is {told}, its content gives {index.digest}. "
-                "Positions in the stream would point at other rows. Run `save_bucketed` again."
+                f"{file} was changed after it was written: its digest is {recorded}, its content gives "
+                f"{index.digest}. Positions in the stream would point at other rows. Run `save_bucketed` again."
             )
         for bucket in index.buckets:
             for shard in bucket.shards:
@@ -170,10 +176,16 @@ def _check_size(folder: Path, shard: Shard) -> None:
     size = file.stat().st_size
     if size != shard.bytes:
         raise ValueError(
-            f"{file} has {size:,} bytes, but {FILE_NAME} says {shard.bytes:,}: it was changed or cut off after "
+            f"{file} has {size:,} bytes, but {FILE_NAME} says {shard.bytes:,}: it was changed or truncated after "
             "`save_bucketed` wrote it, and positions in the stream would point at other rows. Copy it again, or run "
             "`save_bucketed` again."
         )
+
+
+def quantile_positions(start: int, stop: int) -> np.ndarray:
+    """At most 101 positions of `[start, stop)`, evenly spaced, both ends included; int64, shape (k,)."""
+    count = min(101, stop - start)
+    return start + np.arange(count) * (stop - start - 1) // max(1, count - 1)
 
 
 def verify_bucketed(path: str | Path) -> BucketIndex:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,24 @@ from datasets import Dataset
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
-from hf_curriculum.planning.buckets import Cut, cut_buckets
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
-from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, Shard, ShardFormat, StoredBucket, file_digest
-from hf_curriculum.streaming.shards import check_features, write_parquet, write_tar
+from hf_curriculum.streaming.index import (
+    FILE_NAME,
+    BucketIndex,
+    Shard,
+    ShardFormat,
+    StoredBucket,
+    file_digest,
+    quantile_positions,
+)
+from hf_curriculum.streaming.shards import validate_features, write_parquet, write_tar
 
 _SHARD_ROWS = 10_000
+_ENDINGS = {"parquet": "parquet", "webdataset": "tar"}
 _CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
 
 
@@ -46,18 +56,18 @@ def save_bucketed(
     """Writes a scored data set as one folder of shards per bucket, easiest first, for `BucketedStream`.
 
     Within a bucket rows stand in a random order (keyed by `seed`), so each shard is a random part of its bucket.
-    Pictures are embedded as stored. A card with a configuration per bucket lets `datasets` alone load them:
+    Images are embedded as stored. A card with a configuration per bucket lets `datasets` alone load them:
     `load_dataset(path, "bucket_0", streaming=True)`. Beside them stand `scores.json` (where the scores came from) and
-    `buckets.json` (the index). The folder appears under its name when it is whole, never before.
+    `buckets.json` (the index). The folder gets its name when it is complete, never before.
 
     Args:
-        dataset: the scored data set; read a few thousand rows at a time, never as a whole.
+        dataset: the scored data set; read a few thousand rows at a time.
         path: the folder to make.
         num_buckets: how many.
         cut: by rank or by value, see `cut_buckets`.
         score_column: the score.
         easy: which end of it is easy, in place of what its provenance says.
-        thresholds: the inner cuts as scores, with `cut="value"`.
+        thresholds: the inner thresholds as scores, with `cut="value"`.
         unscored: what to do with rows that have no score, see `rank_scores`.
         format: `"parquet"`, or `"webdataset"`, tar archives. A bucket without examples is an empty stream in the
             first, and has no configuration in the second.
@@ -72,7 +82,8 @@ def save_bucketed(
 
     Raises:
         TypeError: not a `Dataset`.
-        ValueError: an option does not fit, the scores cannot be ordered or cut, or a column does not fit the format.
+        ValueError: an option does not fit, the scores cannot be ordered or bucketed, or a column does not fit the
+            format.
         FileExistsError: the folder exists, and `overwrite` is False or the folder is not one of this function's.
 
     Example:
@@ -81,29 +92,22 @@ def save_bucketed(
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"A {type(dataset).__name__} was given. Buckets are cut over all rows of one split at once: give a "
+            f"A {type(dataset).__name__} was given. Buckets are made of all rows of one split at once: give a "
             "`datasets.Dataset`, such as `splits['train']`."
         )
     check_choice("format", format, ("parquet", "webdataset"))
-    _check_shards(shard_size, num_shards)
+    _validate_shards(shard_size, num_shards)
     if format == "webdataset":
-        check_features(dataset.features)
+        validate_features(dataset.features)
     target = Path(path).absolute()
     _validate_target(target, overwrite)
     scores = read_scores(dataset, score_column)
     easy = resolve_easy(dataset, score_column, easy)
     ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
     buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
-    try:
-        folder.chmod(0o755)  # a temporary folder is its owner's alone
-        writer = _Writer(dataset, folder, format, seed)
-        stored = []
-        for number, (start, stop) in enumerate(buckets.slices()):
-            shards = num_shards or -(-(stop - start) // (shard_size or _SHARD_ROWS))
-            stored.append(writer.bucket(number, ranking.order[start:stop], max(1, min(shards, stop - start))))
-            stored[-1] = _with_range(stored[-1], ranking, start, min(stop, ranking.num_scored))
+    with _complete_folder(target) as folder:
+        stored = _write_buckets(dataset, folder, ranking, buckets, format, seed, shard_size or _SHARD_ROWS, num_shards)
+        spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
         index = BucketIndex(
             score_column=score_column,
             easy=easy,
@@ -115,19 +119,20 @@ def save_bucketed(
             seed=seed,
             format=format,
             features=dataset.features.to_dict(),
-            buckets=tuple(stored),
+            buckets=stored,
+            quantiles=tuple(
+                tuple(ranking.score_at(at) for at in quantile_positions(span.start, span.stop)) if span else ()
+                for span in spans
+            ),
         )
         if read_provenance(dataset):
             write_provenance(dataset, folder)
         (folder / "README.md").write_text(write_card(dataset, index, split), encoding="utf-8")
         index.write(folder)
-        _put_in_place(folder, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return index
 
 
-def _check_shards(shard_size: int | None, num_shards: int | None) -> None:
+def _validate_shards(shard_size: int | None, num_shards: int | None) -> None:
     if shard_size is not None and num_shards is not None:
         raise ValueError(f"shard_size={shard_size} and num_shards={num_shards} were given; give one of them.")
     for name, value in (("shard_size", shard_size), ("num_shards", num_shards)):
@@ -147,92 +152,86 @@ def _validate_target(target: Path, overwrite: bool) -> None:
         )
 
 
-def _put_in_place(folder: Path, target: Path) -> None:
-    """Gives the finished folder its name; an earlier one of that name goes only then."""
-    if not target.exists():
-        os.replace(folder, target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
-    os.replace(target, old / target.name)
-    os.replace(folder, target)
-    shutil.rmtree(old)
+@contextmanager
+def _complete_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder that takes the target's place when everything in it is written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
+    try:
+        folder.chmod(0o755)  # a temporary folder is readable by its owner alone
+        yield folder
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
+            os.replace(target, old / target.name)
+            os.replace(folder, target)
+            shutil.rmtree(old)
+        else:
+            os.replace(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_range(bucket: StoredBucket, ranking: Ranking, start: int, stop: int) -> StoredBucket:
-    if stop <= start:
-        return bucket
-    ends = sorted((ranking.score_at(start), ranking.score_at(stop - 1)))
-    return StoredBucket(bucket.rows, ends[0], ends[1], bucket.shards)
-
-
-class _Writer:
-    """Writes the buckets of one data set."""
-
-    def __init__(self, dataset: Dataset, folder: Path, format: ShardFormat, seed: int) -> None:
-        self.rows = dataset.with_format("arrow")
-        self.folder, self.format, self.seed = folder, format, seed
-        self.schema = dataset.features.arrow_schema
-        # pictures may be large, and are read from their files here
-        self.has_files = any(map(require_storage_embed, dataset.features.values()))
-
-    def bucket(self, number: int, rows: np.ndarray, num_shards: int) -> StoredBucket:
-        """Writes one bucket: the rows of these numbers, in a keyed random order."""
-        size = len(rows)
-        (self.folder / f"bucket_{number}").mkdir()
-        if not size and self.format == "webdataset":
-            return StoredBucket(0, None, None, ())  # an archive without examples has no columns
-        key = mix64(self.seed, number)
+def _write_buckets(
+    dataset: Dataset,
+    folder: Path,
+    ranking: Ranking,
+    buckets: Buckets,
+    format: ShardFormat,
+    seed: int,
+    shard_size: int,
+    num_shards: int | None,
+) -> tuple[StoredBucket, ...]:
+    """Writes the shards of every bucket, its rows in a keyed random order."""
+    stored = []
+    for number, (start, stop) in enumerate(buckets.slices()):
+        rows, size = ranking.order[start:stop], stop - start
+        (folder / f"bucket_{number}").mkdir()
+        count = max(1, min(num_shards or -(-size // shard_size), size))
+        if not size and format == "webdataset":
+            count = 0  # an archive without examples has no columns
         shards = []
-        for shard in range(num_shards):
-            start, stop = size * shard // num_shards, size * (shard + 1) // num_shards
-            name = f"bucket_{number}/{shard:05d}-of-{num_shards:05d}"
-            tables = self._tables(rows, start, stop, key)
-            if self.format == "parquet":
-                name += ".parquet"
-                write_parquet(tables, self.folder / name, self.schema)
+        for shard in range(count):
+            file = f"bucket_{number}/{shard:05d}-of-{count:05d}.{_ENDINGS[format]}"
+            first, end = size * shard // count, size * (shard + 1) // count
+            tables = _tables(dataset, rows, first, end, mix64(seed, number))
+            if format == "parquet":
+                write_parquet(tables, folder / file, dataset.features.arrow_schema)
             else:
-                name += ".tar"
-                write_tar(tables, self.folder / name, f"{number}-{shard:05d}")
-            file = self.folder / name
-            shards.append(Shard(name, stop - start, file.stat().st_size, file_digest(file)))
-        return StoredBucket(size, None, None, tuple(shards))
-
-    def _tables(self, rows: np.ndarray, start: int, stop: int, key: int) -> Iterator[pa.Table]:
-        """Positions `start … stop − 1` of the bucket's random order, a bounded number of rows at a time."""
-        step = _CHUNK_OF_FILES if self.has_files else _CHUNK
-        for first in range(start, stop, step):
-            positions = np.arange(first, min(first + step, stop))
-            table = self.rows[rows[permute(positions, len(rows), key)]]
-            table = table.replace_schema_metadata(self.schema.metadata)
-            yield embed_table_storage(table) if self.has_files else table
+                write_tar(tables, folder / file, f"{number}-{shard:05d}")
+            shards.append(Shard(file, end - first, (folder / file).stat().st_size, file_digest(folder / file)))
+        scored = range(start, min(stop, ranking.num_scored))
+        ends = sorted((ranking.score_at(scored[0]), ranking.score_at(scored[-1]))) if scored else (None, None)
+        stored.append(StoredBucket(size, *ends, tuple(shards)))
+    return tuple(stored)
 
 
-_ENDINGS = {"parquet": "parquet", "webdataset": "tar"}
+def _tables(dataset: Dataset, rows: np.ndarray, start: int, stop: int, key: int) -> Iterator[pa.Table]:
+    """Positions `[start, stop)` of a bucket's random order, a bounded number of rows at a time, images embedded."""
+    arrow, schema = dataset.with_format("arrow"), dataset.features.arrow_schema
+    has_files = any(map(require_storage_embed, dataset.features.values()))
+    step = _CHUNK_OF_FILES if has_files else _CHUNK  # embedded files may be large
+    for first in range(start, stop, step):
+        positions = np.arange(first, min(first + step, stop))
+        table = arrow[rows[permute(positions, len(rows), key)]].replace_schema_metadata(schema.metadata)
+        yield embed_table_storage(table) if has_files else table
 
 
 def configurations(index: BucketIndex, split: str) -> list[dict]:
     """The `configs:` of the card: one for each bucket that has a file, and `default` over all of them."""
-    ending = _ENDINGS[index.format]
-    named = [(f"bucket_{number}", bucket) for number, bucket in enumerate(index.buckets) if bucket.shards]
-    every = {
-        "config_name": "default",
-        "default": True,
-        "data_files": [{"split": split, "path": [f"{name}/*.{ending}" for name, _ in named]}],
-    }
-    single = [
-        {"config_name": name, "data_files": [{"split": split, "path": f"{name}/*.{ending}"}]} for name, _ in named
+    named = [f"bucket_{number}" for number, bucket in enumerate(index.buckets) if bucket.shards]
+    paths = [f"{name}/*.{_ENDINGS[index.format]}" for name in named]
+    every = {"config_name": "default", "default": True, "data_files": [{"split": split, "path": paths}]}
+    return [
+        every,
+        *(
+            {"config_name": name, "data_files": [{"split": split, "path": path}]}
+            for name, path in zip(named, paths, strict=True)
+        ),
     ]
-    return [every, *single]
 
 
 def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
-    """The text of `README.md`.
-
-    Args:
-        dataset: the scored data set, for its provenance.
-        index: what was written.
-        split: the name of the only split.
-    """
+    """The text of `README.md`."""
     import yaml
 
     head = yaml.safe_dump({"configs": configurations(index, split)}, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""WebDataset shards: tar archives with a picture, a text and a JSON file for each example."""
+"""Shards as files: Parquet, and WebDataset archives with an image, a text and a JSON file for each example."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import math
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,8 @@ _JPEG, _PNG = "jpg", "png"
 _PLAIN = ("bool", "int", "uint", "float", "string", "large_string")
 
 
-def check_features(features: Features) -> None:
-    """Refuses columns that the picture, the text and the JSON file of an example cannot hold.
-
-    Raises:
-        ValueError: there is such a column.
-    """
+def validate_features(features: Features) -> None:
+    """Refuses columns that the image, the text and the JSON file of an example cannot hold."""
     for name, feature in features.items():
         if name == IMAGE:
             fits = isinstance(feature, Image)
@@ -37,7 +33,7 @@ def check_features(features: Features) -> None:
             fits = _fits_json(feature)
         if not fits:
             raise ValueError(
-                f"`{name}` is {feature}, which a WebDataset shard cannot hold: each example is a picture (`{IMAGE}`), "
+                f"`{name}` is {feature}, which a WebDataset shard cannot hold: each example is an image (`{IMAGE}`), "
                 f"a text (`{CAPTION}`) and JSON. Remove the column, or write format='parquet'."
             )
 
@@ -53,18 +49,10 @@ def _fits_json(feature: Any) -> bool:
 
 
 def write_tar(tables: Iterable[pa.Table], file: Path, prefix: str) -> None:
-    """Writes tables one after the other into one archive.
+    """Writes tables, with images as bytes, into one archive; `prefix` begins the examples' keys.
 
-    A file of the picture has the ending of its first picture (`jpg`, else `png`), because an archive whose examples
-    have different endings cannot be loaded as one table; the content stays as it is. A NaN is `null` in JSON.
-
-    Args:
-        tables: with pictures as bytes.
-        file: where to write.
-        prefix: of the examples' keys, without a dot.
-
-    Raises:
-        ValueError: an example has no picture or no caption.
+    All images have the ending of the first (`jpg`, else `png`), because an archive whose examples have different
+    endings cannot be loaded as one table; the content stays as it is. A NaN is `null` in JSON.
     """
     number, ending = 0, None
     with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -107,32 +95,21 @@ def _finite(value: Any) -> Any:
 
 
 class TarShard:
-    """An open shard.
+    """An open archive, of which some columns are read."""
 
-    Args:
-        file: the shard.
-        columns: which to read, in this order.
-        features: of all columns.
-    """
-
-    def __init__(self, file: Path, columns: Sequence[str], features: Features) -> None:
+    def __init__(self, file: Path, features: Features) -> None:
         self._layout = _layout(str(file), file.stat().st_mtime_ns)
         self._content = file.open("rb")
-        self._columns = list(columns)
+        self._columns = list(features)
         self._floats = {
             name
             for name, feature in features.items()
             if isinstance(feature, Value) and feature.dtype.startswith("float")
         }
-        self.groups_read = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Examples in the file."""
-        return len(self._layout)
+        self.num_rows = len(self._layout)
 
     def read(self, start: int, stop: int) -> list[list]:
-        """Rows `start … stop − 1` as Python values, a list per column; a float that is null becomes NaN."""
+        """Rows `[start, stop)` as Python values, a list per column; a float that is null becomes NaN."""
         out: list[list] = [[] for _ in self._columns]
         for number in range(start, stop):
             row = self._row(self._layout[number])
@@ -158,7 +135,7 @@ class TarShard:
         return row
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes it."""
         self._content.close()
 
 
@@ -177,13 +154,7 @@ _GROUP_BYTES = 1 << 20
 
 
 def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema) -> None:
-    """Writes tables one after the other into one file, in row groups of about a megabyte.
-
-    Args:
-        tables: of this schema; each is let go before the next is asked for.
-        file: where to write.
-        schema: with the features in its metadata; also what a file without rows holds.
-    """
+    """Writes tables of one schema, one at a time, into one file with row groups of about a megabyte."""
     with pq.ParquetWriter(file, schema) as writer:
         for table in tables:
             rows = max(1, min(table.num_rows, table.num_rows * _GROUP_BYTES // max(1, table.nbytes)))
@@ -191,30 +162,20 @@ def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema) -> 
 
 
 class ParquetShard:
-    """An open shard. It holds one row group at a time.
+    """An open file, of which some columns are read. It holds one row group at a time."""
 
-    Args:
-        file: the shard.
-        columns: which to read, in this order.
-    """
-
-    def __init__(self, file: Path, columns: Sequence[str]) -> None:
+    def __init__(self, file: Path, features: Features) -> None:
         self._file = pq.ParquetFile(file)
-        self._columns = list(columns)
+        self._columns = list(features)
         groups = self._file.metadata
         self._starts = [0]
         for number in range(groups.num_row_groups):
             self._starts.append(self._starts[-1] + groups.row_group(number).num_rows)
         self._group, self._arrays = -1, []
-        self.groups_read = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Examples in the file."""
-        return self._starts[-1]
+        self.num_rows = self._starts[-1]
 
     def read(self, start: int, stop: int) -> list[list]:
-        """Rows `start … stop − 1` as Python values, a list per column."""
+        """Rows `[start, stop)` as Python values, a list per column."""
         out: list[list] = [[] for _ in self._columns]
         group = max(self._group, 0)
         while start < stop:
@@ -222,10 +183,10 @@ class ParquetShard:
                 group = group + 1 if start >= self._starts[group] else 0
             self._load(group)
             first = self._starts[group]
-            behind = min(stop, self._starts[group + 1])
+            end = min(stop, self._starts[group + 1])
             for values, array in zip(out, self._arrays, strict=True):
-                values.extend(array.slice(start - first, behind - start).to_pylist())
-            start = behind
+                values.extend(array.slice(start - first, end - start).to_pylist())
+            start = end
         return out
 
     def _load(self, group: int) -> None:
@@ -235,9 +196,8 @@ class ParquetShard:
         table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
         self._arrays = [table.column(name).combine_chunks() for name in self._columns]
         self._group = group
-        self.groups_read += 1
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes it."""
         self._arrays = []
         self._file.close()

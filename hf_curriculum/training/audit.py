@@ -109,11 +109,10 @@ def drawn_quantiles(plan: Plan, number: int) -> dict[str, float]:
         return {}
     start, stop = plan.stage_starts[number], plan.stage_starts[number + 1]
     if stop - start <= _MOST_SCORES:
-        rows = plan.rows(start, stop)
+        scores = plan.drawn_scores(start, stop)
     else:
         firsts = np.linspace(start, stop - _BLOCK, _MOST_SCORES // _BLOCK).astype(int)
-        rows = np.concatenate([plan.rows(first, first + _BLOCK) for first in firsts.tolist()])
-    scores = plan.ranking.scores[rows[rows != PAD_INDEX]]
+        scores = np.concatenate([plan.drawn_scores(first, first + _BLOCK) for first in firsts.tolist()])
     scores = scores[np.isfinite(scores)]
     if not len(scores):
         return {}

@@ -265,6 +265,7 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
         "score_column": "the examples would be in another order",
         "easy": "the examples would be in another order",
         "scores": "the examples would be in another order",
+        "stream": "the examples would be in another order",
         "columns": "the examples would be drawn in another way",
         "global_batch_size": "a step number would stand for other examples",
         "seed": "the examples would be in another order",
@@ -275,7 +276,7 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
             what = (
                 f"the {name} themselves differ"
                 if name in ("scores", "columns")
-                else f"was {saved.get(name)!r}, is {current[name]!r}"
+                else f"was {saved.get(name)!r}, is {current.get(name)!r}"
             )
             raise ValueError(
                 f"{folder} cannot be resumed: {name} has changed since it was saved ({what}), and {reason}. "

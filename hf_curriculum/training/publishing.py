@@ -32,6 +32,7 @@ from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
+from hf_curriculum.streaming.plan import BucketScores
 from hf_curriculum.training.callbacks import TrainingClock
 from hf_curriculum.training.checkpoints import (
     CURRICULUM_FILE,
@@ -358,7 +359,8 @@ def _processor_class(processor: Any) -> str | None:
 
 def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
     ranking = trainer.plan.ranking
-    if ranking.scores is None:
+    scores = ranking.scores
+    if scores is None:
         return None
     made = None
     if hasattr(trainer.train_dataset, "features"):
@@ -367,7 +369,7 @@ def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
         "column": ranking.name or "score",
         "easy": ranking.easy,
         "provenance": None if made is None else asdict(made),
-        "statistics": score_statistics(ranking.scores),
+        "statistics": scores.statistics() if isinstance(scores, BucketScores) else score_statistics(scores),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,34 @@ from transformers.data.data_collator import DefaultDataCollator
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking, rank_scores, read_scores, resolve_easy
+from hf_curriculum.streaming.dataset import BucketedStream
+
+
+def open_training_data(data: Any) -> Any:
+    """The folder that `save_bucketed` wrote as a stream; other training data, which needs a length, as it is."""
+    if isinstance(data, (str, os.PathLike)):
+        return BucketedStream(data)
+    if data is None or isinstance(data, BucketedStream):
+        return data
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise TypeError(
+            f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
+            "from it. Load it without streaming=True, which keeps it on disk; or write the scored data set with "
+            "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
+        )
+    return data
+
+
+def plan_stream(
+    stream: BucketedStream, rule: Curriculum, column: str | None, scores: np.ndarray | None, **budget: Any
+) -> BucketedStream:
+    """The stream with the plan of the training arguments, which must not contradict its own."""
+    if scores is not None:
+        raise ValueError(
+            f"scores= was given, but the order of {stream.path} was written by `save_bucketed`. Leave scores= out, or "
+            "write the data again with these scores in a column."
+        )
+    return stream.with_plan(column, curriculum=rule, **budget)
 
 
 def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: np.ndarray | None) -> Ranking:
@@ -30,14 +59,8 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
         scores: one score per row in its place, shape (n,).
 
     Raises:
-        TypeError: the data has no length.
         ValueError: a score or a column that the curriculum needs is missing or does not fit.
     """
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise TypeError(
-            f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
-            "from it. Load it without streaming=True."
-        )
     columns = read_columns(data, rule.reads_in_all)
     if scores is None and column is None:
         if rule.needs_scores:
@@ -116,7 +139,7 @@ def may_be_random(dataset: Any, collator: Any) -> bool:
 
 def _fetching_may_be_random(dataset: Any) -> bool:
     if not isinstance(dataset, Dataset):
-        return True
+        return getattr(dataset, "is_random", True)
     if dataset.format["type"] != "custom":
         return False
     return getattr(dataset.format["format_kwargs"]["transform"], "is_random", True)

@@ -23,6 +23,7 @@ from hf_curriculum.planning.curriculum import Curriculum, Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
+from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.audit import DrawAudit, drawn_quantiles
 from hf_curriculum.training.callbacks import TrainingClock
@@ -41,6 +42,8 @@ from hf_curriculum.training.publishing import PublishingTrainer
 from hf_curriculum.training.sampler import CurriculumSampler, validate_steps_per_process
 from hf_curriculum.training.setup import (
     may_be_random,
+    open_training_data,
+    plan_stream,
     rank_training_data,
     validate_evaluation,
     validate_shared_images,
@@ -60,7 +63,8 @@ class CurriculumTrainer(PublishingTrainer):
     continues bit for bit, and the same global batch on more processes sees the same examples in every step.
 
     Args:
-        *args: what `Trainer` takes; `args` is a `CurriculumTrainingArguments`.
+        *args: what `Trainer` takes; `args` is a `CurriculumTrainingArguments`. `train_dataset` may also be the folder
+            that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size is then read from its shards.
         scores: one score per training row, float, shape (n,), in place of `args.score_column`: for data sets without
             named columns.
         **kwargs: what `Trainer` takes.
@@ -69,7 +73,9 @@ class CurriculumTrainer(PublishingTrainer):
         plan: what is drawn when; `print(trainer.plan.describe())` before paying for it.
 
     Raises:
-        TypeError: `args` is not a `CurriculumTrainingArguments`, or the training data has no length.
+        FileNotFoundError: the folder was not written by `save_bucketed`.
+        TypeError: `args` is not a `CurriculumTrainingArguments`, the training data has no length, or the curriculum
+            cannot be read from buckets.
         ValueError: the scores are missing or do not fit, or the plan contradicts `num_train_epochs` or `max_steps`.
 
     Example:
@@ -79,6 +85,8 @@ class CurriculumTrainer(PublishingTrainer):
     """
 
     def __init__(self, *args: Any, scores: np.ndarray | None = None, **kwargs: Any) -> None:
+        if "train_dataset" in kwargs:
+            kwargs["train_dataset"] = open_training_data(kwargs["train_dataset"])
         super().__init__(*args, **kwargs)
         if not isinstance(self.args, CurriculumTrainingArguments):
             raise TypeError(
@@ -93,6 +101,7 @@ class CurriculumTrainer(PublishingTrainer):
         self._clock = TrainingClock()
         self._reader: RoundReader | None = None
         self._skips = False
+        self.train_dataset = open_training_data(self.train_dataset)
         if self.train_dataset is not None:
             self._plan = self._make_plan()
         self.add_callback(PacingCallback(self))
@@ -121,12 +130,8 @@ class CurriculumTrainer(PublishingTrainer):
         return self.plan.draws_after(step)
 
     def _make_plan(self) -> Plan:
-        args = self.args
-        validate_evaluation(self.curriculum, self.eval_dataset)
-        if self._ranking is None:
-            self._ranking = rank_training_data(
-                self.train_dataset, self.curriculum, self.args.score_column, self._scores
-            )
+        args, data, rule = self.args, self.train_dataset, self.curriculum
+        validate_evaluation(rule, self.eval_dataset)
         total = self.get_total_train_batch_size(args)
         if args.global_batch_size not in (None, total):
             raise ValueError(
@@ -134,14 +139,18 @@ class CurriculumTrainer(PublishingTrainer):
                 "the model's own tensor parallelism, or the accelerator's configuration, changed how many devices "
                 "share a step. Give per_device_train_batch_size and gradient_accumulation_steps instead."
             )
-        return make_plan(
-            self.curriculum,
-            self._ranking,
-            global_batch_size=total,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-            epochs=args.num_train_epochs if args.num_train_epochs > 0 else None,
-            max_steps=args.max_steps if args.max_steps > 0 else None,
-        )
+        budget = {
+            "global_batch_size": total,
+            "seed": args.seed if args.data_seed is None else args.data_seed,
+            "epochs": args.num_train_epochs if args.num_train_epochs > 0 else None,
+            "max_steps": args.max_steps if args.max_steps > 0 else None,
+        }
+        if isinstance(data, BucketedStream):
+            self.train_dataset = plan_stream(data, rule, args.score_column, self._scores, **budget)
+            return self.train_dataset.plan
+        if self._ranking is None:
+            self._ranking = rank_training_data(data, rule, args.score_column, self._scores)
+        return make_plan(rule, self._ranking, **budget)
 
     # ---- Loading data by the plan ----
 
@@ -154,10 +163,14 @@ class CurriculumTrainer(PublishingTrainer):
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
             data = self._remove_unused_columns(data, description="Training")
+        if isinstance(data, BucketedStream):
+            data = StreamExamples(data)
+        else:
+            data = IndexedDataset(data, self.plan.seed, self._seeded)
         self._reader, self._train_loader = (
             None,
             self._get_dataloader(
-                dataset=IndexedDataset(data, self.plan.seed, self._seeded),
+                dataset=data,
                 description="Training",
                 batch_size=self._train_batch_size,
                 sampler_fn=self._get_train_sampler,

@@ -5,7 +5,7 @@
 
 Each side reads every example once, the two in turn; the better of two repetitions counts. Memory is the largest growth
 of the resident set over the imports, in a process of its own for each side. A resumed stream counts the shards that it
-opens, and the shards that lay behind it (read to their end before) among them.
+opens, and how many finished ones (read to their end before) are among them.
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ def resuming(path: Path, share: float) -> dict[str, float]:
     iterator = iter(stream)
     first_drawn = next(iterator)
     first = time.perf_counter() - start
-    behind = stream.rows(stream.plan.stage_starts[3], step * BATCH)
+    completed = stream.rows(stream.plan.stage_starts[3], step * BATCH)
     # Draws that fill the last batch belong to a pass of their own.
     rest = itertools.islice(iterator, stream.plan.num_samples - stream.plan.num_filled - step * BATCH - 1)
     ahead = np.fromiter((first_drawn.index, *(drawn.index for drawn in rest)), dtype=np.int64)
     shards = [shard for bucket in stream.index.buckets for shard in bucket.shards]
     ends = np.cumsum([shard.rows for shard in shards])
     left = np.bincount(np.searchsorted(ends, ahead, side="right"), minlength=len(shards))
-    seen = np.bincount(np.searchsorted(ends, behind, side="right"), minlength=len(shards))
+    seen = np.bincount(np.searchsorted(ends, completed, side="right"), minlength=len(shards))
     done = [shard.file for shard, rows, read in zip(shards, left, seen, strict=True) if rows == 0 and read]
     return {
         "at": share,

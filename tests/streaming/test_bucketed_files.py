@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
-from PIL import Image as Picture
+from PIL import Image as PILImage
 
 from hf_curriculum import (
     BucketIndex,
@@ -51,13 +51,13 @@ def scored(size: int = 103, unscored: int = 0) -> Dataset:
     return attach_provenance(data, {"difficulty": MADE})
 
 
-def pictured(folder, size: int = 12, ending: str = "png") -> Dataset:
-    """Examples with pictures as files."""
+def with_images(folder, size: int = 12, ending: str = "png") -> Dataset:
+    """Examples with images as files."""
     folder.mkdir(exist_ok=True)
     files = []
     for number in range(size):
         files.append(str(folder / f"{number}.{ending}"))
-        Picture.new("RGB", (4, 4), (number, 2 * number, 0)).save(files[-1])
+        PILImage.new("RGB", (4, 4), (number, 2 * number, 0)).save(files[-1])
     data = scored(size).add_column("image", files).cast_column("image", Image())
     return data.remove_columns("tags")
 
@@ -173,10 +173,10 @@ def test_a_shuffled_and_filtered_data_set_is_written_as_seen(tmp_path):
     assert load_dataset(str(tmp_path / "out"), split="train").column_names == data.column_names
 
 
-def test_pictures_are_embedded_as_they_are(tmp_path):
-    data = pictured(tmp_path / "pictures")
+def test_images_are_embedded_as_they_are(tmp_path):
+    data = with_images(tmp_path / "images")
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
-    for file in (tmp_path / "pictures").iterdir():
+    for file in (tmp_path / "images").iterdir():
         file.rename(tmp_path / f"gone-{file.name}")
     rows = load_dataset(str(tmp_path / "out"), split="train").cast_column("image", Image(decode=False))
     for row in rows:
@@ -185,7 +185,7 @@ def test_pictures_are_embedded_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("ending", ["png", "jpg"])
 def test_webdataset_round_trip(tmp_path, ending):
-    data = pictured(tmp_path / "pictures", ending=ending)
+    data = with_images(tmp_path / "images", ending=ending)
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", format="webdataset", num_shards=2)
     shards = sorted(map(str, (tmp_path / "out").glob("bucket_0/*.tar")))
     assert len(shards) == 2
@@ -198,14 +198,14 @@ def test_webdataset_round_trip(tmp_path, ending):
             original = stored[row["json"]["id"]]
             assert row["txt"] == original["caption"]
             assert row["json"]["difficulty"] == original["difficulty"]
-            assert np.array_equal(row[ending], Picture.open(original["image"]["path"]))
+            assert np.array_equal(row[ending], PILImage.open(original["image"]["path"]))
     assert len({row["__key__"] for row in configured}) == 6
     assert len(list(load_dataset(str(tmp_path / "out"), split="train", streaming=True))) == 12
 
 
 def test_webdataset_by_the_package_of_that_name(tmp_path):
     webdataset = pytest.importorskip("webdataset")
-    save_bucketed(pictured(tmp_path / "p"), tmp_path / "out", 1, score_column="difficulty", format="webdataset")
+    save_bucketed(with_images(tmp_path / "p"), tmp_path / "out", 1, score_column="difficulty", format="webdataset")
     shard = next((tmp_path / "out").glob("bucket_0/*.tar"))
     rows = list(webdataset.WebDataset(str(shard), shardshuffle=False).decode("pil"))
     assert sorted(row["json"]["id"] for row in rows) == list(range(12))
@@ -245,18 +245,18 @@ def test_webdataset_refuses_what_it_cannot_hold(tmp_path):
         save(data.add_column("more", [{"when": []}] * len(data), feature=nested["more"]))
     with pytest.raises(ValueError, match=r"`caption` of the example 0-00000-\d+ is null"):
         save(data.map(lambda row: {"caption": None if row["id"] == 7 else row["caption"]}))
-    pictures = pictured(tmp_path / "p").cast_column("image", Image(decode=False))
+    images = with_images(tmp_path / "p").cast_column("image", Image(decode=False))
     with pytest.raises(ValueError, match=r"`image` of the example 0-00000-\d+ is null"):
-        save(pictures.map(lambda row: {"image": None if row["id"] == 7 else row["image"]}))
+        save(images.map(lambda row: {"image": None if row["id"] == 7 else row["image"]}))
     assert not [path.name for path in tmp_path.iterdir() if path.name != "p"]
 
 
 def test_nothing_is_left_of_a_writing_that_failed(tmp_path):
-    data = pictured(tmp_path / "pictures")
-    (tmp_path / "pictures" / "7.png").unlink()
+    data = with_images(tmp_path / "images")
+    (tmp_path / "images" / "7.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"7\.png"):
         save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
-    assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
 def test_an_earlier_folder_is_kept_unless_told_otherwise(tmp_path):
@@ -317,7 +317,7 @@ def test_what_was_changed_is_noticed(tmp_path):
     with pytest.raises(ValueError, match="but another content"):
         verify_bucketed(out)
     shard.write_bytes(content[:-1])
-    with pytest.raises(ValueError, match="it was changed or cut off"):
+    with pytest.raises(ValueError, match="it was changed or truncated"):
         BucketIndex.read(out)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match="counts 52 examples in it"):
@@ -346,9 +346,9 @@ def test_a_name_of_a_score_cannot_break_the_card(tmp_path):
     assert len(ids(tmp_path / "out", "bucket_1")) == 2
 
 
-def test_a_picture_in_memory_is_written_too(tmp_path):
+def test_an_image_in_memory_is_written_too(tmp_path):
     out = BytesIO()
-    Picture.new("RGB", (3, 3)).save(out, "PNG")
+    PILImage.new("RGB", (3, 3)).save(out, "PNG")
     data = scored(4).add_column("image", [{"bytes": out.getvalue(), "path": None}] * 4, feature=Image())
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", num_shards=1)
     assert load_dataset(str(tmp_path / "out"), "bucket_0", split="train")[0]["image"].size == (3, 3)
