@@ -1,4 +1,4 @@
-"""Runs that diverged: how one says so, and a callback that stops it as soon as it is seen."""
+"""A callback that stops a diverged run, and a clock of training time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOSSES = ("loss", "train_loss", "eval_loss")
 
 
 class Diverged(ArithmeticError):
-    """A run's loss is no longer a number: there is no result, and that is one.
+    """A run's loss is no longer finite.
 
     Args:
         step: the optimizer step at which it was seen.
@@ -36,7 +36,7 @@ class Diverged(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Ends a run whose logged loss is NaN or infinite: the rest of it would only cost.
+    """Ends a run whose logged loss is NaN or infinite.
 
     `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows.
 
@@ -63,11 +63,7 @@ class StopWhenDiverged(TrainerCallback):
 
 
 class TrainingClock:
-    """A stopwatch that stands still during evaluation and goes on after a resume.
-
-    Args:
-        before: seconds trained before a checkpoint that is resumed.
-    """
+    """Seconds of training, paused during evaluation and continued after a resume (`before`)."""
 
     def __init__(self, before: float = 0.0) -> None:
         self._before = before
@@ -84,7 +80,7 @@ class TrainingClock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """What is done inside does not count."""
-        if self._stopped is not None:  # an evaluation inside a pass that stopped the clock already
+        if self._stopped is not None:  # paused already
             yield
             return
         self._stopped = time.perf_counter()
