@@ -186,6 +186,7 @@ MODULES_BEFORE = {
         "report run_facts": "training.publishing",
         "checks processes randomness ranked": "training.setup",
         "callback rounds": "training.trainer",
+        "audit": "training.sampler",
     },
 }
 """Package of version 0.1 → its modules (itself: "") → the module or package that holds their content now."""

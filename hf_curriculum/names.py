@@ -164,6 +164,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "hf_curriculum.studies.tables": ("summarise",),
     "hf_curriculum.training.arguments": ("CurriculumTrainingArguments",),
+    "hf_curriculum.training.any_trainer": ("with_curriculum",),
     "hf_curriculum.training.callbacks": (
         "Diverged",
         "StopWhenDiverged",
