@@ -24,8 +24,10 @@ from transformers import (
 from transformers.data.data_collator import DefaultDataCollator
 
 from hf_curriculum.curricula.iid import IID
+from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, rank_scores, read_scores, resolve_easy
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 
@@ -97,10 +99,24 @@ def validate_arguments(others: Sequence[type[Trainer]], args: Any) -> None:
         )
 
 
-def validate_sampling(others: Sequence[type[Trainer]], args: Any) -> None:
-    """Refuses a trainer that samples its own examples, unless its batch sampler is the default one."""
+def validate_sampling(others: Sequence[type[Trainer]], args: Any, plan: Plan) -> None:
+    """Refuses a trainer that samples its own examples, unless the plan draws what its sampler would."""
     own = [one for one in others if {"get_train_dataloader", "_get_train_sampler"} & set(vars(one))]
     if not own:
+        return
+    if hasattr(args, "num_generations"):  # GRPO and RLOO compare the completions of one prompt
+        batches, copies = plan.curriculum.batches, args.num_generations
+        repeats = isinstance(batches, ByImage) and plan.layout.unit == copies
+        if not repeats or not (batches.image_column == "prompt" or plan.layout.groups.sizes.max() == 1):
+            raise ValueError(
+                f"{own[0].__name__} needs each prompt num_generations={copies} times in a row. Give the curriculum "
+                f'batches=ByImage({copies}, image_column="prompt"), or another column that names the prompts.'
+            )
+        if args.steps_per_generation != 1 or args.num_iterations != 1:
+            raise ValueError(
+                f"steps_per_generation={args.steps_per_generation} and num_iterations={args.num_iterations} train on "
+                "completions of earlier steps, and the plan would not say on which. Set both to 1."
+            )
         return
     sampler = getattr(args, "batch_sampler", None)
     if sampler is None:

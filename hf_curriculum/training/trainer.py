@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,6 @@ class CurriculumTrainer(PublishingTrainer):
         given, others = [*args, *kwargs.values()], self._other_trainers()
         validate_arguments(others, next((one for one in given if isinstance(one, TrainingArguments)), None))
         super().__init__(*args, **kwargs)
-        validate_sampling(others, self.args)
         if scores is not None and not any(one is self.train_dataset for one in (*given, None)):
             raise ValueError(
                 f"{type(self).__name__} made new rows of train_dataset, which scores= may not belong to. Give them as "
@@ -113,6 +112,7 @@ class CurriculumTrainer(PublishingTrainer):
         self._skips = False
         if self.train_dataset is not None:
             self._plan = self._make_plan()
+            validate_sampling(others, self.args, self._plan)
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
         self.add_callback(PacingCallback(self))
 
@@ -236,12 +236,14 @@ class CurriculumTrainer(PublishingTrainer):
         # The training data comes wrapped, so the collator has to unwrap it.
         if description != "Training":
             return data_collator
-        return IndexedCollator(data_collator, self.plan.seed, self._seeded)
+        # GRPO takes its examples as a list.
+        collator_class = ListCollator if hasattr(self.args, "num_generations") else IndexedCollator
+        return collator_class(data_collator, self.plan.seed, self._seeded)
 
     @property
     def _collates_all_columns(self) -> bool:
         """Whether the trainer's own loader makes inputs of every column, as Sentence Transformers' does."""
-        return any("get_train_dataloader" in vars(one) for one in self._other_trainers())
+        return hasattr(self.args, "batch_sampler")
 
     def _without_curriculum_columns(self, data: Any) -> Any:
         """The data without what only the curriculum reads, where every column would be taken for an input."""
@@ -280,7 +282,10 @@ class CurriculumTrainer(PublishingTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
-        rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
+        if isinstance(inputs, list):
+            rows = torch.tensor([example.pop(_INDEX) for example in inputs])
+        else:
+            rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
         return super().training_step(model, inputs, num_items_in_batch)
@@ -463,6 +468,13 @@ class CurriculumTrainer(PublishingTrainer):
         prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
         loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
+
+
+class ListCollator(IndexedCollator):
+    """For a trainer that takes its examples as a list: each says its row."""
+
+    def __call__(self, drawn: Sequence[Any]) -> list[dict[str, Any]]:
+        return [{**one, _INDEX: item.index} for one, item in zip(super().__call__(drawn), drawn, strict=True)]
 
 
 @contextmanager

@@ -31,9 +31,9 @@ from transformers import (
     T5ForConditionalGeneration,
     set_seed,
 )
-from trl import RewardTrainer, SFTTrainer
+from trl import GRPOTrainer, RewardTrainer, SFTTrainer
 
-from hf_curriculum import BabySteps, with_curriculum
+from hf_curriculum import BabySteps, ByImage, with_curriculum
 from hf_curriculum.training.setup import close_process_group
 
 NUM_ROWS, SAVED_AT = 48, 5
@@ -72,6 +72,16 @@ def seq2seq_parts() -> dict:
     return {"model": model, "data_collator": DataCollatorForSeq2Seq(make_tokenizer(), model)}
 
 
+def grpo_parts() -> dict:
+    tokenizer = make_tokenizer()
+    tokenizer.padding_side = "left"
+    return {
+        "model": LlamaForCausalLM(LlamaConfig(**TINY)),
+        "processing_class": tokenizer,
+        "reward_funcs": lambda completions, **_: [float(sum(map(ord, text)) % 7) for text in completions],
+    }
+
+
 def sentence_parts(folder: Path) -> dict:
     place = folder / "bert"
     BertModel(BertConfig(**TINY, max_position_embeddings=64)).save_pretrained(place)
@@ -85,7 +95,11 @@ def make_data(name: str) -> Dataset:
     if name == "seq2seq":
         data, tokenizer = make_rows("source", "target"), make_tokenizer()
         return data.map(lambda row: {**tokenizer(row["source"]), "labels": tokenizer(row["target"])["input_ids"]})
-    return make_rows(*{"sft": ["text"], "reward": ["chosen", "rejected"], "sentence": ["anchor", "positive"]}[name])
+    return make_rows(
+        *{"sft": ["text"], "reward": ["chosen", "rejected"], "sentence": ["anchor", "positive"], "grpo": ["prompt"]}[
+            name
+        ]
+    )
 
 
 TRAINERS = {
@@ -93,6 +107,12 @@ TRAINERS = {
     "reward": (RewardTrainer, reward_parts),
     "seq2seq": (Seq2SeqTrainer, seq2seq_parts),
     "sentence": (SentenceTransformerTrainer, sentence_parts),
+    "grpo": (GRPOTrainer, grpo_parts),
+}
+GRPO = {
+    "curriculum": BabySteps(3, patience=1, epochs=2, easy="low", batches=ByImage(2, image_column="prompt")),
+    "num_generations": 2,
+    "max_completion_length": 4,
 }
 
 
@@ -118,6 +138,7 @@ def make_trainer(name: str, folder: Path, *, data: Dataset | None = None, traine
         "audit_draws": True,
         "dataloader_pin_memory": False,
         "ddp_backend": "gloo" if world > 1 else None,
+        **(GRPO if name == "grpo" else {}),
     }
     args = trainer_class.args_class(str(folder / name), **{**given, **settings})
     data = make_data(name) if data is None else data

@@ -18,10 +18,11 @@ from datasets import DatasetDict
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.base.sampler import BatchSamplers
 from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from trl import DPOConfig, DPOTrainer, GRPOTrainer, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from hf_curriculum import (
     IID,
+    ByImage,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Phases,
@@ -38,6 +39,12 @@ SPEC.loader.exec_module(OTHERS)
 
 every_trainer = pytest.mark.parametrize("name", OTHERS.TRAINERS)
 SHORT = {"curriculum": Phases(2, easy="low"), "save_strategy": "no"}
+PROMPTS = Phases(2, easy="low", batches=ByImage(2, image_column="prompt"))
+
+
+def make_short(name, folder, **settings):
+    """A trainer of two phases."""
+    return OTHERS.make_trainer(name, folder, **SHORT | ({"curriculum": PROMPTS} if name == "grpo" else {}) | settings)
 
 
 def drawn(folder, name, processes):
@@ -53,6 +60,7 @@ def check_run(whole, resumed, rows):
     assert rows == [sorted(planned) for planned in whole["planned"]]
     assert whole["steps"] == len(rows) == 24
     assert np.isfinite(whole["losses"]).all()
+    assert len(set(whole["losses"])) > 6
     assert {entry["bucket"] for entry in whole["log"]} >= {1, 2}
     assert whole["rounds"] == [entry["round"] + 2 for entry in whole["log"]][: len(whole["rounds"])]
 
@@ -141,11 +149,11 @@ def test_filtered_rows_take_their_scores_along(tmp_path):
 
 @every_trainer
 def test_the_trainers_own_numbers_are_logged_with_the_loss(name, tmp_path):
-    trainer = OTHERS.make_trainer(name, tmp_path, **SHORT)
+    trainer = make_short(name, tmp_path)
     trainer.train()
     with_loss = [entry for entry in trainer.state.log_history if "loss" in entry]
     curriculum = [entry for entry in trainer.state.log_history if "curriculum/phase" in entry]
-    own = {"sft": "mean_token_accuracy", "reward": "margin"}.get(name, "examples")
+    own = {"sft": "mean_token_accuracy", "reward": "margin", "grpo": "reward"}.get(name, "examples")
     assert all(own in entry for entry in with_loss)
     assert own == "examples" or not any(own in entry for entry in curriculum)
     assert [entry["curriculum/score_q100"] for entry in curriculum] == [5, 8]
@@ -153,7 +161,7 @@ def test_the_trainers_own_numbers_are_logged_with_the_loss(name, tmp_path):
 
 @every_trainer
 def test_the_card_tells_of_the_curriculum(name, tmp_path):
-    trainer = OTHERS.make_trainer(name, tmp_path, **SHORT)
+    trainer = make_short(name, tmp_path)
     trainer.create_model_card(dataset_name="me/texts")
     card = (tmp_path / name / "README.md").read_text()
     assert "Phases" in card
@@ -199,9 +207,23 @@ def test_what_changes_rows_or_their_order_is_refused(tmp_path):
     refused(TypeError, r"train_dataset is a DatasetDict of \['a', 'b'\]", "sentence", tmp_path, trainer=many)
     refused(ValueError, "train_sampling_strategy='sequential' orders", "sft", tmp_path,
             train_sampling_strategy="sequential")  # fmt: skip
-    for trainer_class in (GRPOTrainer, KTOTrainer):
-        with pytest.raises(ValueError, match=f"{trainer_class.__name__} chooses its training examples itself"):
-            validate_sampling((trainer_class,), None)
+    with pytest.raises(ValueError, match="KTOTrainer chooses its training examples itself"):
+        validate_sampling((KTOTrainer,), None, None)
+
+
+def test_prompts_are_repeated_as_often_as_their_completions_are_compared(tmp_path):
+    trainer = make_short("grpo", tmp_path)
+    assert all(len(set(pair)) == 1 for pair in trainer.plan.step_rows(0).reshape(-1, 2).tolist())
+    numbers = range(OTHERS.NUM_ROWS)
+    data = OTHERS.make_data("grpo").add_column("id", list(numbers)).add_column("topic", [n // 2 for n in numbers])
+    for batches in (None, ByImage(4, image_column="prompt"), ByImage(2, image_column="topic")):
+        rule = Phases(2, easy="low", batches=batches)
+        match = r"needs each prompt num_generations=2 times .* batches=ByImage\(2, image_column"
+        refused(ValueError, match, "grpo", tmp_path, curriculum=rule, data=data)
+    rule = Phases(2, easy="low", batches=ByImage(2, image_column="id"))
+    assert make_short("grpo", tmp_path, data=data, curriculum=rule).plan.num_steps == 18
+    for given in ({"steps_per_generation": 2}, {"num_iterations": 2}):
+        refused(ValueError, "train on completions of earlier steps", "grpo", tmp_path, curriculum=PROMPTS, **given)
 
 
 def test_rows_may_be_packed_where_no_score_is_needed(tmp_path):
