@@ -96,8 +96,6 @@ class CurriculumTrainingArguments(TrainingArguments):
         """Beside other arguments, as in `class Mine(CurriculumTrainingArguments, SFTConfig)`, keeps their defaults."""
         super().__init_subclass__(**kwargs)
         place = cls.__mro__.index(CurriculumTrainingArguments)
-        if wrong := [base.__name__ for base in cls.__mro__[1:place] if not issubclass(base, __class__)]:
-            raise TypeError(f"{cls.__name__} has {wrong[0]} before CurriculumTrainingArguments; it has to come after.")
         own = inspect.get_annotations(CurriculumTrainingArguments)
         for other in reversed(cls.__mro__[place + 1 : cls.__mro__.index(TrainingArguments)]):
             hints = get_type_hints(other)
@@ -108,8 +106,9 @@ class CurriculumTrainingArguments(TrainingArguments):
                     setattr(cls, changed.name, copy(changed))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # A class that joins two without @dataclass above it would have the fields of the first alone.
         if any(is_dataclass(base) for base in cls.__bases__[1:]) and "__dataclass_fields__" not in vars(cls):
-            raise TypeError(f"{cls.__name__} joins arguments of two classes: write @dataclass above it.")
+            dataclass(cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

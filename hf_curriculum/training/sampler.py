@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -107,21 +108,19 @@ _BLOCK = 1 << 12
 _QUANTILES = (0, 25, 50, 75, 100)
 
 
+@dataclass(kw_only=True)
 class DrawAudit:
     """Compares the rows of the batches trained on with the plan's, and writes them into `file`, a JSON line per step.
 
     Row numbers stay on their device and are compared in blocks, so that no step waits for them.
     """
 
-    def __init__(
-        self, plan: Plan, *, process: int, num_processes: int, micro_batch: int, file: Path | None = None
-    ) -> None:
-        self.plan = plan
-        self.process = process
-        self.num_processes = num_processes
-        self.micro_batch = micro_batch
-        self.file = file
-        self._seen: list[tuple[int, torch.Tensor]] = []
+    plan: Plan
+    process: int
+    num_processes: int
+    micro_batch: int
+    file: Path | None = None
+    _seen: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
     def resume(self, step: int) -> None:
         """Drops recorded lines of steps that will be trained again."""
@@ -139,11 +138,7 @@ class DrawAudit:
             self.flush(before=step)
 
     def flush(self, before: int | None = None) -> None:
-        """Checks and writes all recorded steps, or those below `before`.
-
-        Raises:
-            RuntimeError: a step's rows are not the plan's.
-        """
+        """Checks and writes all recorded steps, or those below `before`."""
         ready = [item for item in self._seen if before is None or item[0] < before]
         self._seen = self._seen[len(ready) :]
         if not ready:

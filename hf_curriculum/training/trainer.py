@@ -90,8 +90,12 @@ class CurriculumTrainer(PublishingTrainer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__mro__[: cls.__mro__.index(CurriculumTrainer)]:
-            if issubclass(base, Trainer) and not issubclass(base, CurriculumTrainer):
-                raise TypeError(f"{cls.__name__} has {base.__name__} before CurriculumTrainer; it has to come after.")
+            other = issubclass(base, Trainer) and not issubclass(base, CurriculumTrainer)
+            if other and {"get_train_dataloader", "_get_train_sampler"} & set(vars(base)):
+                raise TypeError(
+                    f"{cls.__name__} has {base.__name__} before CurriculumTrainer, and its sampler would be used in "
+                    "place of the curriculum's. Put CurriculumTrainer first."
+                )
 
     def __init__(self, *args: Any, scores: np.ndarray | None = None, **kwargs: Any) -> None:
         given, others = [*args, *kwargs.values()], self._other_trainers()
@@ -306,7 +310,7 @@ class CurriculumTrainer(PublishingTrainer):
             return None
         file = Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if args.audit_draws else None
         return DrawAudit(
-            plan,
+            plan=plan,
             process=args.process_index,
             num_processes=args.world_size,
             micro_batch=self._train_batch_size,
@@ -338,7 +342,7 @@ class CurriculumTrainer(PublishingTrainer):
         return self.plan.undecided and self.state.global_step == self.plan.known_steps
 
     def reach_decision(self) -> None:
-        """Evaluates, or measures the losses of the training data, and has the curriculum decide on it."""
+        """Takes the curriculum's decision, on an evaluation or on the losses of the training data."""
         if self.curriculum.signal == "metrics":
             self.evaluate()
         else:
