@@ -14,17 +14,16 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, forked_generators
 from hf_curriculum.planning.curriculum import Curriculum, Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.stage import Stage
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.callbacks import TrainingClock
+from hf_curriculum.training.callbacks import PacingCallback, TrainingClock
 from hf_curriculum.training.checkpoints import (
     invalidate,
     last_complete_checkpoint,
@@ -40,7 +39,6 @@ from hf_curriculum.training.publishing import PublishingTrainer
 from hf_curriculum.training.sampler import (
     CurriculumSampler,
     DrawAudit,
-    drawn_quantiles,
     validate_steps_per_process,
 )
 from hf_curriculum.training.setup import (
@@ -185,13 +183,15 @@ class CurriculumTrainer(PublishingTrainer):
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
             data = self._remove_unused_columns(data, description="Training")
-        self._reader = None
-        self._train_loader = self._get_dataloader(
-            dataset=IndexedDataset(data, self.plan.seed, self._seeded),
-            description="Training",
-            batch_size=self._train_batch_size,
-            sampler_fn=self._get_train_sampler,
-            is_training=True,
+        self._reader, self._train_loader = (
+            None,
+            self._get_dataloader(
+                dataset=IndexedDataset(data, self.plan.seed, self._seeded),
+                description="Training",
+                batch_size=self._train_batch_size,
+                sampler_fn=self._get_train_sampler,
+                is_training=True,
+            ),
         )
         return self._train_loader
 
@@ -540,57 +540,3 @@ def decision_numbers(entry: Mapping[str, Any]) -> dict[str, float]:
     for name, value in entry.items():
         flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
     return {f"decision_{name}": value for name, value in numbers_of(flat).items() if name not in ("round", "step")}
-
-
-class PacingCallback(TrainerCallback):
-    """Follows the plan during training; it is stateless: everything is read from the plan and the step.
-
-    - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
-      run as one epoch.
-    - When a stage ends it logs `curriculum/phase` (from 1), `curriculum/pool_size`, and quantiles of the scores drawn,
-      `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`.
-    - When a round ends, the curriculum's decision is taken before anything is saved; logged are `curriculum/round`
-      (from 2), `curriculum/next_pool_size`, and the numbers of the log of decisions: `curriculum/decision_value`, …
-      With `load_best_model_at_end` the model that was evaluated is saved too: it may be the best one.
-    """
-
-    def __init__(self, trainer: CurriculumTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Takes a decision that is due before the first step."""
-        if self.trainer.decision_is_due():
-            self.trainer.reach_decision()
-        return control
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Requests what is due at the end of a pass, logs a completed stage, and requests a decision that is due."""
-        trainer, plan, step = self.trainer, self.trainer.plan, state.global_step
-        # At the run's last step Trainer's own epoch ends too, and asks by itself.
-        if step in plan.pass_ends and step < state.max_steps:
-            control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
-            control.should_save |= args.save_strategy == SaveStrategy.EPOCH
-            control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
-        if step in plan.stage_ends:
-            self._log_stage(plan.stage_ends[step])
-        if trainer.decision_is_due():
-            if plan.curriculum.signal == "metrics":
-                control.should_evaluate = True
-                # Its metrics may be the best, and `Trainer` can come back to a best model only if it was saved.
-                control.should_save |= args.load_best_model_at_end and args.save_strategy != SaveStrategy.NO
-            else:
-                trainer.reach_decision()
-        elif step == plan.known_steps < state.max_steps or trainer.time_is_up():
-            trainer.end_early()
-        return control
-
-    def _log_stage(self, stage: Stage) -> None:
-        trainer = self.trainer
-        trainer.check_draws()
-        facts = {"phase": stage.number + 1, "pool_size": stage.pool_size}
-        facts.update({f"score_{name}": value for name, value in drawn_quantiles(trainer.plan, stage.number).items()})
-        trainer.log_curriculum(facts)
