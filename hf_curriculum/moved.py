@@ -178,13 +178,14 @@ MODULES_BEFORE = {
         "study_stats": "studies.statistics",
         "study study_arms": "studies.study",
         "study_table": "studies.tables",
-        "clock diverged": "training.callbacks",
+        "callback clock diverged": "training.callbacks",
         "hub_checkpoints": "training.checkpoints",
         "text_beside": "training.joint_text",
         "example_losses generation": "training.prediction",
         "report run_facts": "training.publishing",
         "checks processes randomness ranked": "training.setup",
-        "callback rounds": "training.trainer",
+        "rounds": "training.trainer",
+        "audit": "training.sampler",
     },
 }
 """Package of version 0.1 → its modules (itself: "") → the module or package that holds their content now."""

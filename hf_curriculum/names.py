@@ -90,11 +90,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.studies.study": ("Study", "grid_arms"),
     "hf_curriculum.studies.tables": ("summarise",),
     "hf_curriculum.training.arguments": ("CurriculumTrainingArguments",),
-    "hf_curriculum.training.callbacks": ("Diverged", "StopWhenDiverged"),
+    "hf_curriculum.training.any_trainer": ("with_curriculum",),
+    "hf_curriculum.training.callbacks": ("Diverged", "PacingCallback", "StopWhenDiverged"),
     "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
     "hf_curriculum.training.joint_text": ("JointTextTrainer",),
     "hf_curriculum.training.sampler": ("CurriculumSampler",),
-    "hf_curriculum.training.trainer": ("CurriculumTrainer", "PacingCallback"),
+    "hf_curriculum.training.trainer": ("CurriculumTrainer",),
 }
 """Module → names that `hf_curriculum` itself offers."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
 
 from transformers import TrainingArguments
 
@@ -90,6 +92,25 @@ class CurriculumTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Beams to generate with in evaluation; the model's own if None."}
     )
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Beside other arguments, as in `class Mine(CurriculumTrainingArguments, SFTConfig)`, keeps their defaults."""
+        super().__init_subclass__(**kwargs)
+        place = cls.__mro__.index(CurriculumTrainingArguments)
+        own = inspect.get_annotations(CurriculumTrainingArguments)
+        for other in reversed(cls.__mro__[place + 1 : cls.__mro__.index(TrainingArguments)]):
+            hints = get_type_hints(other)
+            for changed in fields(other) if is_dataclass(other) else ():
+                usual = TrainingArguments.__dataclass_fields__.get(changed.name)
+                if usual not in (None, changed) and changed.name not in own:
+                    cls.__annotations__ = {**inspect.get_annotations(cls), changed.name: hints[changed.name]}
+                    setattr(cls, changed.name, copy(changed))
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # A class that joins two without @dataclass above it would have the fields of the first alone.
+        if any(is_dataclass(base) for base in cls.__bases__[1:]) and "__dataclass_fields__" not in vars(cls):
+            dataclass(cls)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.curriculum is not None:
@@ -106,6 +127,11 @@ class CurriculumTrainingArguments(TrainingArguments):
             raise ValueError(
                 "ignore_data_skip=True resumes with other examples or other randomness than the run had. A curriculum "
                 "skips nothing it would have to load anyway: leave ignore_data_skip=False."
+            )
+        if self.train_sampling_strategy != "random":
+            raise ValueError(
+                f"train_sampling_strategy={self.train_sampling_strategy!r} orders examples in another way than the "
+                "curriculum, which alone decides. Leave it out; batches=ByLength(...) makes batches of like lengths."
             )
         config = self.accelerator_config
         for name in ("split_batches", "dispatch_batches"):

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the curriculum, and which checkpoints are whole."""
+"""What a checkpoint holds of the curriculum, and which checkpoints are complete."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def checkpoint_from_hub(
         repo_id: the model's repository, "me/model".
         step: the optimizer step of the checkpoint; the latest by default.
         revision: a branch, or a commit's id; the main branch by default.
-        token: of somebody who may read the repository; of the user logged in by default.
+        token: with read access; of the user logged in by default.
         cache_dir: where to keep the files; the Hub's cache by default.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: the repository holds no checkpoint, not that of `step`, or one that is not whole.
+        ValueError: the repository holds no checkpoint, not that of `step`, or an incomplete one.
         HubError: the Hub refused, failed or could not be reached.
 
     Example:
@@ -65,7 +65,7 @@ def checkpoint_from_hub(
 
     check_token(token)
     api = HfApi(token=token, library_name="hf_curriculum")
-    kept = "Nothing here has changed, and files that have come are not downloaded again. Call it again."
+    kept = "Nothing here has changed, and downloaded files are not downloaded again. Call it again."
     with explained(f"Downloading a checkpoint of {repo_id}", kept, token):
         info = api.model_info(repo_id, revision=revision)
         names = [sibling.rfilename for sibling in info.siblings or ()]
@@ -79,13 +79,7 @@ def checkpoint_from_hub(
 
 
 def named_on_hub(name: str | os.PathLike[str]) -> tuple[str, str | None] | None:
-    """The repository and revision that `resume_from_checkpoint` names, None where it names a folder here.
-
-    "me/model" and "me/model@branch" name a repository where neither a file of that name nor a folder "me" is here.
-
-    Args:
-        name: what was given.
-    """
+    """The repository and revision of "me/model@branch"; None where a file of that name or a folder "me" is here."""
     found = _REPO.fullmatch(os.fspath(name))
     if found is None or Path(name).exists() or Path(name).parent.exists():
         return None
@@ -100,7 +94,7 @@ def _choose(
     step: int | None,
     cache_dir: str | os.PathLike[str] | None,
 ) -> str:
-    """The folder of the checkpoint that is wanted."""
+    """The folder of the latest checkpoint, or of that of `step`."""
     ending = f"/{TRAINER_STATE_NAME}"
     folders = [name.removesuffix(ending) for name in names if name.endswith(ending)]
     steps = {name: int(found[1]) for name in folders if (found := _NUMBERED_ON_HUB.fullmatch(name))}
@@ -127,19 +121,11 @@ _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
 def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
-    """Writes `curriculum.json` in one piece: a kill leaves the old file or the new one.
-
-    The losses of the last decision, for a curriculum that orders by them, are in a file beside it.
-
-    Args:
-        folder: the checkpoint.
-        plan: what is drawn, and the decisions taken so far.
-        seconds: of training so far.
-    """
+    """Writes `curriculum.json` atomically, and the losses of the last decision into a file beside it."""
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     if plan.losses is None:
-        # An earlier run may have written this folder, and its losses would be taken for this one's.
+        # An earlier run may have written losses into this folder.
         target.with_name(LOSSES_FILE).unlink(missing_ok=True)
     else:
         np.save(target.with_name(LOSSES_FILE), plan.losses)
@@ -154,17 +140,13 @@ def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
 
 
 def read_losses(folder: str | Path) -> np.ndarray | None:
-    """The losses that `write_curriculum` wrote, None where it wrote none."""
+    """The losses that `write_curriculum` wrote, if any."""
     path = Path(folder) / LOSSES_FILE
     return np.load(path) if path.is_file() else None
 
 
 def read_curriculum(folder: str | Path) -> dict[str, Any]:
-    """What `write_curriculum` wrote.
-
-    Raises:
-        ValueError: the checkpoint was not written by a curriculum run.
-    """
+    """What `write_curriculum` wrote."""
     path = Path(folder) / CURRICULUM_FILE
     if not path.is_file():
         raise ValueError(
@@ -175,12 +157,12 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
 
 
 def invalidate(folder: str | Path) -> None:
-    """Marks a checkpoint that is about to be written again as not whole, until its last file is there."""
+    """Marks a checkpoint that is about to be written again as incomplete, until its last file is there."""
     (Path(folder) / TRAINER_STATE_NAME).unlink(missing_ok=True)
 
 
 def is_complete(folder: str | Path) -> bool:
-    """Whether the file that is written last, the trainer's state, is there and whole."""
+    """Whether the file that is written last, the trainer's state, can be read."""
     try:
         state = json.loads((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -189,11 +171,7 @@ def is_complete(folder: str | Path) -> bool:
 
 
 def last_complete_checkpoint(output_dir: str | Path) -> str:
-    """The newest whole checkpoint of a run; one that a kill cut short is named and passed over.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The newest complete checkpoint of a run; incomplete ones are logged and passed over."""
     root = Path(output_dir)
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     numbered = [(int(match[1]), entry) for entry in folders if (match := _NUMBERED.fullmatch(entry.name))]
@@ -202,7 +180,7 @@ def last_complete_checkpoint(output_dir: str | Path) -> str:
         if is_complete(folder):
             if skipped:
                 logger.warning(
-                    f"{', '.join(skipped)} in {root} is not whole: the run ended while it was being saved. "
+                    f"{', '.join(skipped)} in {root} is incomplete: the run ended while it was being saved. "
                     f"Resuming from {folder.name}, the last complete checkpoint."
                 )
             else:
@@ -217,24 +195,16 @@ def last_complete_checkpoint(output_dir: str | Path) -> str:
 
 
 def require_complete(folder: str | Path) -> None:
-    """Refuses a checkpoint that a kill cut short.
-
-    Raises:
-        ValueError: the trainer's state is missing or cut off.
-    """
+    """Refuses an incomplete checkpoint."""
     if not is_complete(folder):
         raise ValueError(
-            f"The checkpoint {folder} is not whole: its {TRAINER_STATE_NAME}, which is written last, is missing or "
-            "cut off. Pass resume_from_checkpoint=True to use the last complete one."
+            f"The checkpoint {folder} is incomplete: its {TRAINER_STATE_NAME}, which is written last, is missing or "
+            "truncated. Pass resume_from_checkpoint=True to use the last complete one."
         )
 
 
 def validate_training_state(folder: str | Path) -> None:
-    """Refuses a checkpoint of `save_only_model=True`, from which `Trainer` goes on without a word.
-
-    Raises:
-        ValueError: the checkpoint holds no random state, and so no optimizer and no schedule either.
-    """
+    """Refuses a checkpoint of `save_only_model=True`, which `Trainer` resumes without optimizer and schedule."""
     if not any(Path(folder).glob("rng_state*.pth")):
         raise ValueError(
             f"{folder} holds the model alone, without optimizer, learning-rate schedule and random state: it was "
@@ -244,16 +214,7 @@ def validate_training_state(folder: str | Path) -> None:
 
 
 def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: str | Path) -> None:
-    """Compares the plan a checkpoint was made under with today's.
-
-    Args:
-        saved: `Plan.fingerprint()` at the time of saving.
-        current: `Plan.fingerprint()` now.
-        folder: the checkpoint, for the message.
-
-    Raises:
-        ValueError: something differs that would make the rest of the run another one.
-    """
+    """Compares `Plan.fingerprint()` at the time of saving with that of now."""
     if saved.get("num_rows") != current["num_rows"]:
         raise ValueError(
             f"The plan of {folder} was made for {saved.get('num_rows'):,} rows but train_dataset has "
@@ -285,19 +246,10 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
 
 
 def load_renamed_weights(model: nn.Module, folder: str | Path, result: Any) -> None:
-    """Makes sure that every weight of a checkpoint has come back.
+    """Loads the weights that `load_state_dict(..., strict=False)` did not find by their names.
 
-    `save_pretrained` writes the weights of some architectures (ViT among them) under older names, which
-    `from_pretrained` knows and `load_state_dict` does not: a run resumed by the latter alone would continue with
-    random weights in their place.
-
-    Args:
-        model: the model that was loaded into.
-        folder: the checkpoint.
-        result: what `load_state_dict(..., strict=False)` returned: `missing_keys` and `unexpected_keys`.
-
-    Raises:
-        ValueError: weights are missing, and the model has no `from_pretrained` that could know other names.
+    `save_pretrained` writes those of some architectures (ViT among them) under older names, which `from_pretrained`
+    maps and `load_state_dict` does not: the resumed run would continue with random weights in their place.
     """
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     missing = [name for name in result.missing_keys if name not in tied]

@@ -1,66 +1,41 @@
-"""Text generated during evaluation, so that caption metrics can be computed while training."""
+"""What a trainer predicts beside its loss: generated text for metrics, and one loss per example."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
-
-if TYPE_CHECKING:
-    from transformers import Trainer
-
 
 _ANSWER = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
 """Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
 
 
-def generate_predictions(trainer: Trainer, inputs: Mapping[str, Any], prompt: Mapping[str, Any]) -> torch.Tensor:
-    """Token ids generated for one evaluation batch.
-
-    The model sees the batch without its captions: pixel values and whatever else is not text. A collator for a task
-    with prompts adds `prompt_input_ids` and `prompt_attention_mask`, which are handed over without their prefix.
-
-    Args:
-        trainer: whose model and arguments are used.
-        inputs: one batch, on the model's device.
-        prompt: its entries that begin with `prompt_`.
-
-    Returns:
-        int64, shape (B, T): T differs between batches, the trainer pads with −100.
-
-    Raises:
-        ValueError: the batch is text alone, without prompts.
-    """
+def generate_predictions(trainer: Any, inputs: Mapping[str, Any], prompt: Mapping[str, Any]) -> torch.Tensor:
+    """Token ids generated for one evaluation batch from its images and prompts, int64, shape (B, T)."""
     given = {name: value for name, value in inputs.items() if name not in _ANSWER}
     given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
     if not given:
         raise ValueError(
             f"The batch has {sorted(inputs)} alone, which is the answer: with predict_with_generate the model would "
-            "be given nothing, and write one text for the whole batch. Give pictures, or prompts as "
+            "be given nothing, and write one text for the whole batch. Give images, or prompts as "
             "`prompt_input_ids` and `prompt_attention_mask`, or leave predict_with_generate out."
         )
     limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
     wanted = {name: value for name, value in limits.items() if value is not None}
-    with torch.no_grad(), _gathered_parameters(trainer):
-        return trainer.model.generate(**given, **wanted, synced_gpus=_synced(trainer))
-
-
-def _synced(trainer: Trainer) -> bool:
-    """Whether all processes must run as many decoding steps as the slowest."""
-    return is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
-
-
-def _gathered_parameters(trainer: Trainer) -> contextlib.AbstractContextManager:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
+    # All processes have to run as many decoding steps as the slowest.
+    synced = is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
+    gathered = contextlib.nullcontext()
     if isinstance(trainer.model, FullyShardedDataParallel):
-        return FullyShardedDataParallel.summon_full_params(trainer.model)
-    return contextlib.nullcontext()
+        gathered = FullyShardedDataParallel.summon_full_params(trainer.model)
+    with torch.no_grad(), gathered:
+        return trainer.model.generate(**given, **wanted, synced_gpus=synced)
 
 
 _IGNORED = -100
@@ -96,10 +71,39 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
         kept = logits[:, -labels.shape[1] :] if logits.shape[1] >= labels.shape[1] else logits
         kept = kept[:, : targets.shape[1]].float()
         each = functional.cross_entropy(kept.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
-        # Zero tokens give 0/0: an example that no token of counts has no loss.
+        # 0/0, so NaN, where no token counts.
         return each.sum(1) / (targets != _IGNORED).sum(1)
     raise ValueError(
         f"The model returned logits of shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}; losses "
         "per example are known for (B, C) with (B,), and for (B, T, V) with (B, S), S ≤ T + 1. Override "
         "`CurriculumTrainer.example_losses`."
     )
+
+
+SCORING = "Scoring"
+"""The description of the loader of a scoring pass, which keeps the last incomplete batch."""
+
+
+def measure_losses(trainer: Any) -> np.ndarray:
+    """The loss of every training row, float32, shape (num_rows,), without augmentation and dropout."""
+    loader = trainer._get_dataloader(
+        trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
+    )
+    # A model that is sharded over processes computes only as a whole.
+    model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
+    was_training, parts = model.training, []
+    model.eval()
+    try:
+        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+            for inputs in loader:
+                losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
+                parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
+    finally:
+        model.train(was_training)
+    losses = torch.cat(parts).numpy()
+    if len(losses) != len(trainer.train_dataset):
+        raise RuntimeError(
+            f"The scoring pass returned {len(losses):,} losses for {len(trainer.train_dataset):,} rows. "
+            "example_losses has to return one number per example of its batch."
+        )
+    return losses

@@ -1,4 +1,4 @@
-"""A trainer whose models tell on the Hub how they were trained, and whose failed pushes are heard of."""
+"""A trainer that pushes models with a card of how they were trained, and reports failed pushes."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ class PublishingTrainer(Trainer):
     plan: Plan
     _plan: Plan | None
     _clock: TrainingClock
+    _saves_checkpoint = False
+    """TRL's trainers ask for a card with every checkpoint, whose figures would take longer than the checkpoint."""
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """`Trainer.init_hf_repo`, with errors that say what to do."""
@@ -85,15 +87,7 @@ class PublishingTrainer(Trainer):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`Trainer.push_to_hub` with the curriculum, its decisions and a card.
-
-        Args:
-            commit_message: of the commit.
-            blocking: whether to wait until it is done.
-            token: of somebody who may write there.
-            revision: a branch; the main one by default.
-            private: whether the repository is private, if this makes it.
-            **kwargs: passed to `create_model_card`.
+        """`Trainer.push_to_hub` with the curriculum, its decisions and a card; `kwargs` go to `create_model_card`.
 
         Raises:
             HubError: the Hub refused, failed or could not be reached; its message says what to do.
@@ -116,6 +110,7 @@ class PublishingTrainer(Trainer):
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
         *,
+        dataset_name: str | None = None,
         paper: str | None = None,
         results: Sequence[Mapping[str, Any]] = (),
         description: str | None = None,
@@ -123,7 +118,7 @@ class PublishingTrainer(Trainer):
     ) -> None:
         """Writes `README.md`, its figures and `training_facts.json` into `output_dir`.
 
-        What people wrote into the card around our section stays.
+        What is written in the card outside of our section stays.
 
         Args:
             language: of the captions.
@@ -135,6 +130,7 @@ class PublishingTrainer(Trainer):
             dataset_tags: repositories of the data.
             dataset: name of the data, in place of `dataset_tags`.
             dataset_args: not used: the card shows the scores and the plan instead.
+            dataset_name: as `dataset`, called as TRL calls it.
             paper: a key of `hf_curriculum.hub.papers.PAPERS`; that of the curriculum's rule by default.
             results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
             description: of the data in a few words, where its name says nothing.
@@ -152,7 +148,7 @@ class PublishingTrainer(Trainer):
             named = {"tags": tags, "model_name": model_name, "finetuned_from": finetuned_from}
             super().create_model_card(language, license, dataset_tags=dataset_tags, dataset=dataset, **named)
             return
-        if not self.is_world_process_zero():
+        if not self.is_world_process_zero() or self._saves_checkpoint:
             return
         facts = gather_facts(
             self,
@@ -162,7 +158,7 @@ class PublishingTrainer(Trainer):
             license=license,
             language=language,
             tags=[tags] if isinstance(tags, str) else tags,
-            dataset=_first(dataset_tags) or _first(dataset),
+            dataset=_first(dataset_tags) or _first(dataset) or dataset_name,
             finetuned_from=finetuned_from,
             description=description,
             before=before,
@@ -184,12 +180,7 @@ class PublishingTrainer(Trainer):
         return next((entry["seconds"] for entry in reversed(self.state.log_history) if "seconds" in entry), 0.0)
 
     def local_checkpoint(self, name: str | os.PathLike[str]) -> str:
-        """The folder of a checkpoint that is here, or that is downloaded from the Hub first ("me/model@revision").
-
-        Raises:
-            ValueError: it is not whole, or the repository holds none.
-            HubError: the Hub refused, failed or could not be reached.
-        """
+        """The folder of a complete checkpoint, downloaded from the Hub where "me/model@revision" is given."""
         named = named_on_hub(name)
         if named is None:
             require_complete(name)
@@ -225,8 +216,8 @@ class PublishingTrainer(Trainer):
     def _report_push(self, job: Future) -> None:
         error = None if job.cancelled() else job.exception()
         if error is not None:
-            told = explain(error, "A push while training", self._kept, self.args.hub_token)
-            logger.warning(str(told) if told is not None else f"A push while training failed: {type(error).__name__}.")
+            known = explain(error, "A push while training", self._kept, self.args.hub_token)
+            logger.warning(str(known) if known else f"A push while training failed: {type(error).__name__}.")
 
     @property
     def _kept(self) -> str:
@@ -263,20 +254,7 @@ def gather_facts(
     before: Sequence[Mapping[str, Any]] = (),
     **said: Any,
 ) -> dict[str, Any]:
-    """The facts of a run, all of them JSON; see `hf_curriculum.hub.model_card.Facts`.
-
-    Args:
-        trainer: the trainer, before, while or after it trains.
-        name: the model's name; that of its repository by default.
-        paper: a key of `PAPERS`; that of the curriculum's rule by default.
-        results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
-        description: of the data in a few words, where its name says nothing.
-        before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
-        **said: what the author says: `license`, `language`, `tags`, `dataset`, `finetuned_from`.
-
-    Raises:
-        ValueError: an unknown paper.
-    """
+    """The facts of a run, JSON-able, from the arguments of `create_model_card`; see `hub.model_card.Facts`."""
     plan = trainer.plan
     rule = plan.curriculum.to_dict()
     if paper is not None and paper not in PAPERS:
@@ -299,7 +277,7 @@ def gather_facts(
         "settings": _settings(trainer),
         "before": [dict(stage) for stage in before],
         "history": [_finite(entry) for entry in seen],
-        "results": [_told(one) for one in (*_evaluated(seen), *results)],
+        "results": [_printable(one) for one in (*_evaluated(seen), *results)],
         "cost": {
             "examples": trainer.examples_seen(),
             "steps": trainer.state.global_step,
@@ -322,7 +300,7 @@ def _model_facts(trainer: PublishingTrainer, name: str | None, base: str | None)
     if base is None:
         base = getattr(config, "_name_or_path", "") or None
     if base is not None and os.path.isdir(base):
-        base = None  # a folder of this machine says nothing to others
+        base = None  # a local folder
     return {
         "name": name or repo_id.rpartition("/")[2],
         "repo_id": repo_id,
@@ -375,12 +353,11 @@ def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
 
 def _settings(trainer: PublishingTrainer) -> dict[str, Any]:
     args, plan = trainer.args, trainer.plan
-    told = {name: getattr(args, name) for name in _SETTINGS}
-    told = {name: value.value if isinstance(value, Enum) else value for name, value in told.items()}
+    values = {name: getattr(args, name) for name in _SETTINGS}
     return {
         "examples per optimizer step": plan.global_batch_size,
         "planned optimizer steps": plan.max_steps,
-        **told,
+        **{name: value.value if isinstance(value, Enum) else value for name, value in values.items()},
         "seed": args.seed,
         "seed of the order": plan.seed,
     }
@@ -395,7 +372,7 @@ def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:
 
 
 def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the last evaluation measured; nothing that only says how fast it was."""
+    """The metrics of the last evaluation, without its speed."""
     if not seen:
         return []
     speed = ("_runtime", "_per_second")
@@ -406,11 +383,10 @@ def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _told(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result as JSON can hold it: a loss that is NaN or infinite is one too, and is named so."""
-    is_number = {name: isinstance(value, (float, np.floating)) for name, value in result.items()}
-    told = {name: float(value) if is_number[name] else value for name, value in result.items()}
-    return {name: str(v) if is_number[name] and not np.isfinite(v) else v for name, v in told.items()}
+def _printable(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result as JSON can hold it: NaN and infinity as text."""
+    values = {name: float(v) if isinstance(v, (float, np.floating)) else v for name, v in result.items()}
+    return {name: str(v) if isinstance(v, float) and not np.isfinite(v) else v for name, v in values.items()}
 
 
 def _finite(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -423,19 +399,7 @@ def _rows(dataset: Any) -> int | None:
 
 
 def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
-    """What a run's last whole checkpoint knows of it.
-
-    Args:
-        folder: the run's `output_dir`, or one checkpoint.
-        name: what to call the run; by default after its folder.
-
-    Returns:
-        `name`, `seed`, `plan`, `describe`, `log` (the trainer's history), `decisions`, `examples`, `steps`, `seconds`
-        and `eval_loss` (None where nothing was evaluated).
-
-    Raises:
-        ValueError: there is no whole checkpoint, or it was not written by `CurriculumTrainer`.
-    """
+    """A run from its last complete checkpoint, or from that in `folder`: plan, history, decisions and cost."""
     folder = Path(folder)
     # `trainer.save_state()` writes a state beside the checkpoints too.
     named = is_complete(folder) and ((folder / CURRICULUM_FILE).is_file() or not any(folder.glob("checkpoint-*")))
@@ -465,11 +429,11 @@ def training_report(
     dataset: Dataset | None = None,
     title: str = "A training run",
 ) -> Report:
-    """A page about a run: its plan and decisions, validation curves beside its controls', what was drawn.
+    """A page about a run: its plan and decisions, its validation curves and its controls', what was drawn.
 
     Args:
         folder: the run's `output_dir`, or one checkpoint.
-        controls: name → folder of runs to draw beside it.
+        controls: name → folder of runs to compare it with.
         dataset: the training data, for the distribution of its scores and examples at both ends.
         title: of the page.
 
@@ -509,14 +473,14 @@ def training_report(
 
 
 def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> None:
-    """The log as a table: each decision with the step it was taken after and what it was taken on."""
+    """The log of decisions as a table."""
     names = list(dict.fromkeys(name for entry in decisions for name in entry))
     rows = [[_cell(entry.get(name)) for name in names] for entry in decisions]
     report.add_table(
         "Decisions",
         [name.replace("_", " ") for name in names],
         rows,
-        note="Each is in force from the step after the one it is listed with.",
+        note="Each takes effect with the step after its own.",
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,23 @@ import torch.distributed
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import IterableDataset
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, default_data_collator
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+)
 from transformers.data.data_collator import DefaultDataCollator
 
+from hf_curriculum.curricula.iid import IID
+from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, rank_scores, read_scores, resolve_easy
 from hf_curriculum.streaming.dataset import BucketedStream
+from hf_curriculum.training.arguments import CurriculumTrainingArguments
 
 
 def open_training_data(data: Any) -> Any:
@@ -28,6 +40,11 @@ def open_training_data(data: Any) -> Any:
         return BucketedStream(data)
     if data is None or isinstance(data, BucketedStream):
         return data
+    if isinstance(data, Mapping):
+        raise TypeError(
+            f"train_dataset is a {type(data).__name__} of {sorted(data)}: a curriculum orders the rows of one data "
+            "set. Give one of them, or `concatenate_datasets([...])` of all."
+        )
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise TypeError(
             f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
@@ -50,17 +67,7 @@ def plan_stream(
 
 
 def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: np.ndarray | None) -> Ranking:
-    """The order of the training data that a curriculum begins with.
-
-    Args:
-        data: the training data, all columns still there.
-        rule: the curriculum.
-        column: the score column, if there is one.
-        scores: one score per row in its place, shape (n,).
-
-    Raises:
-        ValueError: a score or a column that the curriculum needs is missing or does not fit.
-    """
+    """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
     columns = read_columns(data, rule.reads_in_all)
     if scores is None and column is None:
         if rule.needs_scores:
@@ -75,18 +82,81 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    # Where the rule does not go from easy to hard, nothing hangs on which end is easy.
+    # Only a rule that goes from easy to hard needs to know which end is easy.
     default = None if rule.needs_easy else "low"
     easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
     return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
 
 
-def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
-    """A curriculum that decides on evaluations needs something to evaluate on.
+def arguments_of(trainer_class: type[Trainer]) -> type[TrainingArguments]:
+    """The arguments a trainer reads: the class called like it, where it is defined or in its package."""
+    for base in trainer_class.__mro__:
+        stem = base.__name__.removesuffix("Trainer")
+        for module in (base.__module__, base.__module__.partition(".")[0]):
+            for name in (f"{stem}Config", f"{stem}TrainingArguments"):
+                found = getattr(import_module(module), name, None)
+                if isinstance(found, type) and issubclass(found, TrainingArguments):
+                    return found
+    return TrainingArguments
 
-    Raises:
-        ValueError: there is no `eval_dataset`.
-    """
+
+def validate_arguments(others: Sequence[type[Trainer]], args: Any) -> None:
+    """The arguments have a curriculum, are those the other trainers read, and do not pack scored rows."""
+    other, wanted = (others[0].__name__, arguments_of(others[0])) if others else ("", TrainingArguments)
+    right = f"with_curriculum({other}).args_class" if others else "CurriculumTrainingArguments"
+    if not isinstance(args, CurriculumTrainingArguments):
+        given = "None" if args is None else f"a {type(args).__name__}"
+        raise TypeError(
+            f"args is {given}, which has no curriculum. Pass {right}(...); it takes everything "
+            f"{wanted.__name__} takes."
+        )
+    if not isinstance(args, wanted):
+        raise TypeError(
+            f"args is a {type(args).__name__}, and {other} reads a {wanted.__name__}. Pass {right}(...), or a "
+            f"dataclass of (CurriculumTrainingArguments, {wanted.__name__})."
+        )
+    rule = args.curriculum or IID()
+    if getattr(args, "packing", False) and (args.score_column or rule.needs_scores or rule.reads_in_all):
+        raise ValueError(
+            "packing=True joins several rows into one, and the scores of the rows would be lost. Leave packing out; "
+            "batches=ByLength(...) saves padding too."
+        )
+
+
+def validate_sampling(others: Sequence[type[Trainer]], args: Any, plan: Plan) -> None:
+    """Refuses a trainer that samples its own examples, unless the plan draws what its sampler would."""
+    own = [one for one in others if {"get_train_dataloader", "_get_train_sampler"} & set(vars(one))]
+    if not own:
+        return
+    if hasattr(args, "num_generations"):  # GRPO and RLOO compare the completions of one prompt
+        batches, copies = plan.curriculum.batches, args.num_generations
+        repeats = isinstance(batches, ByImage) and plan.layout.unit == copies
+        if not repeats or not (batches.image_column == "prompt" or plan.layout.groups.sizes.max() == 1):
+            raise ValueError(
+                f"{own[0].__name__} needs each prompt num_generations={copies} times in a row. Give the curriculum "
+                f'batches=ByImage({copies}, image_column="prompt"), or another column that names the prompts.'
+            )
+        if args.steps_per_generation != 1 or args.num_iterations != 1:
+            raise ValueError(
+                f"steps_per_generation={args.steps_per_generation} and num_iterations={args.num_iterations} train on "
+                "completions of earlier steps, and the plan would not say on which. Set both to 1."
+            )
+        return
+    sampler = getattr(args, "batch_sampler", None)
+    if sampler is None:
+        raise ValueError(
+            f"{own[0].__name__} chooses its training examples itself (its own get_train_dataloader or "
+            "_get_train_sampler), so no curriculum can choose them. Use a trainer that samples as transformers' does."
+        )
+    if getattr(sampler, "value", sampler) != "batch_sampler":
+        raise ValueError(
+            f"batch_sampler={getattr(sampler, 'value', sampler)!r} puts batches together in another way than the "
+            "curriculum, which alone decides. Leave it out; a curriculum's own batches= (ByLength, ByNode) may do."
+        )
+
+
+def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
+    """A curriculum that decides on evaluations needs something to evaluate on."""
     if rule.signal == "metrics" and eval_dataset is None:
         raise ValueError(
             f"{type(rule).__name__} decides on what evaluate() returns, and there is no eval_dataset: no decision "
@@ -95,28 +165,19 @@ def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
 
 
 def validate_shared_images(model: nn.Module, collator: Any, num_devices: int) -> None:
-    """A collator that gives one picture for several captions needs a model that is told which is whose.
-
-    Args:
-        model: what is trained, adapters included.
-        collator: with or without `share_images`.
-        num_devices: devices that one process spreads a batch over.
-
-    Raises:
-        ValueError: the model takes no `image_index`, or `nn.DataParallel` would cut pictures and captions apart.
-    """
+    """A collator with one image for several captions needs a model that takes `image_index`, on one device."""
     if not getattr(collator, "share_images", False):
         return
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "image_index" not in inspect.signature(base.forward).parameters:
         raise ValueError(
             f"The collator has share_images=True, and a {type(base).__name__} does not take `image_index`: it would "
-            "pair captions with other captions' pictures. Use share_images=False, or a model of this library."
+            "pair captions with other captions' images. Use share_images=False, or a model of this library."
         )
     if num_devices > 1:
         raise ValueError(
             f"The collator has share_images=True, and one process spreads each batch over {num_devices} devices, row "
-            "by row: pictures would part from their captions. Launch one process per device (torchrun)."
+            "by row: images and captions would be separated. Launch one process per device (torchrun)."
         )
 
 
@@ -124,35 +185,26 @@ _PLAIN_COLLATORS = (DataCollatorWithPadding, DefaultDataCollator, DataCollatorFo
 
 
 def may_be_random(dataset: Any, collator: Any) -> bool:
-    """False only where it is certain that an example comes out the same every time.
+    """Whether an example may differ between two fetches: a transform or collator says so by `is_random`.
 
-    A `datasets.Dataset` without a transform is certain, and so are the collators of `transformers` that only pad. Any
-    other collator, and a data set's transform, can say so itself by an attribute `is_random`.
-
-    Args:
-        dataset: the training data.
-        collator: the data collator.
+    A `datasets.Dataset` without a transform does not, nor do the collators of `transformers` that only pad.
     """
+    fetched = dataset
+    if isinstance(dataset, Dataset):
+        custom = dataset.format["type"] == "custom"
+        fetched = dataset.format["format_kwargs"]["transform"] if custom else None
+    if fetched is not None and getattr(fetched, "is_random", True):
+        return True
     plain = collator is default_data_collator or type(collator) in _PLAIN_COLLATORS
-    return _fetching_may_be_random(dataset) or getattr(collator, "is_random", not plain)
-
-
-def _fetching_may_be_random(dataset: Any) -> bool:
-    if not isinstance(dataset, Dataset):
-        return getattr(dataset, "is_random", True)
-    if dataset.format["type"] != "custom":
-        return False
-    return getattr(dataset.format["format_kwargs"]["transform"], "is_random", True)
+    return getattr(collator, "is_random", not plain)
 
 
 def close_process_group() -> None:
-    """Ends what this process shares with the others, so that a program that is done also exits as done.
+    """Leaves the process group, if there is one, so that a program that is done also exits as done.
 
-    gloo's threads let go of a collective's tensors a moment after the collective is over, and need Python's lock for
-    it. A thread that asks for the lock while the interpreter shuts down aborts the process, and the launcher reports a
-    finished run as failed. Leaving the group is not enough, because a wrapped model (DDP, FSDP) holds it as well: what
-    nothing refers to is collected here, and the threads end with the last reference. Call it where the trainer is out
-    of reach, after the function that made it has returned. Where there is no group it does nothing.
+    gloo's threads release a collective's tensors after it is over, and need Python's lock for it: a thread that asks
+    for it during shutdown aborts the process. A wrapped model (DDP, FSDP) holds the group too, so call this after the
+    function that made the trainer has returned: what nothing refers to is collected here.
     """
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

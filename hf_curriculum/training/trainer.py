@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,17 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, forked_generators
 from hf_curriculum.planning.curriculum import Curriculum, Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.planning.stage import Stage
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.audit import DrawAudit, drawn_quantiles
-from hf_curriculum.training.callbacks import TrainingClock
+from hf_curriculum.training.callbacks import PacingCallback, TrainingClock
 from hf_curriculum.training.checkpoints import (
     invalidate,
     last_complete_checkpoint,
@@ -37,15 +35,21 @@ from hf_curriculum.training.checkpoints import (
     validate_training_state,
     write_curriculum,
 )
-from hf_curriculum.training.prediction import example_losses, generate_predictions
+from hf_curriculum.training.prediction import SCORING, example_losses, generate_predictions, measure_losses
 from hf_curriculum.training.publishing import PublishingTrainer
-from hf_curriculum.training.sampler import CurriculumSampler, validate_steps_per_process
+from hf_curriculum.training.sampler import (
+    CurriculumSampler,
+    DrawAudit,
+    validate_steps_per_process,
+)
 from hf_curriculum.training.setup import (
     may_be_random,
     open_training_data,
     plan_stream,
     rank_training_data,
+    validate_arguments,
     validate_evaluation,
+    validate_sampling,
     validate_shared_images,
 )
 
@@ -84,14 +88,29 @@ class CurriculumTrainer(PublishingTrainer):
         >>> trainer.train()
     """
 
+    args_class = CurriculumTrainingArguments
+    """What `args` is, for those who build it by name."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__[: cls.__mro__.index(CurriculumTrainer)]:
+            other = issubclass(base, Trainer) and not issubclass(base, CurriculumTrainer)
+            if other and {"get_train_dataloader", "_get_train_sampler"} & set(vars(base)):
+                raise TypeError(
+                    f"{cls.__name__} has {base.__name__} before CurriculumTrainer, and its sampler would be used in "
+                    "place of the curriculum's. Put CurriculumTrainer first."
+                )
+
     def __init__(self, *args: Any, scores: np.ndarray | None = None, **kwargs: Any) -> None:
         if "train_dataset" in kwargs:
             kwargs["train_dataset"] = open_training_data(kwargs["train_dataset"])
+        given, others = [*args, *kwargs.values()], self._other_trainers()
+        validate_arguments(others, next((one for one in given if isinstance(one, TrainingArguments)), None))
         super().__init__(*args, **kwargs)
-        if not isinstance(self.args, CurriculumTrainingArguments):
-            raise TypeError(
-                f"args is a {type(self.args).__name__}, which has no curriculum. Pass "
-                "CurriculumTrainingArguments(...); it takes everything TrainingArguments takes."
+        if scores is not None and not any(one is self.train_dataset for one in (*given, None)):
+            raise ValueError(
+                f"{type(self).__name__} made new rows of train_dataset, which scores= may not belong to. Give them as "
+                'a column: train_dataset.add_column("difficulty", scores) and score_column="difficulty".'
             )
         validate_shared_images(self.model, self.data_collator, self.args.n_gpu)
         self._scores = scores
@@ -104,7 +123,17 @@ class CurriculumTrainer(PublishingTrainer):
         self.train_dataset = open_training_data(self.train_dataset)
         if self.train_dataset is not None:
             self._plan = self._make_plan()
+            validate_sampling(others, self.args, self._plan)
+        self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
         self.add_callback(PacingCallback(self))
+
+    @classmethod
+    def _other_trainers(cls) -> tuple[type[Trainer], ...]:
+        """The trainers whose curriculum this is: `SFTTrainer`, and what it is made of."""
+        order = cls.__mro__
+        return tuple(
+            one for one in order[order.index(PublishingTrainer) + 1 : order.index(Trainer)] if issubclass(one, Trainer)
+        )
 
     # ---- The plan ----
 
@@ -204,13 +233,13 @@ class CurriculumTrainer(PublishingTrainer):
             raise RuntimeError(
                 f"{type(self.curriculum).__name__} had to decide after step {self.state.global_step}, and nothing was "
                 "evaluated: a callback took back should_evaluate, or evaluate() was replaced. Without a decision "
-                "nobody knows what to show next."
+                "the next round has no examples."
             )
         if self._reader is None:
             self._reader = RoundReader(self._train_loader, epoch_iterator, len(self.plan.log))
         if self._reader.is_current(self.plan):
             return super().get_batch_samples(self._reader.iterator, num_batches, device)
-        # The steps that lie behind were skipped once already, and a new iterator draws a seed for its workers.
+        # The completed steps were skipped once already, and a new iterator draws a seed for its workers.
         self._skips = False
         with preserve_rng_state():
             self._reader.refresh(self.plan)
@@ -222,11 +251,31 @@ class CurriculumTrainer(PublishingTrainer):
         if description != "Training" or not chosen:
             data_collator = super()._get_collator_with_removed_columns(data_collator, description)
         # The training data comes wrapped, so the collator has to unwrap it.
-        return (
-            IndexedCollator(data_collator, self.plan.seed, self._seeded)
-            if description == "Training"
-            else data_collator
-        )
+        if description != "Training":
+            return data_collator
+        # GRPO takes its examples as a list.
+        collator_class = ListCollator if hasattr(self.args, "num_generations") else IndexedCollator
+        return collator_class(data_collator, self.plan.seed, self._seeded)
+
+    @property
+    def _collates_all_columns(self) -> bool:
+        """Whether the trainer's own loader makes inputs of every column, as Sentence Transformers' does."""
+        return hasattr(self.args, "batch_sampler")
+
+    def _without_curriculum_columns(self, data: Any) -> Any:
+        """The data without what only the curriculum reads, where every column would be taken for an input."""
+        if not self._collates_all_columns or data is None or isinstance(data, str):
+            return data
+        if isinstance(data, dict):
+            return type(data)({name: self._without_curriculum_columns(part) for name, part in data.items()})
+        labels = getattr(self.data_collator, "valid_label_columns", ())
+        read = {self.args.score_column, *self.curriculum.reads_in_all} - set(labels)
+        return data.remove_columns([name for name in data.column_names if name in read])
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        if self._collates_all_columns:
+            return self._without_curriculum_columns(dataset)
+        return super()._remove_unused_columns(dataset, description)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -250,13 +299,16 @@ class CurriculumTrainer(PublishingTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
-        rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
+        if isinstance(inputs, list):
+            rows = torch.tensor([example.pop(_INDEX) for example in inputs])
+        else:
+            rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def check_draws(self) -> None:
-        """Compares the rows trained on since the last check with the plan, and writes them down if asked to.
+        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`.
 
         Raises:
             RuntimeError: a step trained on other rows.
@@ -271,7 +323,7 @@ class CurriculumTrainer(PublishingTrainer):
             return None
         file = Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if args.audit_draws else None
         return DrawAudit(
-            plan,
+            plan=plan,
             process=args.process_index,
             num_processes=args.world_size,
             micro_batch=self._train_batch_size,
@@ -279,10 +331,15 @@ class CurriculumTrainer(PublishingTrainer):
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """`Trainer.log`, which also says how many examples and seconds of training lie behind."""
+        """`Trainer.log`, with the examples and seconds of training so far."""
+        # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
+        own = all(name.startswith("curriculum/") for name in logs)
         if self.is_in_train:
             logs = {**logs, "examples": self.examples_seen(), "seconds": round(self._clock.seconds, 3)}
-        super().log(logs, *args, **kwargs)
+        if own:
+            Trainer.log(self, logs, *args, **kwargs)
+        else:
+            super().log(logs, *args, **kwargs)
 
     def log_curriculum(self, facts: Mapping[str, float]) -> None:
         """Logs numbers about the curriculum, as `curriculum/…`."""
@@ -298,7 +355,7 @@ class CurriculumTrainer(PublishingTrainer):
         return self.plan.undecided and self.state.global_step == self.plan.known_steps
 
     def reach_decision(self) -> None:
-        """Evaluates, or measures the losses of the training data, and has the curriculum decide on it."""
+        """Takes the curriculum's decision, on an evaluation or on the losses of the training data."""
         if self.curriculum.signal == "metrics":
             self.evaluate()
         else:
@@ -334,17 +391,17 @@ class CurriculumTrainer(PublishingTrainer):
         return bool(broadcast(up).item())
 
     def end_early(self) -> None:
-        """Ends training before the declared maximum: there is nothing more to show, or no more time."""
+        """Ends training before the declared maximum of steps."""
         self.control.should_training_stop = True
         self.control.should_save |= self.args.save_strategy not in (SaveStrategy.NO, SaveStrategy.BEST)
 
     # ---- Resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`Trainer.train`; `resume_from_checkpoint=True` takes the last whole checkpoint, "me/model" one of the Hub.
+        """`Trainer.train`; `resume_from_checkpoint=True` takes the last complete checkpoint, "me/model" the Hub's.
 
         Raises:
-            ValueError: there is no whole checkpoint, it holds weights alone, or it belongs to another plan.
+            ValueError: there is no complete checkpoint, it holds weights alone, or it belongs to another plan.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -388,21 +445,30 @@ class CurriculumTrainer(PublishingTrainer):
         if self.args.should_save:
             invalidate(folder)
             write_curriculum(folder, self.plan, self._clock.seconds)
-        super()._save_checkpoint(model, trial)
+        self._saves_checkpoint = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saves_checkpoint = False
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        # The trainer's state, written next by the main process, says that a checkpoint is whole: so wait for all.
+        # The trainer's state, written next by the main process, says that a checkpoint is complete: so wait for all.
         self.accelerator.wait_for_everyone()
 
     # ---- Evaluation ----
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **kwargs: Any,
     ) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
+        data = self._without_curriculum_columns(eval_dataset)
         with preserve_rng_state(), self._clock.paused():
-            metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+            metrics = super().evaluate(data, ignore_keys, metric_key_prefix, **kwargs)
         own = eval_dataset is None and metric_key_prefix == "eval"
         if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
             self._decide(metrics)
@@ -412,7 +478,8 @@ class CurriculumTrainer(PublishingTrainer):
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
         """`Trainer.prediction_step`; with `predict_with_generate` the predictions are generated token ids."""
-        if not self.args.predict_with_generate or prediction_loss_only:
+        theirs = any("prediction_step" in vars(one) for one in self._other_trainers())
+        if theirs or not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
         inputs = self._prepare_inputs(inputs)
         prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
@@ -420,13 +487,16 @@ class CurriculumTrainer(PublishingTrainer):
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
 
 
-SCORING = "Scoring"
-"""What the loader of a scoring pass is for: every row, the last ones too."""
+class ListCollator(IndexedCollator):
+    """For a trainer that takes its examples as a list: each says its row."""
+
+    def __call__(self, drawn: Sequence[Any]) -> list[dict[str, Any]]:
+        return [{**one, _INDEX: item.index} for one, item in zip(super().__call__(drawn), drawn, strict=True)]
 
 
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
-    """Whatever is done inside leaves the random streams of training as they were."""
+    """Puts the random states back on leaving: Python's, numpy's and torch's, on every device."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with forked_generators(), torch.random.fork_rng(devices=devices):
         yield
@@ -435,14 +505,9 @@ def preserve_rng_state() -> Iterator[None]:
 class RoundReader:
     """Reads a plan's batches round by round.
 
-    The loader of a round ends where the plan's known steps end. When the log has grown, the loader is asked for a new
-    iterator, whose sampler reads the new plan from the step the run is at. So a decision takes effect in the first
-    step after it, however far ahead workers had read.
-
-    Args:
-        loader: the prepared loader of the training data.
-        iterator: the one that `Trainer` made at the beginning, or after a resume.
-        decisions: how many had been taken then.
+    The loader of a round ends with the plan's known steps. After a decision it is asked for a new iterator, whose
+    sampler reads the new plan from the current step: so a decision takes effect in the first step after it, however
+    far ahead workers had read.
     """
 
     def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
@@ -453,11 +518,7 @@ class RoundReader:
         return self.decisions == len(plan.log)
 
     def refresh(self, plan: Plan) -> None:
-        """Makes the iterator of the next round.
-
-        Raises:
-            RuntimeError: the round that has ended still has batches.
-        """
+        """Makes the iterator of the next round."""
         # Asking once more lets accelerate's loader close itself.
         if next(self.iterator, None) is not None:
             raise RuntimeError(
@@ -487,104 +548,8 @@ def round_facts(plan: Plan, step: int) -> dict[str, float]:
 
 
 def decision_numbers(entry: Mapping[str, Any]) -> dict[str, float]:
-    """What a decision was taken on, for trackers, which draw numbers: `decision_value`, `decision_best`, …
-
-    Args:
-        entry: of the log of decisions; a mapping in it, such as one value per level, is taken apart.
-    """
+    """The numbers of an entry of the log of decisions, mappings flattened: `decision_value`, `decision_best`, …"""
     flat: dict[str, Any] = {}
     for name, value in entry.items():
         flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
     return {f"decision_{name}": value for name, value in numbers_of(flat).items() if name not in ("round", "step")}
-
-
-def measure_losses(trainer: CurriculumTrainer) -> np.ndarray:
-    """The current loss of every row of the training data, without augmentation and without dropout.
-
-    Returns:
-        float32, shape (num_rows,).
-    """
-    loader = trainer._get_dataloader(
-        trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
-    )
-    # A model that is sharded over processes computes only as a whole.
-    model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
-    was_training, parts = model.training, []
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-            for inputs in loader:
-                losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
-                parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
-    finally:
-        model.train(was_training)
-    losses = torch.cat(parts).numpy()
-    if len(losses) != len(trainer.train_dataset):
-        raise RuntimeError(
-            f"The scoring pass returned {len(losses):,} losses for {len(trainer.train_dataset):,} rows. "
-            "example_losses has to return one number per example of its batch."
-        )
-    return losses
-
-
-class PacingCallback(TrainerCallback):
-    """Follows the plan during training. It holds no state: everything it says is read from the plan and the step.
-
-    - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
-      whole run as one epoch.
-    - When a stage ends it logs the stage, the pool's size and the quantiles of the scores that were drawn.
-    - When a round ends it sees to it that the curriculum's decision is taken, before anything is saved. With
-      `load_best_model_at_end` the model that was evaluated for it is saved too: it may be the best one.
-
-    `logs`, and so whatever `report_to` names, then hold beside what `Trainer` logs:
-
-    - always: `examples` and `seconds` of training so far;
-    - when a stage has ended: `curriculum/phase` (from 1), `curriculum/pool_size`, and quantiles of the scores drawn,
-      `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`;
-    - when a round begins: `curriculum/round` (from 2), `curriculum/next_pool_size`, and every number that the decision
-      was taken on, as the log of decisions names it: `curriculum/decision_value`, `curriculum/decision_best`, …
-
-    Args:
-        trainer: the trainer whose plan is followed.
-    """
-
-    def __init__(self, trainer: CurriculumTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Takes a decision that is due before the first step."""
-        if self.trainer.decision_is_due():
-            self.trainer.reach_decision()
-        return control
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Asks for what the strategies want at the end of a pass, logs a stage that has ended, and has it decided."""
-        trainer, plan, step = self.trainer, self.trainer.plan, state.global_step
-        # At the run's last step Trainer's own epoch ends too, and asks by itself.
-        if step in plan.pass_ends and step < state.max_steps:
-            control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
-            control.should_save |= args.save_strategy == SaveStrategy.EPOCH
-            control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
-        if step in plan.stage_ends:
-            self._log_stage(plan.stage_ends[step])
-        if trainer.decision_is_due():
-            if plan.curriculum.signal == "metrics":
-                control.should_evaluate = True
-                # Its metrics may be the best, and `Trainer` can come back to a best model only if it was saved.
-                control.should_save |= args.load_best_model_at_end and args.save_strategy != SaveStrategy.NO
-            else:
-                trainer.reach_decision()
-        elif step == plan.known_steps < state.max_steps or trainer.time_is_up():
-            trainer.end_early()
-        return control
-
-    def _log_stage(self, stage: Stage) -> None:
-        trainer = self.trainer
-        trainer.check_draws()
-        facts = {"phase": stage.number + 1, "pool_size": stage.pool_size}
-        facts.update({f"score_{name}": value for name, value in drawn_quantiles(trainer.plan, stage.number).items()})
-        trainer.log_curriculum(facts)

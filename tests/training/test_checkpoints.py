@@ -49,7 +49,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     checkpoint(tmp_path, 3, state="[]")
     with pytest.raises(ValueError, match="found only incomplete ones: checkpoint-3"):
         last_complete_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"is not whole: its trainer_state\.json"):
+    with pytest.raises(ValueError, match=r"is incomplete: its trainer_state\.json"):
         require_complete(tmp_path / "checkpoint-3")
 
 

@@ -46,6 +46,6 @@ def test_every_step_sees_the_same_rows_on_any_number_of_processes(processes, mic
 
 def test_holes_need_a_loader_that_knows_them():
     plan = make_plan(IID(epochs=1, partial_batches="keep"), np.zeros(5), global_batch_size=4)
-    with pytest.raises(ValueError, match="leaves holes in the last batch of a pass"):
+    with pytest.raises(ValueError, match="pads the last batch of a pass with PAD_INDEX"):
         CurriculumSampler(plan)
     assert len(list(CurriculumSampler(plan, with_samples=True))) == 8

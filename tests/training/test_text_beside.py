@@ -161,6 +161,6 @@ def test_resumed_bit_for_bit(make):
 def test_a_weight_of_nothing_and_a_batch_without_text(make, parts):
     with pytest.raises(ValueError, match=r"text_weight=0 was given"):
         make(weight=0)
-    with pytest.raises(ValueError, match="no text beside the captions"):
+    with pytest.raises(ValueError, match="no auxiliary text"):
         make(collator=parts[2].collator).train()
     assert issubclass(JointTextTrainer, CurriculumTrainer)
