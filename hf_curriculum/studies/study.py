@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -105,6 +106,7 @@ class Study:
         seeds: of the runs; seeds change slowest, so that a part of a study is a fair comparison already.
         output_dir: where the runs' folders go.
         losses: numbers that mean the run has diverged when they are not finite.
+        former: settings → as an earlier version wrote them: a run that has these in its folder is read back.
 
     Attributes:
         runs: all runs, those not made yet included.
@@ -126,6 +128,7 @@ class Study:
         output_dir: str | Path,
         *,
         losses: Sequence[str] = LOSSES,
+        former: Callable[[Settings], Settings] | None = None,
     ) -> None:
         self.output_dir = Path(output_dir)
         self._function = run
@@ -144,6 +147,8 @@ class Study:
         for item in self.runs:
             item.key = settings_key(item.settings, item.seed)
             item.folder = self._folder(item, taken)
+            if former is not None and _read(item.folder) is None:
+                self._take_over(item, former(item.settings), taken)
             taken.add(item.folder)
             item.read()
 
@@ -156,6 +161,14 @@ class Study:
         if spelt == item.arm and not foreign and named not in taken:
             return named
         return named.with_name(f"{named.name}-{item.key}")
+
+    def _take_over(self, item: StudyRun, settings: Settings, taken: set[Path]) -> None:
+        """Gives a run the key and the folder that it had in an earlier version, if its folder is there."""
+        before = dataclasses.replace(item, key=settings_key(settings, item.seed))
+        before.folder = self._folder(before, taken)
+        facts = _read(before.folder)
+        if facts is not None and facts["key"] == before.key:
+            item.key, item.folder = before.key, before.folder
 
     @property
     def num_waiting(self) -> int:

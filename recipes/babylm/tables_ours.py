@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from babylm.settings import SCENES
+from babylm.arguments import SCENES
 from babylm.tables import ALL_COLUMNS, PAPER_COLUMNS, Block, Column, Values
 from babylm.tables_runs import TrainedRun
 from hf_curriculum.evaluation.babylm.glue import GLUE

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from babylm.settings import Settings
+from babylm.arguments import variant_of
 from babylm.tables import SYSTEMS, VARIANTS, Column
+from hf_curriculum.studies.recipe import has_curriculum
 from hf_curriculum.studies.study import RESULT_FILE
 
 RESULTS = "results.json"
@@ -54,7 +55,7 @@ class TrainedRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was trained with; empty if nobody wrote it down."""
+        """What it was trained with; empty if it is not recorded."""
         return self.record.get("settings", {})
 
 
@@ -203,10 +204,9 @@ def _lost(folder: Path, finished: Sequence[TrainedRun]) -> list[LostRun]:
 
 def _column_of(system: str, given: dict[str, Any]) -> Column | None:
     try:
-        settings = Settings(**given)
-    except (TypeError, ValueError):  # fields or rules of another version, which are no reason to show nothing
+        return Column(system, has_curriculum(given), variant_of(given))
+    except (KeyError, TypeError, ValueError):  # fields of another version, which are no reason to show nothing
         return None
-    return Column(system, settings.has_curriculum, settings.variant)
 
 
 def _fate(facts: dict[str, Any]) -> str:
