@@ -72,14 +72,19 @@ class FlagParser(HfArgumentParser):
     Args:
         dataclass_types: whose fields are flags.
         successors: former flag → what took its place, for the message where one is given.
+        others: further flags that may have been meant.
         **kwargs: of `argparse.ArgumentParser`.
     """
 
     def __init__(
-        self, dataclass_types: Iterable[type], successors: Mapping[str, str] | None = None, **kwargs: Any
+        self,
+        dataclass_types: Iterable[type],
+        successors: Mapping[str, str] | None = None,
+        others: Iterable[str] = (),
+        **kwargs: Any,
     ) -> None:
         super().__init__(dataclass_types, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
-        self.successors = dict(successors or {})
+        self._successors, self._others = dict(successors or {}), list(others)
         self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
         self.required = []
         inherited = {item.name for item in dataclasses.fields(TrainingArguments)}
@@ -135,10 +140,12 @@ class FlagParser(HfArgumentParser):
     def nearest(self, flag: str) -> str:
         """What to write in place of an unknown flag or field."""
         name = flag.partition("=")[0].lstrip("-").replace("-", "_")
-        if name in self.successors:
-            return f"--{name} is {self.successors[name]} now"
-        near = difflib.get_close_matches(name, [action.dest for action in self._actions], n=1)
-        return f"did you mean --{near[0]}?" if near else ""
+        if name in self._successors:
+            return f"--{name} is {self._successors[name]} now"
+        known = {action.dest: f"--{action.dest}" for action in self._actions}
+        known |= {other.lstrip("-").replace("-", "_"): other for other in self._others}
+        near = difflib.get_close_matches(name, known, n=1)
+        return f"did you mean {known[near[0]]}?" if near else ""
 
     def error(self, message: str) -> Any:
         """Ends with status 2, without the usage, which would be as long as `TrainingArguments`."""

@@ -68,8 +68,8 @@ class ModelArguments:
     freeze_vision: bool = field(metadata={"help": "leave the vision tower as it is"})
     vision_features: str | None = field(
         metadata={
-            "help": "a folder in which the frozen tower's features of each image are stored before training, and read in every "
-            "epoch; computed in every step if none"
+            "help": "a folder in which the frozen tower's features of each image are stored before training, and "
+            "read in every epoch; computed in every step if none"
         }
     )
     lora_rank: int = field(metadata={"help": "rank of LoRA adapters, 0 for full training"})
