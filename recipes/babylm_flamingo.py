@@ -33,7 +33,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
-from babylm.data import prepare
+from babylm.data import Prepared, prepare
 from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
@@ -47,6 +47,7 @@ from hf_curriculum import (
     JointText,
     JointTextTrainer,
     StopWhenDiverged,
+    VisionFeatures,
     cache_vision_features,
 )
 from hf_curriculum.models.flamingo.build import (
@@ -82,6 +83,15 @@ def build_model(data_args: DataArguments, model_args: ModelArguments, tokenizer:
     return flamingo_from_config(config, vision_model_name_or_path=vision_weights(model_args))
 
 
+def stored_features(model: torch.nn.Module, prepared: Prepared, model_args: ModelArguments) -> VisionFeatures | None:
+    """Each image's features of the frozen tower, computed once, if there is a folder for them."""
+    if model_args.vision_features is None:
+        return None
+    with PartialState().main_process_first():
+        model = model.to(PartialState().device)
+        return cache_vision_features(model, prepared.data, model_args.vision_features, prepared.image_processor)
+
+
 def run(
     data_args: DataArguments,
     model_args: ModelArguments,
@@ -101,16 +111,8 @@ def run(
     if has_text_stage({"text": data_args.text, **vars(args)}):
         model, text = train_on_text(model, prepared, args, training_args)
 
-    # Features: of each image through the frozen tower, once, if there is a folder for them.
-    features = None
-    if model_args.vision_features is not None:
-        with PartialState().main_process_first():
-            model = model.to(PartialState().device)
-            features = cache_vision_features(
-                model, prepared.data, model_args.vision_features, prepared.image_processor
-            )
-
-    # Trainer: captions in the curriculum's order, with text beside them if it has a weight.
+    # Trainer: images, or their stored features, and captions in the curriculum's order, with text beside them if it has a weight.
+    features = stored_features(model, prepared, model_args)
     collator = CaptionCollator(
         prepared.tokenizer,
         prepared.image_processor if features is None else None,

@@ -83,13 +83,8 @@ def train_command(
         batch_size=batch_size,
         resume=resume,
     )
-    trainer = _trainer(data, args, model, image_size, max_length, validation)
-    facts = _train(trainer, show_plan=not as_json)
-    del trainer
-
-    from hf_curriculum.training.setup import close_process_group
-
-    close_process_group()  # of several processes; here the trainer is out of reach
+    facts = _train(_trainer(data, args, model, image_size, max_length, validation), show_plan=not as_json)
+    _close_processes()
     if facts is None:
         return
     result = f"validation loss {facts['loss_before']:.3f} → {facts['loss']:.3f} after {facts['examples']:,} examples"
@@ -100,6 +95,13 @@ def train_command(
             f"into another folder with a smaller --learning-rate than {args.learning_rate:g}."
         )
     suggest("report", output, "--dataset", dataset, *in_split(split))
+
+
+def _close_processes() -> None:
+    """Ends several processes, once the trainer is out of reach."""
+    from hf_curriculum.training.setup import close_process_group
+
+    close_process_group()
 
 
 def training_arguments(
