@@ -111,7 +111,7 @@ def run(
     if has_text_stage({"text": data_args.text, **vars(args)}):
         model, text = train_on_text(model, prepared, args, training_args)
 
-    # Trainer: images, or their stored features, and captions in the curriculum's order, with text beside them if it has a weight.
+    # Trainer: images (or their stored features) with captions in the curriculum's order, and text if it has a weight.
     features = stored_features(model, prepared, model_args)
     collator = CaptionCollator(
         prepared.tokenizer,

@@ -153,7 +153,7 @@ class Study:
             item.read()
 
     def _folder(self, item: StudyRun, taken: set[Path]) -> Path:
-        """`ARM-seedN`; the run's key behind it where that name is lost in spelling or belongs to other settings."""
+        """`ARM-seedN`; with the run's key added where the name cannot be spelt or belongs to other settings."""
         spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = _read(named)
@@ -349,7 +349,7 @@ def settings_key(settings: Settings, seed: int) -> str:
         text = json.dumps({"settings": plain(settings), "seed": seed}, sort_keys=True)
     except TypeError as error:
         raise TypeError(
-            f"The settings cannot be written as JSON ({error}), so nobody could tell which run had them. Give "
+            f"The settings cannot be written as JSON ({error}), which tell one run from another. Give "
             "numbers, texts, lists and mappings."
         ) from error
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -36,13 +36,13 @@ def test_blocks(study):
         study("flamingo/small", (FLAMINGO, 0, {})),
         study("big", (C, 0, {})),
     ]
-    assert [run.study for run in read_studies(folders, apart=True)[0]] == ["small", "small", "big"]
+    assert [run.study for run in read_studies(folders, separate=True)[0]] == ["small", "small", "big"]
     assert {run.study for run in read_studies(folders)[0]} == {"small + big"}
     folders.append(study("other", (C, 1, {})))
     assert {run.study for run in read_studies(folders)[0]} == {"3 studies"}
 
 
-def test_runs_that_came_to_nothing_are_told(study):
+def test_runs_that_did_not_finish_are_listed(study):
     folder = study("a", (C, 0, {}))
     for name, facts in (
         ("lost", {"status": "diverged", "error": "seen\nloss is nan at step 7"}),
@@ -63,7 +63,7 @@ def test_runs_that_came_to_nothing_are_told(study):
         read_studies([folder])
 
 
-def test_a_lost_run_is_told_with_its_column(study):
+def test_a_lost_run_is_listed_with_its_column(study):
     folder = study("a", (C, 0, {}))
     preset = read_preset("smoke", PRESETS)
     (folder / "lost").mkdir()
