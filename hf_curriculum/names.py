@@ -245,6 +245,11 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
         "Shard",
         "StoredBucket",
     ),
+    "hf_curriculum.studies.recipe": (
+        "RecipeParser",
+        "read_preset",
+        "resume_point",
+    ),
 }
 """Module → names that its package offers, `hf_curriculum` does not."""
 

@@ -84,24 +84,13 @@ def train_command(
         resume=resume,
     )
     facts = _train(_trainer(data, args, model, image_size, max_length, validation), show_plan=not as_json)
-    _close_processes()
-    if facts is None:
-        return
-    result = f"validation loss {facts['loss_before']:.3f} → {facts['loss']:.3f} after {facts['examples']:,} examples"
-    say(f"{result}; model in {facts['model']}", facts, as_json)
-    if not math.isfinite(facts["loss"]):
-        raise ValueError(
-            f"The validation loss is {facts['loss']}: the run has diverged, and its model is of no use. Train again "
-            f"into another folder with a smaller --learning-rate than {args.learning_rate:g}."
-        )
-    suggest("report", output, "--dataset", dataset, *in_split(split))
 
-
-def _close_processes() -> None:
-    """Ends several processes, once the trainer is out of reach."""
     from hf_curriculum.training.setup import close_process_group
 
-    close_process_group()
+    close_process_group()  # of several processes, once the trainer is out of reach
+    if facts is not None:
+        _say_result(facts, args.learning_rate, as_json)
+        suggest("report", output, "--dataset", dataset, *in_split(split))
 
 
 def training_arguments(
@@ -143,7 +132,8 @@ def training_arguments(
         raise typer.BadParameter(f"--output_dir {parsed['output_dir']} was given, and OUTPUT is {output_dir}.")
     if parsed["eval_strategy"] == "no":
         raise typer.BadParameter("--eval_strategy no was given, and the result is a validation loss. Leave it out.")
-    if "global_batch_size" not in parsed:
+    given_size = context.get_parameter_source("batch_size").name == "COMMANDLINE"
+    if given_size or "global_batch_size" not in parsed:
         parsed.setdefault("per_device_train_batch_size", batch_size)
     parsed["resume_from_checkpoint"] = "last" if resume else parsed.get("resume_from_checkpoint")
     if not parsed["resume_from_checkpoint"] and any(map(is_complete, Path(output_dir).glob("checkpoint-*"))):
@@ -152,6 +142,16 @@ def training_arguments(
             "--resume to continue it, or name another folder."
         )
     return CurriculumTrainingArguments(**parsed)
+
+
+def _say_result(facts: Mapping[str, Any], learning_rate: float, as_json: bool) -> None:
+    result = f"validation loss {facts['loss_before']:.3f} → {facts['loss']:.3f} after {facts['examples']:,} examples"
+    say(f"{result}; model in {facts['model']}", facts, as_json)
+    if not math.isfinite(facts["loss"]):
+        raise ValueError(
+            f"The validation loss is {facts['loss']}: the run has diverged, and its model is of no use. Train again "
+            f"into another folder with a smaller --learning-rate than {learning_rate:g}."
+        )
 
 
 def _trainer(

@@ -83,10 +83,12 @@ class FlagParser(HfArgumentParser):
         others: Iterable[str] = (),
         **kwargs: Any,
     ) -> None:
-        super().__init__(dataclass_types, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        super().__init__(
+            dataclass_types, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
+        )
         self._successors, self._others = dict(successors or {}), list(others)
         self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
-        self.required = []
+        self.fields, self.required = set(), []
         inherited = {item.name for item in dataclasses.fields(TrainingArguments)}
         for dtype in self.dataclass_types:
             hints = get_type_hints(dtype)
@@ -94,6 +96,7 @@ class FlagParser(HfArgumentParser):
                 action, kinds = self._by_name.get(item.name), get_args(hints[item.name])
                 if action is None:
                     continue
+                self.fields.add(item.name)
                 missing = item.default is item.default_factory is dataclasses.MISSING
                 self.required += [item.name] * missing
                 if dict in (hints[item.name], *kinds) and item.name not in inherited:
@@ -213,17 +216,16 @@ class RecipeParser(FlagParser):
         named, _ = files.parse_known_args(argv)
         values = self._upgrade(read_preset(named.preset, self.presets))
         values |= self._upgrade(read_config(Path(named.config), "config")) if named.config else {}
-        fields = self._field_names()
-        if unknown := sorted(set(values) - fields):
+        if unknown := sorted(set(values) - self.fields):
             hints = "".join(f" {hint.capitalize()}." for name in unknown if (hint := self.nearest(name)))
             raise ValueError(f"The preset {named.preset!r} has fields this recipe does not know: {unknown}.{hints}")
         values = {name: self.read_value(name, value) for name, value in values.items()}
         options = self.parse_given(argv, values)
-        given = {name: vars(options).pop(name) for name in fields & set(vars(options))}
+        given = {name: vars(options).pop(name) for name in self.fields & set(vars(options))}
         if missing := sorted(set(self.required) - set(given)):
             raise ValueError(f"The preset {options.preset!r} has no {missing}, which every run needs. Give them.")
         try:
-            options.grid = self._read_grid(options.grid, fields)
+            options.grid = self._read_grid(options.grid)
         except ValueError as error:
             self.error(f"argument --grid: {error}")
         for half, other in (("fp16", "bf16"), ("bf16", "fp16")):
@@ -292,15 +294,12 @@ class RecipeParser(FlagParser):
         first, *others = arms
         return made, controls or dict.fromkeys(others, first)
 
-    def _field_names(self) -> set[str]:
-        return {item.name for dtype in self.dataclass_types for item in dataclasses.fields(dtype) if item.init}
-
-    def _read_grid(self, texts: Sequence[str], fields: set[str]) -> dict[str, list[Any]]:
+    def _read_grid(self, texts: Sequence[str]) -> dict[str, list[Any]]:
         """Each `field=a,b` as the field and its values."""
         grid: dict[str, list[Any]] = {}
         for text in texts:
             name, equals, values = text.partition("=")
-            if not equals or name not in fields or _SHARED.fullmatch(name):
+            if not equals or name not in self.fields or _SHARED.fullmatch(name):
                 raise ValueError(
                     f"{text!r} is not FIELD=A,B with one of the fields that make a run. {self.nearest(name)}"
                 )
@@ -356,10 +355,6 @@ def finish(study: Study) -> None:
     close_process_group()
     if any(item.status == "crashed" for item in study.runs):
         raise SystemExit(study.describe())
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves the recipe's description as it is written."""
 
 
 def _mapping(name: str, text: str) -> dict[str, Any]:
