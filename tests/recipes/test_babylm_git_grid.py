@@ -203,6 +203,18 @@ def test_a_crash_is_told_at_the_end(start):
 
 
 @pytest.mark.slow
+def test_a_study_of_version_0_1_gets_the_report_it_had(tmp_path, monkeypatch):
+    folder = shutil.copytree(ROOT / "tests/fixtures/version_0_1_0/recipe_smoke/babylm_git", tmp_path / "old")
+    names = ("results.json", "captions.tsv", "study.json", "study.md", "curriculum-seed0/result.json")
+    before = {name: (folder / name).read_text() for name in names}
+    monkeypatch.setattr(sys, "argv", ["babylm_git.py", "--preset", "smoke", "--output_dir", str(folder)])
+    monkeypatch.setattr(babylm_git, "run", lambda *_: pytest.fail("made again"))
+    babylm_git.main()
+    assert {name: (folder / name).read_text() for name in names} == before
+    assert (folder / "report" / "report.html").is_file()
+
+
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     def start(folder):
         command = ["babylm_git.py", "--preset", "smoke", "--num_examples", "120", "--output_dir", str(folder)]
