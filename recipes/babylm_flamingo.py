@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from babylm.arguments import (
     BabyLMArguments,
     DataArguments,
@@ -33,9 +32,9 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
-from babylm.data import Prepared, prepare
+from babylm.data import prepare
 from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
-from babylm.models import model_config, vision_weights
+from babylm.models import model_config, stored_features, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
 from transformers import GitProcessor, set_seed
@@ -47,8 +46,6 @@ from hf_curriculum import (
     JointText,
     JointTextTrainer,
     StopWhenDiverged,
-    VisionFeatures,
-    cache_vision_features,
 )
 from hf_curriculum.models.flamingo.build import (
     IMAGE_TOKEN,
@@ -81,15 +78,6 @@ def build_model(data_args: DataArguments, model_args: ModelArguments, tokenizer:
         )
     config = model_config(data_args, model_args, tokenizer, paper=paper_flamingo_config, small=small_flamingo_config)
     return flamingo_from_config(config, vision_model_name_or_path=vision_weights(model_args))
-
-
-def stored_features(model: torch.nn.Module, prepared: Prepared, model_args: ModelArguments) -> VisionFeatures | None:
-    """Each image's features of the frozen tower, computed once, if there is a folder for them."""
-    if model_args.vision_features is None:
-        return None
-    with PartialState().main_process_first():
-        model = model.to(PartialState().device)
-        return cache_vision_features(model, prepared.data, model_args.vision_features, prepared.image_processor)
 
 
 def run(

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
 import hf_curriculum.models
 from babylm.arguments import DataArguments, ModelArguments
-from hf_curriculum import SCENES_CLIP
+from babylm.data import Prepared
+from hf_curriculum import SCENES_CLIP, VisionFeatures, cache_vision_features
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,15 @@ def vision_weights(model_args: ModelArguments) -> str | None:
     if model_args.vision_weights == SCENES_CLIP:
         return str(Path(hf_curriculum.models.__file__).parent / SCENES_CLIP)
     return model_args.vision_weights
+
+
+def stored_features(model: nn.Module, prepared: Prepared, model_args: ModelArguments) -> VisionFeatures | None:
+    """Each image's features of the frozen tower, computed once, if there is a folder for them."""
+    if model_args.vision_features is None:
+        return None
+    with PartialState().main_process_first():
+        model = model.to(PartialState().device)
+        return cache_vision_features(model, prepared.data, model_args.vision_features, prepared.image_processor)
 
 
 def _tower_config(weights: str, image_size: int) -> PretrainedConfig:
