@@ -174,7 +174,7 @@ MODULES_BEFORE = {
     "training": {
         "bucketed_stream": "streaming.dataset",
         "bucketed_reading stream_share": "streaming.reader",
-        "settings": "studies.settings",
+        "settings": "studies.recipe",
         "study_stats": "studies.statistics",
         "study study_arms": "studies.study",
         "study_table": "studies.tables",

@@ -126,6 +126,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.scenes.contact_sheet": ("contact_sheet",),
     "hf_curriculum.scenes.vocabulary": ("NOUNS", "object_nouns"),
     "hf_curriculum.streaming.index": ("Shard", "StoredBucket"),
+    "hf_curriculum.studies.recipe": ("RecipeParser", "read_preset", "resume_point"),
 }
 """Module → names that its package offers, `hf_curriculum` does not."""
 

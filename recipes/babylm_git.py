@@ -9,12 +9,13 @@
     accelerate launch recipes/babylm_git.py --grid learning_rate=1e-3,3e-3   # one run per value of any field
     accelerate launch recipes/babylm_git.py --data FOLDER_OR_FILE_OR_NAME    # photographs with captions
     accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME
+    accelerate launch recipes/babylm_git.py --report_to tensorboard --push_to_hub --hub_model_id me/git
 
-Source: Saha et al. 2024, *Exploring Curriculum Learning for Vision-Language Tasks: A Study on Small-Scale Multimodal
-Training*. Every number stands in a preset beside this file, in `presets/babylm_git/`, with where it comes from. The
-paper's other four models are `babylm_flamingo.py`'s.
+Every flag of `TrainingArguments` is one of the recipe. Source: Saha et al. 2024, *Exploring Curriculum Learning for
+Vision-Language Tasks: A Study on Small-Scale Multimodal Training*. Every number is in a preset beside this file, in
+`presets/babylm_git/`, with its source. The paper's other four models are `babylm_flamingo.py`'s.
 
-Runs that are there already, with the same settings and seed, are read back; one that was killed goes on.
+Finished runs of the same settings and seed are read back; one that was killed resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -23,31 +24,116 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from babylm.arguments import (
+    BabyLMArguments,
+    DataArguments,
+    ModelArguments,
+    as_version_0_1,
+    has_text_stage,
+    output_folder,
+    recipe_parser,
+)
+from babylm.data import prepare
+from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
 from babylm.models import model_config, vision_weights
-from babylm.settings import Settings
-from babylm.stages import System
-from babylm.study import start
+from babylm.report import write_results
+from babylm.text import text_rows, train_on_text
+from transformers import GitProcessor, set_seed
 
+from hf_curriculum import (
+    CaptionCollator,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    JointText,
+    JointTextTrainer,
+    StopWhenDiverged,
+)
 from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
+from hf_curriculum.studies.recipe import finish, resume_point
 
-PRESETS = Path(__file__).parent / "presets" / "babylm_git"
+PARSER = recipe_parser("babylm_git", __doc__)
 
 
-def build_model(settings: Settings, tokenizer: Any) -> torch.nn.Module:
-    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it."""
-    config = model_config(settings, tokenizer, paper=paper_git_config, small=small_git_config)
-    model = git_from_config(config, vision_model_name_or_path=vision_weights(settings))
-    if settings.freeze_vision:
+def build_model(data_args: DataArguments, model_args: ModelArguments, tokenizer: Any) -> torch.nn.Module:
+    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it.
+
+    Raises:
+        ValueError: features of the vision tower are to be stored, which GIT does not read.
+    """
+    if model_args.vision_features is not None:
+        raise ValueError(
+            f"vision_features={model_args.vision_features!r} was given, but GIT takes images alone. Leave it out, or "
+            "train `babylm_flamingo.py`."
+        )
+    config = model_config(data_args, model_args, tokenizer, paper=paper_git_config, small=small_git_config)
+    model = git_from_config(config, vision_model_name_or_path=vision_weights(model_args))
+    if model_args.freeze_vision:
         model.freeze_vision_tower()
-    return add_lora(model, r=settings.lora_rank) if settings.lora_rank else model
+    return add_lora(model, r=model_args.lora_rank) if model_args.lora_rank else model
 
 
-GIT = System("GIT", "babylm_git", PRESETS, build_model)
+def run(
+    data_args: DataArguments,
+    model_args: ModelArguments,
+    args: BabyLMArguments,
+    training_args: CurriculumTrainingArguments,
+) -> dict[str, Any]:
+    """One run: its numbers, its log and its first captions."""
+    folder = Path(training_args.output_dir)
+
+    # Data and scores: images with captions and their noun counts, text if there is any, and a tokenizer for both.
+    prepared = prepare(data_args, training_args.seed, folder.parent)
+
+    # Model: from a config, and from text if the run begins with it.
+    set_seed(training_args.seed)
+    model, text = build_model(data_args, model_args, prepared.tokenizer), None
+    if has_text_stage({"text": data_args.text, **vars(args)}):
+        model, text = train_on_text(model, prepared, args, training_args)
+
+    # Trainer: captions in the curriculum's order, with text beside them if it has a weight.
+    collator = CaptionCollator(
+        prepared.tokenizer,
+        prepared.image_processor,
+        max_length=args.max_length,
+        ignore_padding=not args.train_on_padding,
+    )
+    trainer_class, options = CurriculumTrainer, {}
+    if args.text_weight is not None:
+        rows, _, text_collator = text_rows(args, prepared)
+        collator = JointText(collator, rows, text_collator)
+        trainer_class, options = JointTextTrainer, {"text_weight": args.text_weight}
+    trainer = trainer_class(
+        model,
+        training_args,
+        data_collator=collator,
+        train_dataset=prepared.data["train"],
+        eval_dataset=prepared.data["validation"],
+        processing_class=GitProcessor(prepared.image_processor, prepared.tokenizer),
+        callbacks=[StopWhenDiverged()],
+        **options,
+    )
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    trainer.accelerator.print(f"\n{folder.name}: GIT with {parameters:,} parameters\n{trainer.plan.describe()}\n")
+    trainer.train(resume_from_checkpoint=resume_point(training_args))
+    if model_args.lora_rank:
+        trainer.model = trainer.model.merge_and_unload()  # adapters alone would lack the weights that they adapt
+    trainer.save_model(str(folder / "model"), _internal_call=True)  # it is pushed below, with its card
+
+    # Evaluation: loss, cost, and the nouns that generated captions name.
+    outcome = {"system": "GIT", "parameters": parameters, "words": prepared.words}
+    outcome |= run_facts(trainer, data_args, args, text)
+    outcome |= evaluate_captions(trainer, prepared, args)
+    pushed = publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
+    return {**outcome, "pushed": pushed} if pushed else outcome
 
 
 def main() -> None:
-    """Text if there is any, data, score, curriculum, training, captions, report."""
-    start(GIT, __doc__)
+    """All runs of the command line, and one report."""
+    options = PARSER.parse()
+    study, controls = PARSER.study(run, options, output_folder(PARSER, options), former=as_version_0_1)
+    study.run()
+    write_results("GIT", study, controls)
+    finish(study)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Every run's model is evaluated, which a second start finds done; then Tables 1 to 14 and Appendix B are printed, and
 written as `tables.md`, `tables.json` and `report.html`. The studies named stand in one block; of those in outputs/,
-each preset's have one. A variant that nobody trained is a dash.
+each preset's have one. A variant that was not trained is a dash.
 
 Source: Saha et al. 2024, *Exploring Curriculum Learning for Vision-Language Tasks: A Study on Small-Scale Multimodal
 Training*, whose numbers are in `babylm/paper_tables.yaml`.
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.data is not None and given.items is not None:
         command.error(f"--items {given.items} is for miniatures; those of {given.data} are all run. Leave one out.")
     try:
-        runs, lost = read_studies(given.folders or find_studies(), given.run, apart=not given.folders)
+        runs, lost = read_studies(given.folders or find_studies(), given.run, separate=not given.folders)
         data = benchmark_folder(given.data, given.output_dir, 64 if given.items is None else given.items)
     except (FileNotFoundError, ValueError) as error:
         command.error(str(error))

@@ -77,7 +77,7 @@ def record(name: str, runs: Path) -> dict[str, Any]:
     found = sorted(folder.glob(f"*/{FACTS_FILE}"))
     if len(found) != 1:
         raise FileNotFoundError(
-            f"{folder} holds {len(found)} runs with a {FACTS_FILE}, and a card tells of one. A run made before its "
+            f"{folder} holds {len(found)} runs with a {FACTS_FILE}, and a card describes one. A run made before its "
             "recipe wrote facts has none, and one of other settings stands beside it: delete the folder and try again."
         )
     facts = json.loads(found[0].read_text(encoding="utf-8"))
@@ -89,9 +89,9 @@ def record(name: str, runs: Path) -> dict[str, Any]:
 def shipped() -> dict[str, Any]:
     """The facts of the CLIP that ships, from the file that its recipe wrote beside it."""
     folder = Path(hf_curriculum.__file__).parent / "models" / SCENES_CLIP
-    told = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    made = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
-    auc, seed = told["held_out_auc"], told["held_out_seed"]
+    auc, seed = made["held_out_auc"], made["held_out_seed"]
     return {
         "format": 1,
         "model": {
@@ -100,14 +100,14 @@ def shipped() -> dict[str, Any]:
             "trainable": model.num_parameters(), "base_model": None, "is_ours": False, "is_adapter": False,
         },
         "data": {
-            "name": None, "rows": told["captions"], "evaluation_rows": None,
-            "description": f"captions of {told['scenes']:,} embedded scenes, data seed {told['data_seed']}",
+            "name": None, "rows": made["captions"], "evaluation_rows": None,
+            "description": f"captions of {made['scenes']:,} embedded scenes, data seed {made['data_seed']}",
         },
         "score": None, "curriculum": None, "plan": None, "describe": "", "decisions": [], "before": [], "history": [],
         "settings": {
-            "pictures per optimizer step": told["batch_size"], "captions per picture": told["captions_per_image"],
-            "learning_rate": told["learning_rate"], "pixels of a scene": told["image_size"], "seed": told["seed"],
-            "training loss at the end": told["final_loss"],
+            "pictures per optimizer step": made["batch_size"], "captions per picture": made["captions_per_image"],
+            "learning_rate": made["learning_rate"], "pixels of a scene": made["image_size"], "seed": made["seed"],
+            "training loss at the end": made["final_loss"],
         },
         "results": [
             {"metric": f"AUC of matched captions beside {kind} ones", "value": auc[key],
@@ -115,14 +115,14 @@ def shipped() -> dict[str, Any]:
             for key, kind in (("mismatched", "false"), ("shuffled", "other pictures'"))
         ],
         "cost": {
-            "examples": told["steps"] * told["batch_size"] * told["captions_per_image"], "steps": told["steps"],
-            "seconds": round(60 * told["minutes"], 1),
+            "examples": made["steps"] * made["batch_size"] * made["captions_per_image"], "steps": made["steps"],
+            "seconds": round(60 * made["minutes"], 1),
         },
         "hardware": {"device": "one CPU thread"},
-        "versions": told["versions"],
+        "versions": made["versions"],
         "paper": None,
         "use": "from hf_curriculum import CLIPSimilarity\n\nscorer = CLIPSimilarity()  # it ships with the package",
-        "command": f"python recipes/{told['recipe']}",
+        "command": f"python recipes/{made['recipe']}",
         "language": "en",
         "license": "apache-2.0",
     }  # fmt: skip

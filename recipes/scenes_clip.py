@@ -1,11 +1,11 @@
-"""The small CLIP that ships with the package: it aligns captions with the embedded scenes, and knows nothing else.
+"""The small CLIP that ships with the package: it aligns captions with the embedded scenes, and nothing else.
 
     python recipes/scenes_clip.py                                    # about seven minutes on one CPU thread
     python recipes/scenes_clip.py --output hf_curriculum/models/scenes_clip      # replaces the shipped model
     python recipes/scenes_clip.py --steps 20 --scenes 50                         # does it run
 
-It makes the model behind `CLIPSimilarity()`, so that alignment is scored offline in tests and in every recipe's
-default. What it was trained on, and how well it tells held-out captions apart, stands beside it in `training.json`.
+It makes the default model of `CLIPSimilarity()`, so that alignment is scored offline in tests and in every recipe's
+default. What it was trained on, and how well it separates held-out captions, is recorded beside it in `training.json`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DATA_SEED = 7_001  # far from the seeds anyone tries first, so that their scenes
 HELD_OUT_SEED = 7_002
 IMAGE_SIZE, CONTEXT, CAPTIONS = 64, 64, 5
 CONTENT = {form: word for word in (*NOUNS, *COLOURS, *SIZES, *TEXTURES) for form in (word, plural(word))}
-"""Words by which a caption can be false of another picture, with the form that counts."""
+"""Words by which a caption can be false of another image, with the form that counts."""
 
 
 def small_clip(vocab_size: int) -> CLIPModel:
@@ -49,7 +49,7 @@ def small_clip(vocab_size: int) -> CLIPModel:
 
 
 def pixels(dataset: Dataset, processor: transformers.BaseImageProcessor) -> torch.Tensor:
-    """One picture per `CAPTIONS` rows. Shapes: returns (images, 3, IMAGE_SIZE, IMAGE_SIZE)."""
+    """One image per `CAPTIONS` rows. Shapes: returns (images, 3, IMAGE_SIZE, IMAGE_SIZE)."""
     firsts = dataset.select(range(0, len(dataset), CAPTIONS)).select_columns([IMAGE])
     return torch.cat(
         [processor(batch[IMAGE], return_tensors="pt")["pixel_values"] for batch in firsts.iter(batch_size=256)]
@@ -68,12 +68,12 @@ def content(captions: list[str]) -> torch.Tensor:
 
 
 class Pairs:
-    """Batches of pictures with some of their captions.
+    """Batches of images with some of their captions.
 
     Args:
-        dataset: rows of one picture side by side, `CAPTIONS` each.
+        dataset: rows of one image side by side, `CAPTIONS` each.
         tokenizer: of the captions.
-        processor: of the pictures.
+        processor: of the images.
         seed: of the order and of the choice of captions.
     """
 
@@ -88,44 +88,42 @@ class Pairs:
         tokens = tokenizer(captions, padding=True, truncation=True, max_length=CONTEXT, return_tensors="pt")
         self.images, self.ids = pixels(dataset, processor), tokens["input_ids"]  # (N, 3, S, S), (N * CAPTIONS, T)
         self.said = content(captions)  # (N * CAPTIONS, words)
-        self.shown = self.said.view(len(self.images), CAPTIONS, -1).amax(
-            1
-        )  # (N, words), all that is said of a picture
+        self.shown = self.said.view(len(self.images), CAPTIONS, -1).amax(1)  # (N, words), all that is said of an image
         self.random = torch.Generator().manual_seed(seed)
 
     def batch(self, images: int, captions: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Some pictures and captions of theirs.
+        """Some images and captions of theirs.
 
         Shapes:
-            returns pictures (B, 3, S, S), token ids (C, T), the picture of each caption (C,), and bool (B, C): whether
-            the caption may be true of the picture.
+            returns images (B, 3, S, S), token ids (C, T), the image of each caption (C,), and bool (B, C): whether
+            the caption may be true of the image.
         """
         chosen = torch.randperm(len(self.images), generator=self.random)[:images]
         which = torch.rand(len(chosen), CAPTIONS, generator=self.random).argsort(1)[:, :captions]  # (B, captions)
         rows = (chosen[:, None] * CAPTIONS + which).flatten()  # (C,)
         owner = torch.arange(len(chosen)).repeat_interleave(captions)
         length = int((self.ids[rows] != 0).sum(1).max())
-        # a caption whose content words are all said of another picture may be true of it: no negative
+        # a caption whose content words are all said of another image may be true of it: no negative
         possible = (1 - self.shown[chosen]) @ self.said[rows].T == 0
         return self.shifted(self.images[chosen]), self.ids[rows, :length], owner, possible
 
     def shifted(self, images: torch.Tensor, by: int = 3) -> torch.Tensor:
-        """The pictures moved by a few pixels, the same for all."""
+        """The images moved by a few pixels, the same for all."""
         left, top = torch.randint(2 * by + 1, (2,), generator=self.random).tolist()
         padded = F.pad(images, (by, by, by, by), mode="replicate")
         return padded[:, :, top : top + IMAGE_SIZE, left : left + IMAGE_SIZE]
 
 
 def contrastive_loss(logits: torch.Tensor, owner: torch.Tensor, possible: torch.Tensor) -> torch.Tensor:
-    """CLIP's two cross-entropies, with captions that may be true of a picture left out of its negatives.
+    """CLIP's two cross-entropies, with captions that may be true of an image left out of its negatives.
 
     Shapes:
-        logits (B, C) of B pictures and C captions, owner (C,), possible bool (B, C) → scalar.
+        logits (B, C) of B images and C captions, owner (C,), possible bool (B, C) → scalar.
     """
     own = torch.arange(len(owner))
-    of_picture, out = logits[owner], possible[owner]  # (C, C): row c is the picture of caption c
+    of_image, out = logits[owner], possible[owner]  # (C, C): row c is the image of caption c
     out = out & ~torch.eye(len(owner), dtype=torch.bool)
-    to_text = F.cross_entropy(of_picture.masked_fill(out, -math.inf), own)
+    to_text = F.cross_entropy(of_image.masked_fill(out, -math.inf), own)
     out = possible.T.clone()  # (C, B)
     out[own, owner] = False
     return (to_text + F.cross_entropy(logits.T.masked_fill(out, -math.inf), owner)) / 2
@@ -146,8 +144,8 @@ def train(model: CLIPModel, pairs: Pairs, steps: int, images: int, captions: int
     loss, bar = math.nan, tqdm(range(steps), desc="Training the CLIP of scenes", unit="step")
     model.train()
     for _ in bar:
-        pictures, ids, owner, possible = pairs.batch(images, captions)
-        seen = F.normalize(model.get_image_features(pixel_values=pictures).pooler_output, dim=-1)  # (B, D)
+        pixels, ids, owner, possible = pairs.batch(images, captions)
+        seen = F.normalize(model.get_image_features(pixel_values=pixels).pooler_output, dim=-1)  # (B, D)
         read = F.normalize(model.get_text_features(input_ids=ids).pooler_output, dim=-1)  # (C, D)
         now = contrastive_loss(model.logit_scale.exp() * seen @ read.T, owner, possible)
         optimizer.zero_grad()
@@ -176,11 +174,11 @@ def held_out_auc(
     processor: transformers.BaseImageProcessor,
     images: int,
 ) -> dict[str, float]:
-    """How well matched pairs of new scenes are told from mismatched ones.
+    """How well matched pairs of new scenes are separated from mismatched ones.
 
     Returns:
         `mismatched`: against the data set's own mismatched captions, which are false for certain; `shuffled`: against
-        captions of some other picture, a few of which are true of this one too.
+        captions of some other image, a few of which are true of this one too.
     """
     scenes = make_scenes(CAPTIONS * images, HELD_OUT_SEED, mismatched=0.5, validation=0, test=0)["train"]
     model.eval()
@@ -200,8 +198,8 @@ def main() -> None:
     """Draws the scenes, trains, evaluates and saves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=480, help="optimizer steps")
-    parser.add_argument("--scenes", type=int, default=3000, help="pictures to learn from, five captions each")
-    parser.add_argument("--batch_size", type=int, default=96, help="pictures per step, two captions each")
+    parser.add_argument("--scenes", type=int, default=3000, help="images to train on, five captions each")
+    parser.add_argument("--batch_size", type=int, default=96, help="images per step, two captions each")
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="at its peak")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and choice of captions")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to save to")

@@ -77,7 +77,7 @@ def test_commands_and_their_options_exist():
         ("hf-curriculum scare photos", "hf-curriculum has no command 'scare'"),
         ("hf-curriculum score photos out --scorers noun_count", r"\['--scorers'\] are no options"),
         ("accelerate launch recipes/babylm_gti.py", "is named, and not there"),
-        ("accelerate launch recipes/babylm_git.py --learning-rate 1", r"\['--learning-rate'\] are no options"),
+        ("accelerate launch recipes/babylm_git.py --learning_speed 1", r"\['--learning_speed'\] are no options"),
         ("accelerate launch -m hf_curriculum.cli score a --speed 1", r"\['--speed'\] are no options"),
         ("torchrun --nproc 2 recipes/babylm_git.py", "--nproc"),
         ("python recipes/scenes_clip.py --seeds 1", r"\['--seeds'\] are no options"),

@@ -41,7 +41,7 @@ def version(as_json: AsJson = False) -> None:
 app.command("score")(score_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
-app.command("train")(train_command)
+app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train_command)
 app.command("report")(report_command)
 app.command("evaluate")(evaluate_command)
 app.command("push")(push_command)

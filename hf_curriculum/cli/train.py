@@ -27,11 +27,15 @@ from hf_curriculum.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
+
+    from hf_curriculum.training.arguments import CurriculumTrainingArguments
+    from hf_curriculum.training.trainer import CurriculumTrainer
 
 
 @plainly
 def train_command(
+    context: typer.Context,
     dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
     output: Annotated[Path, typer.Argument(help="Folder for checkpoints and the trained model.")],
     curriculum: Annotated[
@@ -58,38 +62,89 @@ def train_command(
     validation: Annotated[float, typer.Option(help="Share of the images that is held out.")] = 0.05,
     split: Annotated[str, typer.Option(help="The split to train on, where there are several.")] = "train",
     seed: Annotated[int, typer.Option(help="Of weights, order and the held-out part.")] = 0,
-    resume: Annotated[bool, typer.Option(help="Go on from the last whole checkpoint in OUTPUT.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume from the last complete checkpoint in OUTPUT.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a captioner in the order of a curriculum; `report` then shows what came out.
 
+    Every flag of TrainingArguments may follow: --report_to tensorboard --bf16 --push_to_hub --hub_model_id me/model.
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli train ...` or `torchrun`.
     """
     rule = named_curriculum(curriculum, "--curriculum")
-    whole = load_split(dataset, split)
-    column = score_for(rule, whole, score_column)
+    data = load_split(dataset, split)
+    args = training_arguments(
+        context,
+        output_dir=str(output),
+        curriculum=rule,
+        score_column=score_for(rule, data, score_column),
+        num_train_epochs=-1 if epochs is None else epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+        batch_size=batch_size,
+        resume=resume,
+    )
+    facts = _train(_trainer(data, args, model, image_size, max_length, validation), show_plan=not as_json)
 
-    from hf_curriculum.training.checkpoints import is_complete
     from hf_curriculum.training.setup import close_process_group
 
-    if not resume and any(map(is_complete, output.glob("checkpoint-*"))):
-        raise ValueError(
-            f"{output} holds checkpoints of an earlier run, which this one would delete or be taken for. Pass "
-            "--resume to go on with it, or name another folder."
-        )
-    settings = {
-        "curriculum": rule,
-        "score_column": column,
-        "num_train_epochs": -1 if epochs is None else epochs,
-        "per_device_train_batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "seed": seed,
+    close_process_group()  # of several processes, once the trainer is out of reach
+    if facts is not None:
+        _say_result(facts, args.learning_rate, as_json)
+        suggest("report", output, "--dataset", dataset, *in_split(split))
+
+
+def training_arguments(
+    context: typer.Context, *, output_dir: str, batch_size: int, resume: bool, **given: Any
+) -> CurriculumTrainingArguments:
+    """The command's options, and further flags of `TrainingArguments`, which hold against the command's defaults.
+
+    Raises:
+        typer.BadParameter: a flag is unknown or cannot be read.
+        ValueError: the folder has checkpoints of an earlier run.
+    """
+    import torch
+
+    from hf_curriculum.studies.recipe import FlagParser
+    from hf_curriculum.training.arguments import CurriculumTrainingArguments
+    from hf_curriculum.training.checkpoints import is_complete
+
+    class Flags(FlagParser):
+        def error(self, message: str) -> Any:
+            raise typer.BadParameter(message)
+
+    values = {
+        "lr_scheduler_type": "cosine",
+        "eval_strategy": "epoch",
+        "eval_on_start": True,
+        "save_strategy": "epoch",
+        "save_total_limit": 2,
+        "logging_steps": 10,
+        "remove_unused_columns": False,
+        "hub_strategy": "end",
+        "dataloader_pin_memory": torch.cuda.is_available(),  # it warns where there is nothing to pin for
+        "use_cpu": not torch.accelerator.is_available(),  # or several processes on CPU would each train alone
+        **given,
     }
-    sizes = {"image_size": image_size, "max_length": max_length}
-    facts = _train(whole, output, model, settings, sizes, validation, resume, show_plan=not as_json)
-    close_process_group()  # of several processes; here the trainer is out of reach
-    if facts is None:
-        return
+    options = [option for parameter in context.command.params for option in parameter.opts]
+    parser = Flags([CurriculumTrainingArguments], others=options)
+    parsed = vars(parser.parse_given(context.args, values))
+    if parsed.setdefault("output_dir", output_dir) != output_dir:
+        raise typer.BadParameter(f"--output_dir {parsed['output_dir']} was given, and OUTPUT is {output_dir}.")
+    if parsed["eval_strategy"] == "no":
+        raise typer.BadParameter("--eval_strategy no was given, and the result is a validation loss. Leave it out.")
+    given_size = context.get_parameter_source("batch_size").name == "COMMANDLINE"
+    if given_size or "global_batch_size" not in parsed:
+        parsed.setdefault("per_device_train_batch_size", batch_size)
+    parsed["resume_from_checkpoint"] = "last" if resume else parsed.get("resume_from_checkpoint")
+    if not parsed["resume_from_checkpoint"] and any(map(is_complete, Path(output_dir).glob("checkpoint-*"))):
+        raise ValueError(
+            f"{output_dir} holds checkpoints of an earlier run, which this one would delete or be taken for. Pass "
+            "--resume to continue it, or name another folder."
+        )
+    return CurriculumTrainingArguments(**parsed)
+
+
+def _say_result(facts: Mapping[str, Any], learning_rate: float, as_json: bool) -> None:
     result = f"validation loss {facts['loss_before']:.3f} → {facts['loss']:.3f} after {facts['examples']:,} examples"
     say(f"{result}; model in {facts['model']}", facts, as_json)
     if not math.isfinite(facts["loss"]):
@@ -97,62 +152,45 @@ def train_command(
             f"The validation loss is {facts['loss']}: the run has diverged, and its model is of no use. Train again "
             f"into another folder with a smaller --learning-rate than {learning_rate:g}."
         )
-    suggest("report", output, "--dataset", dataset, *in_split(split))
 
 
-def _train(
-    whole: Dataset,
-    output: Path,
-    model: str,
-    settings: Mapping[str, Any],
-    sizes: Mapping[str, int],
-    validation: float,
-    resume: bool,
-    show_plan: bool,
-) -> dict[str, Any] | None:
-    """Trains, saves the model, and says in the main process what came out; None in the others."""
-    import torch
+def _trainer(
+    data: Dataset, args: CurriculumTrainingArguments, model: str, image_size: int, max_length: int, validation: float
+) -> CurriculumTrainer:
+    """A captioner, new or loaded, with its data."""
     from transformers import set_seed
 
     from hf_curriculum.data.captions import hold_out
     from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.models.captioner import load_captioner, new_captioner
-    from hf_curriculum.training.arguments import CurriculumTrainingArguments
     from hf_curriculum.training.trainer import CurriculumTrainer
 
-    set_seed(settings["seed"])
-    parts = hold_out(whole, validation, seed=settings["seed"])
-    size, longest = sizes["image_size"], sizes["max_length"]
-    made, processor = new_captioner(parts["train"], size) if model == "small" else load_captioner(model)
-    args = CurriculumTrainingArguments(
-        str(output),
-        lr_scheduler_type="cosine",
-        eval_strategy="epoch",
-        eval_on_start=True,
-        save_strategy="epoch",
-        save_total_limit=2,
-        logging_steps=10,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),  # it warns where there is nothing to pin for
-        report_to=[],
-        use_cpu=not torch.accelerator.is_available(),  # or several processes on CPU would each train alone
-        **settings,
-    )
-    trainer = CurriculumTrainer(
-        made,
+    set_seed(args.seed)
+    parts: DatasetDict = hold_out(data, validation, seed=args.seed)
+    captioner, processor = new_captioner(parts["train"], image_size) if model == "small" else load_captioner(model)
+    return CurriculumTrainer(
+        captioner,
         args,
-        data_collator=CaptionCollator(processor.tokenizer, processor.image_processor, max_length=longest),
+        data_collator=CaptionCollator(processor.tokenizer, processor.image_processor, max_length=max_length),
         train_dataset=parts["train"],
         eval_dataset=parts["validation"],
         processing_class=processor,
     )
-    is_main = trainer.is_world_process_zero()
-    if show_plan and is_main:
+
+
+def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:
+    """Trains, saves and pushes the model; the main process gets the losses, the others None."""
+    output = trainer.args.output_dir
+    if show_plan and trainer.is_world_process_zero():
         typer.echo(trainer.plan.describe())
+    resume = trainer.args.resume_from_checkpoint
     with redirect_stdout(sys.stderr):  # `Trainer` prints its log there
-        trainer.train(resume_from_checkpoint=resume or None)
-        trainer.save_model(str(output / "model"))
-    if not is_main:
+        trainer.train(resume_from_checkpoint=True if resume in ("last", "True", "true") else resume)
+        trainer.save_model(f"{output}/model", _internal_call=True)
+        if trainer.args.push_to_hub:
+            trainer.args.output_dir = f"{output}/model"  # without checkpoints
+            trainer.push_to_hub()
+    if not trainer.is_world_process_zero():
         return None
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     return {
@@ -160,5 +198,5 @@ def _train(
         "examples": trainer.examples_seen(),
         "loss_before": losses[0],
         "loss": losses[-1],
-        "model": str(output / "model"),
+        "model": str(Path(output) / "model"),
     }

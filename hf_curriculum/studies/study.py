@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -101,6 +102,7 @@ class Study:
         seeds: of the runs; seeds change slowest, so that a part of a study is a fair comparison already.
         output_dir: where the runs' folders go.
         losses: numbers that mean the run has diverged when they are not finite.
+        former: settings → as an earlier version wrote them: a run that has these in its folder is read back.
 
     Attributes:
         runs: all runs, those not made yet included.
@@ -122,6 +124,7 @@ class Study:
         output_dir: str | Path,
         *,
         losses: Sequence[str] = LOSSES,
+        former: Callable[[Settings], Settings] | None = None,
     ) -> None:
         self.output_dir = Path(output_dir)
         self._function = run
@@ -140,11 +143,13 @@ class Study:
         for item in self.runs:
             item.key = settings_key(item.settings, item.seed)
             item.folder = self._folder(item, taken)
+            if former is not None and _read(item.folder) is None:
+                self._take_over(item, former(item.settings), taken)
             taken.add(item.folder)
             item.read()
 
     def _folder(self, item: StudyRun, taken: set[Path]) -> Path:
-        """`ARM-seedN`; the run's key behind it where that name is lost in spelling or belongs to other settings."""
+        """`ARM-seedN`; with the run's key added where the name cannot be spelt or belongs to other settings."""
         spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = _read(named)
@@ -152,6 +157,14 @@ class Study:
         if spelt == item.arm and not foreign and named not in taken:
             return named
         return named.with_name(f"{named.name}-{item.key}")
+
+    def _take_over(self, item: StudyRun, settings: Settings, taken: set[Path]) -> None:
+        """Gives a run the key and the folder that it had in an earlier version, if its folder is there."""
+        before = dataclasses.replace(item, key=settings_key(settings, item.seed))
+        before.folder = self._folder(before, taken)
+        facts = _read(before.folder)
+        if facts is not None and facts["key"] == before.key:
+            item.key, item.folder = before.key, before.folder
 
     @property
     def num_waiting(self) -> int:
@@ -332,7 +345,7 @@ def settings_key(settings: Settings, seed: int) -> str:
         text = json.dumps({"settings": plain(settings), "seed": seed}, sort_keys=True)
     except TypeError as error:
         raise TypeError(
-            f"The settings cannot be written as JSON ({error}), so nobody could tell which run had them. Give "
+            f"The settings cannot be written as JSON ({error}), which tell one run from another. Give "
             "numbers, texts, lists and mappings."
         ) from error
     return digest(text, size=6)

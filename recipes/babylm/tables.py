@@ -66,7 +66,7 @@ def winners(values: Values, digits: int = 2) -> frozenset[Column]:
 
     Args:
         values: of one row.
-        digits: behind the point, as printed.
+        digits: decimals, as printed.
 
     Source: Saha et al. 2024, captions of Tables 1 to 4 and 6 to 14 ("winning variants over corresponding baseline
     variants").
@@ -112,7 +112,7 @@ class PaperTable:
         title: what it shows.
         blocks: ours, and the paper's.
         note: of all blocks.
-        digits: behind the point; None for three significant ones.
+        digits: decimals; None for three significant digits.
         marked: whether winners are marked.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from babylm.settings import SCENES
+from babylm.arguments import SCENES
 from babylm.tables import ALL_COLUMNS, PAPER_COLUMNS, Block, Column, Values
 from babylm.tables_runs import TrainedRun
 from hf_curriculum.evaluation.babylm.glue import GLUE
@@ -144,7 +144,7 @@ class Group:
         """
         means: list[tuple[Column, Mapping[str, float]]] = []
         spreads: list[tuple[Column, Mapping[str, float]]] = []
-        told = []
+        seeds = []
         for column in self.columns:
             own = [run for run in self.results if run.column == column]
             if len(own) < 2:
@@ -153,8 +153,8 @@ class Group:
             full = [label for label in read_rows[0] if all(label in rows for rows in read_rows)]
             means.append((column, {label: statistics.fmean(rows[label] for rows in read_rows) for label in full}))
             spreads.append((column, {label: statistics.stdev(rows[label] for rows in read_rows) for label in full}))
-            told.append(f"{column.label}: {', '.join(str(seed) for seed in sorted(run.seed for run in own))}")
-        note = f"Seeds of {'; '.join(told)}." if told else "No variant was trained with more than one seed."
+            seeds.append(f"{column.label}: {', '.join(str(seed) for seed in sorted(run.seed for run in own))}")
+        note = f"Seeds of {'; '.join(seeds)}." if seeds else "No variant was trained with more than one seed."
         empty: Rows = {label: {} for label in read(next(iter(self.results.values())))}
         return Block(title, self.columns, empty | _rows(means), note, _rows(spreads))
 

@@ -40,12 +40,12 @@ def comparability(data: Path) -> str:
         return (
             f"Ours are scores on miniature benchmarks ({data.name}): files of the official formats, made by a program "
             "from drawn scenes, a few items each, with drawn numbers in place of people's answers. They show that "
-            "everything runs and what a model learnt of the scenes; (Super)GLUE is a few steps of fine-tuning there. "
+            "everything runs and what a model learned of scenes; (Super)GLUE is a few steps of fine-tuning there. "
             "They cannot be compared with the paper's, and an item or two between columns means nothing."
         )
     return (
         f"Ours are scores on the benchmarks in {data}. They can be compared with the paper's as far as those files "
-        "are the challenge's, and the models were trained on the challenge's words and pictures."
+        "are the challenge's, and the models were trained on the challenge's words and images."
     )
 
 

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from babylm.settings import Settings
+from babylm.arguments import variant_of
 from babylm.tables import SYSTEMS, VARIANTS, Column
+from hf_curriculum.studies.recipe import has_curriculum
 from hf_curriculum.studies.study import RESULT_FILE
 
 RESULTS = "results.json"
@@ -54,7 +55,7 @@ class TrainedRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was trained with; empty if nobody wrote it down."""
+        """What it was trained with; empty if it is not recorded."""
         return self.record.get("settings", {})
 
 
@@ -102,7 +103,7 @@ def block_name(folder: Path) -> str:
 
 
 def read_studies(
-    folders: Sequence[Path], names: Sequence[str] = (), *, apart: bool = False
+    folders: Sequence[Path], names: Sequence[str] = (), *, separate: bool = False
 ) -> tuple[list[TrainedRun], list[LostRun]]:
     """All runs of these studies.
 
@@ -110,7 +111,7 @@ def read_studies(
         folders: of studies, each with `results.json`. One in which no run finished has none; it is passed over if
             another one has runs.
         names: of the runs to take; all if none.
-        apart: studies of different `block_name` get blocks of their own, instead of one for all.
+        separate: studies of different `block_name` get blocks of their own, instead of one for all.
 
     Returns:
         Runs that finished, one per block, column and seed; and the others.
@@ -123,15 +124,15 @@ def read_studies(
     runs: list[TrainedRun] = []
     lost: list[LostRun] = []
     blocks = list(dict.fromkeys(map(block_name, folders)))
-    together = " + ".join(blocks) if len(blocks) <= 2 else f"{len(blocks)} studies"
+    joint = " + ".join(blocks) if len(blocks) <= 2 else f"{len(blocks)} studies"
     for folder in dict.fromkeys(folders):
-        own = _finished(folder, block_name(folder) if apart else together)
+        own = _finished(folder, block_name(folder) if separate else joint)
         runs += own
         lost += _lost(folder, own)
     if not runs:
-        told = "; ".join(item.what for item in lost) or "they have no runs"
+        fates = "; ".join(item.what for item in lost) or "they have no runs"
         raise FileNotFoundError(
-            f"No run in {', '.join(map(str, folders))} has finished ({told}), so there is no number to show. Start "
+            f"No run in {', '.join(map(str, folders))} has finished ({fates}), so there is no number to show. Start "
             "the recipe again: it tries those that crashed once more, and goes on with those that were killed."
         )
     found = dict.fromkeys(run.facts["name"] for run in runs)
@@ -166,8 +167,8 @@ def _run(study: str, file: Path, place: int, facts: dict[str, Any]) -> TrainedRu
     missing = [name for name in _NEEDED if name not in facts]
     if missing:
         raise ValueError(
-            f"Run {place} of {file} has no {missing}; it has {sorted(facts)}. Without them nobody knows in which "
-            "column it belongs. An older version wrote it: start the recipe again with the same options."
+            f"Run {place} of {file} has no {missing}; it has {sorted(facts)}. Without them its "
+            "column is unknown. An older version wrote it: start the recipe again with the same options."
         )
     for name, known in (("system", SYSTEMS), ("variant", VARIANTS)):
         if facts[name] not in known:
@@ -203,10 +204,9 @@ def _lost(folder: Path, finished: Sequence[TrainedRun]) -> list[LostRun]:
 
 def _column_of(system: str, given: dict[str, Any]) -> Column | None:
     try:
-        settings = Settings(**given)
-    except (TypeError, ValueError):  # fields or rules of another version, which are no reason to show nothing
+        return Column(system, has_curriculum(given), variant_of(given))
+    except (KeyError, TypeError, ValueError):  # fields of another version, which are no reason to show nothing
         return None
-    return Column(system, settings.has_curriculum, settings.variant)
 
 
 def _fate(facts: dict[str, Any]) -> str:

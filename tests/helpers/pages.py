@@ -23,15 +23,15 @@ _STARTERS = ("hf-curriculum", "accelerate", "torchrun", "python", "pip", "pytest
 
 
 def blocks(text: str) -> list[tuple[str, str, str]]:
-    """(language, what stands behind it, content) of every fenced block."""
+    """(language, what follows it, content) of every fenced block."""
     return [(language, rest.strip(), content) for language, rest, content in _FENCE.findall(text)]
 
 
 def run_page(path: Path, slow: bool = False) -> types.ModuleType:
-    """Runs a page's Python, in order and in one namespace, and compares what it prints with the text blocks behind it.
+    """Runs a page's Python, in order and in one namespace, and compares what it prints with the text blocks after it.
 
     Hidden code comes first, from comments that begin with `setup`. A block marked `python slow` runs if asked for. A
-    `text` block right behind a Python block is what that prints: each of its lines, `…` standing for others.
+    `text` block right after a Python block is what that prints: each of its lines, `…` standing for others.
 
     Args:
         path: of the page.
@@ -117,7 +117,13 @@ def _cli_options(name: str) -> set[str]:
 
     found = typer.main.get_command(app).commands
     assert name in found, f"hf-curriculum has no command {name!r}"
-    return {option for given in found[name].params for option in (*given.opts, *given.secondary_opts)} | {"--help"}
+    own = {option for given in found[name].params for option in (*given.opts, *given.secondary_opts)} | {"--help"}
+    if name == "train":  # takes the flags of `TrainingArguments` too
+        from hf_curriculum import CurriculumTrainingArguments
+        from hf_curriculum.studies.recipe import FlagParser
+
+        own |= set(FlagParser([CurriculumTrainingArguments])._option_string_actions)
+    return own
 
 
 @cache
@@ -132,6 +138,10 @@ def _recipe_options(script: str) -> set[str]:
         raise SystemExit
 
     recipe = str(ROOT / script)
+    with patch.object(sys, "path", [str(Path(recipe).parent), *sys.path]):
+        parser = runpy.run_path(recipe).get("PARSER")
+    if parser is not None:
+        return set(parser._option_string_actions)
     with (
         patch.object(sys, "argv", [recipe]),
         patch.object(sys, "path", [str(Path(recipe).parent), *sys.path]),

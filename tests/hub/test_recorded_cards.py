@@ -115,7 +115,7 @@ def test_cards_are_written_from_a_run(recipe, tmp_path, monkeypatch):
     given = {name: value for name, value in facts.items() if name not in ("command", "language", "license")}
     done = []
     monkeypatch.setattr(recipe.subprocess, "run", lambda command, check: done.append((command, check)))
-    with pytest.raises(FileNotFoundError, match=r"holds 0 runs with a training_facts\.json, and a card tells of one"):
+    with pytest.raises(FileNotFoundError, match=r"holds 0 runs with a training_facts\.json, and a card describes one"):
         recipe.record("babylm_git_c", tmp_path / "runs")
     run.mkdir(parents=True)
     (run / "training_facts.json").write_text(json.dumps(given), encoding="utf-8")

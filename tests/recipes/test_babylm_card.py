@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from babylm.card import write_card
+from babylm.evaluation import card_facts
 
 RECALL = {"recall": 0.3, "shuffled": 0.1, "difference": 0.2, "lower": 0.15, "upper": 0.25, "n": 40}
 TEXT = {"examples": 640, "steps": 10, "seconds": 2.5, "eval_loss": 1.5, "log": []}
@@ -19,17 +19,15 @@ def told(outcome=(), **settings):
         "vision_weights": None,
         "freeze_vision": False,
     }
-    facts = {}
-    trainer = SimpleNamespace(create_model_card=facts.update)
-    write_card(SimpleNamespace(**{**given, **settings}), trainer, {"recall": RECALL, **dict(outcome)})
-    return facts
+    args = SimpleNamespace(**{**given, **settings})
+    return card_facts(args, args, {"recall": RECALL, **dict(outcome)})
 
 
 def test_results_and_data():
     facts = told()
     assert facts["description"] == "embedded scenes of 96 × 96 pixels, 2 captions each, drawn by hf_curriculum"
     assert [one["value"] for one in facts["results"]] == [0.3, 0.1, 0.2, 0.15, 0.25]
-    assert {one["source"] for one in facts["results"]} == {"40 held-out pictures"}
+    assert {one["source"] for one in facts["results"]} == {"40 held-out images"}
     assert facts["before"] == []
     assert told(data="me/photos")["description"] == "image-caption pairs"
 

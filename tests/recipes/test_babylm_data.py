@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 
 import babylm.data
-import babylm_git
 import pytest
 from babylm.data import load_pairs, make_tagger
 from babylm.models import model_config
-from babylm.settings import Settings
 from datasets import Dataset, DatasetDict
+from recipe_runs import arguments_of
 
 from hf_curriculum import Texts, train_wordpiece
 from hf_curriculum.models.git.build import paper_git_config, small_git_config
-from hf_curriculum.studies.settings import parse_settings
 
 THINGS = ("ball", "table", "mat", "tree", "dog")
 
 
-def settings_of(*options):
-    return parse_settings(Settings, babylm_git.PRESETS, default="smoke", argv=options)[0]
+def data_args(*options):
+    return arguments_of(*options)[0]
 
 
 def pairs(count):
@@ -34,7 +32,7 @@ def read(monkeypatch):
 
     def pairs_of(loaded, *options):
         monkeypatch.setattr(babylm.data, "load_captioned", lambda source, images: loaded)
-        return load_pairs(settings_of("--data", "photographs", *options), seed=0)
+        return load_pairs(data_args("--data", "photographs", *options), seed=0)
 
     return pairs_of
 
@@ -76,7 +74,7 @@ def test_another_split_is_another_tagger(tmp_path, monkeypatch):
     texts = Texts(Dataset.from_dict({"caption": [f"a red {thing}" for thing in THINGS]}))
 
     def made(*options):
-        return make_tagger(settings_of("--tagger", "pos_bert", *options), texts, tmp_path, seed=0).folder
+        return make_tagger(data_args("--tagger", "pos_bert", *options), texts, tmp_path, seed=0).folder
 
     first = made()
     assert made("--learning_rate", "0.5") == first  # nothing that the text depends on
@@ -91,10 +89,15 @@ def test_another_split_is_another_tagger(tmp_path, monkeypatch):
 
 def test_the_papers_model_without_the_papers_tower_is_told(caplog):
     tokenizer = train_wordpiece(["a red ball"] * 2, 40)
-    model_config(settings_of("--preset", "paper"), tokenizer, paper=paper_git_config, small=small_git_config)
+    model_config(
+        *arguments_of("--preset", "paper", "--fp16", "false")[:2],
+        tokenizer,
+        paper=paper_git_config,
+        small=small_git_config,
+    )
     assert "the paper's starts from a pretrained DINO" in caplog.text
     caplog.clear()
-    model_config(settings_of(), tokenizer, paper=paper_git_config, small=small_git_config)
+    model_config(*arguments_of()[:2], tokenizer, paper=paper_git_config, small=small_git_config)
     assert caplog.text == ""
 
 
@@ -107,4 +110,4 @@ def test_the_papers_model_without_the_papers_tower_is_told(caplog):
 )
 def test_settings_that_would_spoil_the_end_of_a_run_are_refused_at_once(options, message):
     with pytest.raises(ValueError, match=message):
-        settings_of(*options)
+        arguments_of(*options)

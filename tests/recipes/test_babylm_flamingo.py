@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import babylm_flamingo
 import babylm_git
@@ -15,49 +15,62 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from babylm import stages
 from babylm.data import prepare
-from babylm.settings import Settings
+from babylm.text import train_on_text
+from recipe_runs import arguments_of as arguments_of_recipe
+from recipe_runs import settings_of as settings_of_recipe
 
 from hf_curriculum import CaptionCollator, ModelLoss, curriculum_from
 from hf_curriculum.models.captioner import load_captioner
-from hf_curriculum.models.flamingo.build import flamingo_from_config, paper_flamingo_config
-from hf_curriculum.studies.settings import parse_settings, read_preset
+from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, paper_flamingo_config
+from hf_curriculum.studies.recipe import read_preset
 
 ROOT = Path(__file__).parents[2] / "recipes"
 PRESETS = ["smoke", "embedded", "paper", "baseline", "as_released", "organisers"]
 
 
-def settings_of(*options, recipe=babylm_flamingo):
-    return parse_settings(Settings, recipe.PRESETS, default="smoke", argv=options)[0]
+def settings_of(*options, recipe="babylm_flamingo"):
+    return settings_of_recipe(*options, recipe=recipe)
+
+
+def arguments_of(*options, recipe="babylm_flamingo", **changed):
+    return arguments_of_recipe(*options, recipe=recipe, **changed)
+
+
+def prepared_for(data_args, folder):
+    made = prepare(data_args, 0, folder)
+    add_image_token(made.tokenizer)
+    return made
+
+
+def build(tokenizer, *options, recipe=babylm_flamingo):
+    data_args, model_args, *_ = arguments_of(*options, recipe=recipe.PARSER.presets.name)
+    return recipe.build_model(data_args, model_args, tokenizer)
 
 
 class TestPresets:
     @pytest.mark.parametrize("name", PRESETS)
     def test_they_are_complete(self, name):
-        values = dataclasses.asdict(settings_of("--preset", name))
-        assert set(read_preset(name, babylm_flamingo.PRESETS)) == set(values)
+        values = settings_of("--preset", name)
+        assert set(read_preset(name, ROOT / "presets" / "babylm_flamingo")) == set(values)
         curriculum_from(values["curriculum"])
         curriculum_from(values["control_curriculum"])
         assert values["freeze_vision"]
         assert not values["lora_rank"]
 
     def test_the_papers_model_is_the_papers(self):
-        settings = settings_of("--preset", "paper")
+        settings = SimpleNamespace(**settings_of("--preset", "paper"))
         with torch.device("meta"):
             model = flamingo_from_config(paper_flamingo_config(**settings.model_options))
         counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
         assert sum(count for count, _ in counts) == 255_487_500
         assert sum(count for count, trained in counts if trained) == 169_098_252
-        assert (settings.batch_size, settings.learning_rate, settings.max_length) == (32, 1e-5, 50)
-        assert (settings.precision, settings.weight_decay, settings.text_epochs) == ("fp16", 0.0, 20)
+        assert (settings.global_batch_size, settings.learning_rate, settings.max_length) == (32, 1e-5, 50)
+        assert (settings.fp16, settings.weight_decay, settings.text_epochs) == (True, 0.0, 20)
 
     @pytest.mark.parametrize("name", PRESETS)
     def test_they_differ_from_gits_in_the_model_alone(self, name):
-        ours, gits = (
-            dataclasses.asdict(settings_of("--preset", name, recipe=recipe))
-            for recipe in (babylm_flamingo, babylm_git)
-        )
+        ours, gits = (settings_of("--preset", name, recipe=recipe) for recipe in ("babylm_flamingo", "babylm_git"))
         model = {"model_options", "freeze_vision"}
         if name in ("smoke", "embedded"):
             model |= {"vision_weights", "image_size", "image_mean", "image_std", "learning_rate"}
@@ -76,15 +89,13 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
-        yield prepare(
-            settings_of("--num_examples", "60"), 0, folder, babylm_flamingo.FLAMINGO.extend_tokenizer
-        ).tokenizer
+        yield prepared_for(arguments_of("--num_examples", "60")[0], folder).tokenizer
 
 
 class TestModel:
     def test_the_shipped_tower_is_frozen_and_pretrained(self, tokenizer):
-        model = babylm_flamingo.build_model(settings_of(), tokenizer)
-        again = babylm_flamingo.build_model(settings_of(), tokenizer)
+        model = build(tokenizer)
+        again = build(tokenizer)
         pictures = torch.rand(2, 3, 64, 64)
         assert torch.equal(model.encode_images(pictures), again.encode_images(pictures))
         assert not any(weight.requires_grad for weight in model.flamingo.vision_tower.parameters())
@@ -95,25 +106,25 @@ class TestModel:
         [
             (("--freeze_vision", "false"), "freeze_vision=false was given, but Flamingo's vision tower is frozen"),
             (("--lora_rank", "4"), "lora_rank=4 was given. Adapters freeze all other weights"),
-            (("--image_size", "32"), "image_size=32, but the vision tower of .* reads pictures of 64 pixels"),
+            (("--image_size", "32"), "image_size=32, but the vision tower of .* takes images of 64 pixels"),
         ],
     )
-    def test_what_would_go_unheard_is_refused(self, tokenizer, options, message):
+    def test_what_would_have_no_effect_is_refused(self, tokenizer, options, message):
         with pytest.raises(ValueError, match=message):
-            babylm_flamingo.build_model(settings_of(*options), tokenizer)
+            build(tokenizer, *options)
 
-    def test_a_random_frozen_tower_is_told(self, tokenizer, caplog):
+    def test_a_random_frozen_tower_is_logged(self, tokenizer, caplog):
         with caplog.at_level(logging.WARNING):
-            babylm_flamingo.build_model(settings_of("--vision_weights", "none"), tokenizer)
+            build(tokenizer, "--vision_weights", "none")
         assert "The vision tower is frozen and its weights are random" in caplog.text
 
     def test_gits_tower_may_be_the_shipped_one_too(self, tokenizer):
         options = ("--vision_weights", "scenes_clip", "--image_size", "64", "--model_options", "{hidden_size: 32}")
-        model = babylm_git.build_model(settings_of(*options, recipe=babylm_git), tokenizer)
+        model = build(tokenizer, *options, recipe=babylm_git)
         assert model.config.vision_config.model_type == "clip_vision_model"
 
-    def test_captions_have_the_pictures_token_and_text_has_none(self, tokenizer):
-        collator = CaptionCollator(tokenizer, None, **babylm_flamingo.FLAMINGO.collator)
+    def test_captions_have_the_image_token_and_text_has_none(self, tokenizer):
+        collator = CaptionCollator(tokenizer, None, prefix=f"{babylm_flamingo.IMAGE_TOKEN} ")
         image = tokenizer.convert_tokens_to_ids("<image>")
         assert collator([{"caption": "a red ball"}])["input_ids"][0, 1] == image
         assert image not in CaptionCollator(tokenizer, None)([{"caption": "a red ball"}])["input_ids"]
@@ -172,8 +183,7 @@ def test_a_run_leaves_a_captioner_whose_losses_are_the_runs(start):
     written = model.generate(pixel_values=torch.rand(1, 3, 64, 64), max_new_tokens=3)
     assert written[0, 1] == image
     assert all("<image>" not in entry["generated"] for entry in run["captions"])
-    given = settings_of("--num_examples", "120")
-    rows = prepare(given, 0, folder, babylm_flamingo.FLAMINGO.extend_tokenizer).data["validation"]
+    rows = prepare(arguments_of("--num_examples", "120")[0], 0, folder).data["validation"]
     losses = ModelLoss(str(folder / run["folder"] / "model"))(rows[:])["model_loss"]
     tokens = [len(ids) - 1 for ids in processor.tokenizer(rows["caption"][:])["input_ids"]]
     assert np.sum(losses) / sum(tokens) == pytest.approx(run["eval_loss"], rel=1e-3)
@@ -189,11 +199,12 @@ def test_text_beside_captions(start):
 
 def test_text_moves_the_decoder_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    settings = settings_of("--text", "scenes", "--num_examples", "60", "--text_epochs", "1")
-    prepared = prepare(settings, 0, tmp_path / "study", babylm_flamingo.FLAMINGO.extend_tokenizer)
-    model = babylm_flamingo.build_model(settings, prepared.tokenizer)
+    options = ("--text", "scenes", "--num_examples", "60", "--text_epochs", "1")
+    data_args, model_args, args, training_args = arguments_of(*options, output_dir=tmp_path / "run")
+    prepared = prepared_for(data_args, tmp_path / "study")
+    model = babylm_flamingo.build_model(data_args, model_args, prepared.tokenizer)
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    model, _ = stages.run_text_stage(settings, model, prepared, tmp_path / "run" / "text", seed=0)
+    model, _ = train_on_text(model, prepared, args, training_args)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == {name for name in before if name.startswith("flamingo.decoder.")}
 
@@ -210,9 +221,8 @@ def test_stored_features_are_computed_once_and_train_the_same(start, tmp_path):
     assert (tmp_path / "features" / "features.npy").stat().st_mtime_ns == written
 
 
-def test_features_of_a_tower_that_learns_or_that_nobody_reads_are_refused():
-    with pytest.raises(ValueError, match="vision_features='f' was given, but the vision tower learns"):
-        dataclasses.replace(settings_of(), vision_features="f", freeze_vision=False)
-    settings = dataclasses.replace(settings_of(recipe=babylm_git), vision_features="f", freeze_vision=True)
-    with pytest.raises(ValueError, match="vision_features='f' was given, but GIT reads pictures alone"):
-        stages.stored_features(babylm_git.GIT, settings, torch.nn.Linear(1, 1), None)
+def test_features_of_a_trained_tower_or_without_a_reader_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="vision_features='f' was given, but the vision tower is trained"):
+        arguments_of("--vision_features", "f", "--freeze_vision", "false")
+    with pytest.raises(ValueError, match="vision_features='f' was given, but GIT takes images alone"):
+        build(tokenizer, "--vision_features", "f", "--freeze_vision", "true", recipe=babylm_git)

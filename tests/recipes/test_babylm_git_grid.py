@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
+import babylm_git
 import pytest
-from babylm.settings import Settings
-from babylm.study import default_folder
+from babylm.arguments import as_version_0_1, output_folder
+from recipe_runs import parser_of, settings_of
 
-from hf_curriculum.studies.settings import parse_settings
+from hf_curriculum.studies.study import settings_key
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("babylm_git_grid", RECIPE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["babylm_git_grid"] = module
-    spec.loader.exec_module(module)
-    return module
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "babylm_git.py"
 
 
-def options_of(recipe, *options):
-    return parse_settings(Settings, recipe.PRESETS, default="smoke", argv=options)[1]
+def options_of(*options):
+    return parser_of().parse(["--preset", "smoke", *options])
 
 
 @pytest.mark.parametrize("given", [("0,1,2",), ("0", "1", "2"), ("0,1", "2")])
-def test_seeds(recipe, given):
-    assert options_of(recipe, "--seeds", *given).seeds == [0, 1, 2]
-    assert options_of(recipe).seeds == [0]
+def test_seeds(given):
+    assert options_of("--seeds", *given).seeds == [0, 1, 2]
+    assert options_of().seeds == [0]
+    assert options_of("--seed", "3").seeds == [3]
 
 
-def test_grid_values_are_read_as_the_field_s_kind(recipe):
+def test_grid_values_are_read_as_the_field_s_kind():
     rules = 'curriculum=phases, {type: phases, steps_per_phase: [3, 4]},{"type": "iid", "epochs": 2}'
-    grid = options_of(recipe, "--grid", "batch_size=8,16", "--grid", rules, "--grid", "noun_tags=none,NN+NNP").grid
+    grid = options_of("--grid", "global_batch_size=8,16", "--grid", rules, "--grid", "noun_tags=none,NN+NNP").grid
     assert grid == {
-        "batch_size": [8, 16],
+        "global_batch_size": [8, 16],
         "curriculum": [
             {"type": "phases"},
             {"type": "phases", "steps_per_phase": [3, 4]},
@@ -55,53 +49,55 @@ def test_grid_values_are_read_as_the_field_s_kind(recipe):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["speed=1"], "'speed=1' is not FIELD=A,B with one of the fields"),
-        (["batch_size"], "'batch_size' is not FIELD=A,B"),
-        (["batch_size=a"], "invalid literal"),
-        (["curriculum=spirals"], "is not a mapping"),
-        (["batch_size=1", "--grid", "batch_size=2"], "'batch_size' is given twice"),
+        (["speed=1"], "'speed=1' is not FIELD=A,B with one of the fields that make a run"),
+        (["batch_size=1"], "--batch_size is --global_batch_size now"),
+        (["seed=1,2"], "'seed=1,2' is not FIELD=A,B with one of the fields that make a run"),
+        (["max_length"], "'max_length' is not FIELD=A,B"),
+        (["max_length=a"], "invalid int value: 'a'"),
+        (["curriculum=spirals"], "'spirals'"),
+        (["max_length=1", "--grid", "max_length=2"], "'max_length' is given twice"),
     ],
 )
-def test_a_grid_that_cannot_be_read_ends_with_a_usage(recipe, capsys, given, message):
+def test_a_grid_that_cannot_be_read_ends_with_a_usage(capsys, given, message):
     with pytest.raises(SystemExit, match="2"):
-        options_of(recipe, "--grid", *given)
+        options_of("--grid", *given)
     assert message in capsys.readouterr().err
 
 
 @pytest.fixture
-def start(recipe, monkeypatch, tmp_path):
+def start(monkeypatch, tmp_path):
     """`start(*options)` runs the recipe without training; returns the runs made, and what the results are made of."""
 
     def call(*options, error=None):
         made, written = [], []
 
-        def run(system, given):
-            assert system.name == "GIT"
-            made.append(given)
-            if error is not None and given["seed"] == 1:
+        def run(data_args, model_args, args, training_args):
+            made.append(
+                SimpleNamespace(**{**vars(data_args), **vars(model_args), **vars(args), **vars(training_args)})
+            )
+            if error is not None and training_args.seed == 1:
                 raise error
             return {"eval_loss": 1.0}
 
-        monkeypatch.setattr("babylm.stages.run", run)
-        monkeypatch.setattr("babylm.study.write_results", lambda *arguments: written.append(arguments))
-        monkeypatch.setattr(
-            sys, "argv", ["babylm_git.py", "--preset", "smoke", "--output_dir", str(tmp_path), *options]
-        )
-        recipe.main()
+        monkeypatch.setattr("babylm_git.run", run)
+        monkeypatch.setattr("babylm_git.write_results", lambda *arguments: written.append(arguments))
+        command = ["babylm_git.py", "--preset", "smoke", "--output_dir", str(tmp_path), *options]
+        monkeypatch.setattr(sys, "argv", command)
+        babylm_git.main()
         return made, written[0]
 
     return call
 
 
 def test_grid_and_compare_make_one_control_for_every_setting(start):
-    made, (_, study, controls, _) = start("--grid", "batch_size=8,16", "--compare", "--seeds", "0,1")
-    assert [(given["batch_size"], given["curriculum"]["type"], given["seed"]) for given in made] == [
+    made, (_, study, controls) = start("--grid", "max_length=8,16", "--compare", "--seeds", "0,1")
+    assert [(given.max_length, type(given.curriculum).__name__.lower(), given.seed) for given in made] == [
         (size, rule, seed) for seed in (0, 1) for rule in ("phases", "iid") for size in (8, 16)
     ]
-    assert controls == {"batch_size=8": "control, batch_size=8", "batch_size=16": "control, batch_size=16"}
+    assert controls == {"max_length=8": "control, max_length=8", "max_length=16": "control, max_length=16"}
     assert {item.status for item in study.runs} == {"finished"}
-    again, _ = start("--grid", "batch_size=8,16,32", "--compare", "--seeds", "0,1")
-    assert {given["batch_size"] for given in again} == {32}
+    again, _ = start("--grid", "max_length=8,16,32", "--compare", "--seeds", "0,1")
+    assert {given.max_length for given in again} == {32}
 
 
 def test_without_compare_the_first_of_a_grid_is_the_control(start):
@@ -110,25 +106,25 @@ def test_without_compare_the_first_of_a_grid_is_the_control(start):
 
 
 def test_compare_alone_keeps_its_names(start):
-    made, (_, study, controls, folder) = start("--compare")
+    made, (_, study, controls) = start("--compare")
     assert controls == {"curriculum": "control"}
     assert [item.folder.name for item in study.runs] == ["curriculum-seed0", "control-seed0"]
-    assert made[1]["output_dir"] == str(folder / "control-seed0")
+    assert made[1].output_dir == str(study.output_dir / "control-seed0")
 
 
 def test_the_control_alone(start):
-    made, (_, study, controls, _) = start("--control")
+    made, (_, study, controls) = start("--control")
     assert [item.folder.name for item in study.runs] == ["control-seed0"]
-    assert (made[0]["curriculum"], controls) == ({"type": "iid", "epochs": 3}, {})
+    assert (made[0].curriculum.to_dict(), controls) == ({"type": "iid", "epochs": 3}, {})
     again, _ = start("--compare")  # the control is there already
-    assert [given["curriculum"]["type"] for given in again] == ["phases"]
+    assert [type(given.curriculum).__name__.lower() for given in again] == ["phases"]
 
 
 def test_the_control_alone_over_a_grid(start):
-    made, (_, study, controls, _) = start("--control", "--grid", "batch_size=8,16", "--grid", "curriculum=phases,iid")
-    assert [item.arm for item in study.runs] == ["control, batch_size=8", "control, batch_size=16"]
-    assert controls == {"control, batch_size=16": "control, batch_size=8"}
-    assert {given["curriculum"]["type"] for given in made} == {"iid"}
+    made, (_, study, controls) = start("--control", "--grid", "max_length=8,16", "--grid", "curriculum=phases,iid")
+    assert [item.arm for item in study.runs] == ["control, max_length=8", "control, max_length=16"]
+    assert controls == {"control, max_length=16": "control, max_length=8"}
+    assert {type(given.curriculum).__name__.lower() for given in made} == {"iid"}
 
 
 def test_a_run_without_a_curriculum_is_called_control(start):
@@ -137,9 +133,9 @@ def test_a_run_without_a_curriculum_is_called_control(start):
         start("--curriculum", "iid", "--compare")
 
 
-def test_the_control_is_made_alone_or_beside(recipe, capsys):
+def test_the_control_is_made_alone_or_beside(capsys):
     with pytest.raises(SystemExit, match="2"):
-        options_of(recipe, "--control", "--compare")
+        options_of("--control", "--compare")
     assert "argument --compare: not allowed with argument --control" in capsys.readouterr().err
 
 
@@ -154,9 +150,51 @@ def test_the_control_is_made_alone_or_beside(recipe, capsys):
         (("--preset", "organisers", "--text", "mine"), "organisers"),  # is with text in any case
     ],
 )
-def test_default_folders_do_not_collide(recipe, given, folder):
-    settings, options = parse_settings(Settings, recipe.PRESETS, default="smoke", argv=given)
-    assert default_folder(recipe.GIT, settings, options) == Path("outputs/babylm_git") / folder
+def test_default_folders_do_not_collide(given, folder):
+    parser = parser_of()
+    options = parser.parse(["--preset", "smoke", *given])
+    assert output_folder(parser, options) == Path("outputs/babylm_git") / folder
+    assert output_folder(parser, parser.parse([*given, "--output_dir", "mine"])) == Path("mine")
+
+
+def test_settings_that_contradict_each_other_are_refused_before_the_first_run(start):
+    with pytest.raises(ValueError, match=r"text_weight=0\.5 was given without text"):
+        start("--grid", "text_weight=none,0.5")
+    with pytest.raises(ValueError, match="global_batch_size=32 is not possible with 1 devices"):
+        start("--per_device_train_batch_size", "5")
+    assert not list(Path(sys.argv[4]).iterdir())
+
+
+def test_a_finished_run_that_is_to_be_pushed_is_taken_up_again(start):
+    assert len(start("--seeds", "0,1")[0]) == 2
+    made, _ = start("--seeds", "0,1", "--push_to_hub", "--hub_model_id", "me/git")
+    assert [given.hub_model_id for given in made] == ["me/git-curriculum-seed0", "me/git-curriculum-seed1"]
+    made, _ = start("--push_to_hub", "--hub_model_id", "me/git", "--report_to", "tensorboard")
+    assert (made[0].hub_model_id, made[0].report_to, made[0].hub_strategy) == ("me/git", ["tensorboard"], "end")
+    assert made[0].run_name == f"{Path(made[0].output_dir).parent.name}/curriculum-seed0"
+    (made,), _ = start("--push_to_hub", "--hub_model_id", "me/git", "--hub_strategy", "checkpoint")
+    assert made.hub_strategy == "checkpoint"
+
+
+@pytest.mark.parametrize("recipe", ["babylm_git", "babylm_flamingo"])
+def test_a_run_of_version_0_1_is_read_back(recipe, tmp_path):
+    folder = shutil.copytree(ROOT / "tests" / "fixtures" / "version_0_1_0" / "recipe_smoke" / recipe, tmp_path / "old")
+    record = json.loads((folder / "curriculum-seed0" / "result.json").read_text())
+    settings = settings_of(recipe=recipe)
+    assert as_version_0_1(settings) == record["settings"]
+    assert settings_key(as_version_0_1(settings), 0) == record["key"]
+    parser = parser_of(recipe)
+
+    def runs(*options):
+        options = parser.parse(["--preset", "smoke", *options])
+        return parser.study(lambda *_: pytest.fail("made again"), options, folder, former=as_version_0_1)[0].runs
+
+    (item,) = runs()
+    assert (item.status, item.folder.name, item.result) == ("finished", "curriculum-seed0", record["result"])
+    (item,) = runs("--max_length", "7")
+    assert (item.status, item.folder.name) == ("pending", f"curriculum-seed0-{item.key}")
+    (item,) = runs("--max_grad_norm", "2", "--label_smoothing_factor", "0.1")
+    assert item.status == "pending"
 
 
 def test_a_crash_is_told_at_the_end(start):
@@ -165,16 +203,28 @@ def test_a_crash_is_told_at_the_end(start):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_from_its_checkpoint(recipe, tmp_path, monkeypatch):
+def test_a_study_of_version_0_1_gets_the_report_it_had(tmp_path, monkeypatch):
+    folder = shutil.copytree(ROOT / "tests/fixtures/version_0_1_0/recipe_smoke/babylm_git", tmp_path / "old")
+    names = ("results.json", "captions.tsv", "study.json", "study.md", "curriculum-seed0/result.json")
+    before = {name: (folder / name).read_text() for name in names}
+    monkeypatch.setattr(sys, "argv", ["babylm_git.py", "--preset", "smoke", "--output_dir", str(folder)])
+    monkeypatch.setattr(babylm_git, "run", lambda *_: pytest.fail("made again"))
+    babylm_git.main()
+    assert {name: (folder / name).read_text() for name in names} == before
+    assert (folder / "report" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     def start(folder):
         command = ["babylm_git.py", "--preset", "smoke", "--num_examples", "120", "--output_dir", str(folder)]
         monkeypatch.setattr(sys, "argv", command)
-        recipe.main()
+        babylm_git.main()
         return json.loads((folder / "results.json").read_text())[0]
 
     whole = start(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("babylm.stages.generate_captions", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("babylm.evaluation.generate_captions", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path / "killed")
     folder = tmp_path / "killed" / "curriculum-seed0"

@@ -11,17 +11,21 @@ import babylm_git
 import datasets
 import pytest
 import torch
-from babylm import stages
+from babylm.arguments import has_text_stage
 from babylm.data import Prepared, load_corpus, make_tagger, prepare
-from babylm.settings import Settings
+from babylm.text import text_arguments, text_rows, train_on_text
 from datasets import Dataset, DatasetDict
+from recipe_runs import arguments_of, settings_of
 
 from hf_curriculum import Texts
-from hf_curriculum.studies.settings import parse_settings
 
 
-def settings_of(*options):
-    return parse_settings(Settings, babylm_git.PRESETS, default="smoke", argv=options)[0]
+def data_args(*options):
+    return arguments_of(*options)[0]
+
+
+def own_args(*options):
+    return arguments_of(*options)[2]
 
 
 @pytest.fixture
@@ -31,8 +35,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def prepared(cache, tmp_path):
-    settings = settings_of("--text", "scenes", "--num_examples", "60")
-    return prepare(settings, 0, tmp_path / "study")
+    return prepare(data_args("--text", "scenes", "--num_examples", "60"), 0, tmp_path / "study")
 
 
 def start(monkeypatch, folder, *options):
@@ -66,23 +69,23 @@ class TestData:
         assert len(pieces) > 100
 
     def test_text_that_is_not_trained_on_is_read_all_the_same(self, cache, prepared, tmp_path):
-        settings = settings_of("--text", "scenes", "--num_examples", "60", "--text_epochs", "0")
-        assert prepare(settings, 0, tmp_path / "study") is prepared  # C with the tokenizer of T+C
-        assert not settings.has_text_stage
+        options = ("--text", "scenes", "--num_examples", "60", "--text_epochs", "0")
+        assert prepare(data_args(*options), 0, tmp_path / "study") is prepared  # C with the tokenizer of T+C
+        assert not has_text_stage(settings_of(*options))
 
     def test_too_many_words_may_be_refused(self, cache, tmp_path):
         options = ("--text", "scenes", "--num_examples", "60", "--word_limit", "50", "--beyond_limit", "error")
         with pytest.raises(ValueError, match=r"captions: \d+ of 50 words"):
-            prepare(settings_of(*options), 0, tmp_path)
+            prepare(data_args(*options), 0, tmp_path)
 
     def test_a_corpus_of_ones_own(self, cache, tmp_path):
         (tmp_path / "a.train").write_text("one\ntwo\n")
-        text = load_corpus(settings_of("--text", str(tmp_path / "a.train")), tmp_path)
+        text = load_corpus(data_args("--text", str(tmp_path / "a.train")), tmp_path)
         assert list(text) == ["train"]
-        assert load_corpus(settings_of(), tmp_path) is None
+        assert load_corpus(data_args(), tmp_path) is None
 
     def test_a_tagger_from_the_given_text_alone(self, tmp_path):
-        settings = settings_of("--tagger", "pos_bert")
+        settings = data_args("--tagger", "pos_bert")
         texts = Texts(
             Dataset.from_dict({"caption": [f"a red {thing} on {where}" for thing in THINGS for where in THINGS]})
         )
@@ -93,43 +96,44 @@ class TestData:
         stamp = (folder / "model.safetensors").stat().st_mtime_ns
         assert make_tagger(settings, texts, tmp_path, seed=0).revision == tagger.revision
         assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
-        assert make_tagger(settings_of(), texts, tmp_path, seed=0) == "pattern"
+        assert make_tagger(data_args(), texts, tmp_path, seed=0) == "pattern"
 
 
 class TestRows:
     def test_lines_and_blocks(self, prepared):
-        train, held_out, collator = stages.text_rows(settings_of("--text", "scenes", "--text_eval", "7"), prepared)
+        train, held_out, collator = text_rows(own_args("--text", "scenes", "--text_eval", "7"), prepared)
         assert (len(train), len(held_out)) == (120, 7)
         batch = collator([train[0], train[1]])
         assert set(batch) == {"input_ids", "attention_mask", "labels"}
         assert (batch["labels"] == -100).any() == (batch["attention_mask"] == 0).any()
-        blocks, held_out, collator = stages.text_rows(settings_of("--text", "scenes", "--text_blocks", "16"), prepared)
+        blocks, held_out, collator = text_rows(own_args("--text", "scenes", "--text_blocks", "16"), prepared)
         assert collator([blocks[0], blocks[1]])["input_ids"].shape == (2, 16)
         tokens = sum(len(prepared.tokenizer(line)["input_ids"]) for line in train["caption"])
         assert len(blocks) == tokens // 16
 
     def test_without_a_development_part(self, prepared):
         alone = dataclasses.replace(prepared, text=DatasetDict(train=prepared.text["train"]))
-        assert stages.text_rows(settings_of("--text", "scenes"), alone)[1] is None
+        assert text_rows(own_args("--text", "scenes"), alone)[1] is None
         for blocks in ("none", "16"):
             options = ("--text", "scenes", "--text_eval", "0", "--text_blocks", blocks)
-            assert stages.text_rows(settings_of(*options), prepared)[1] is None
+            assert text_rows(own_args(*options), prepared)[1] is None
 
 
 def test_text_moves_the_decoder_and_not_the_tower(prepared, tmp_path):
-    settings = settings_of("--text", "scenes", "--text_epochs", "1")
+    options = ("--text", "scenes", "--text_epochs", "1")
+    data_args, model_args, args, training_args = arguments_of(*options, output_dir=tmp_path / "run")
     torch.manual_seed(0)
-    model = babylm_git.build_model(settings, prepared.tokenizer)
+    model = babylm_git.build_model(data_args, model_args, prepared.tokenizer)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    model, facts = stages.run_text_stage(settings, model, prepared, tmp_path / "run" / "text", seed=0)
+    model, facts = train_on_text(model, prepared, args, training_args)
     after = model.state_dict()
     moved = {name for name in after if not torch.equal(before[name], after[name])}
     assert moved
     assert not {name for name in moved if "image_encoder" in name or "visual_projection" in name}
     assert (facts["steps"], facts["examples"]) == (4, 128)
     assert len([entry for entry in facts["log"] if "eval_loss" in entry]) == 2
-    again = babylm_git.build_model(settings, prepared.tokenizer)
-    again, known = stages.run_text_stage(settings, again, prepared, tmp_path / "run" / "text", seed=0)
+    again = babylm_git.build_model(data_args, model_args, prepared.tokenizer)
+    again, known = train_on_text(again, prepared, args, training_args)
     assert known == facts
     assert all(torch.equal(value, after[name]) for name, value in again.state_dict().items())
 
@@ -157,7 +161,7 @@ def test_text_and_then_captions(monkeypatch, tmp_path):
 def test_a_kill_among_the_captions_leaves_the_text_as_it_was(monkeypatch, tmp_path):
     whole = start(monkeypatch, tmp_path / "whole", "--text", "scenes")[0]
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "look_at_captions", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(babylm_git, "evaluate_captions", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             start(monkeypatch, tmp_path / "killed", "--text", "scenes")
     folder = tmp_path / "killed" / "curriculum-seed0"
@@ -180,14 +184,25 @@ def test_text_beside_captions(monkeypatch, tmp_path):
     assert not (tmp_path / "curriculum-seed0" / "text").exists()
 
 
-def test_a_batch_that_processes_cannot_share(monkeypatch, tmp_path):
-    class Three:
-        num_processes = 3
-        device = torch.device("cpu")
+def test_the_text_stage_has_the_captions_arguments_but_for_its_own(tmp_path):
+    changed = ("--max_steps", "9", "--push_to_hub", "--hub_model_id", "me/git", "--weight_decay", "0.3", "--bf16")
+    _, _, args, training_args = arguments_of(*changed, "--text_batch_size", "12", output_dir=tmp_path, run_name="a")
+    made = text_arguments(args, training_args, evaluated=False)
+    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (12, 1)
+    assert (made.bf16, made.fp16, made.use_cpu, made.weight_decay) == (True, False, True, 0.3)
+    assert (made.max_steps, made.push_to_hub, made.eval_strategy, made.run_name) == (-1, False, "no", "a/text")
+    assert (made.curriculum.to_dict(), made.score_column) == ({"type": "iid", "epochs": 2}, None)
+    assert made.output_dir == str(tmp_path / "text")
 
-    monkeypatch.setattr(stages, "PartialState", Three)
-    with pytest.raises(ValueError, match="A batch of 32 cannot be shared by 3 processes"):
-        stages.training_arguments(settings_of(), tmp_path, 0)
-    arguments = stages.training_arguments(settings_of("--precision", "bf16"), tmp_path, 0, batch_size=12)
-    assert arguments.per_device_train_batch_size == 4
-    assert (arguments.bf16, arguments.fp16, arguments.use_cpu) == (True, False, True)
+
+def test_a_batch_that_processes_cannot_share(tmp_path):
+    _, _, args, training_args = arguments_of("--text_batch_size", "32", output_dir=tmp_path)
+    share = type(training_args)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(share, "world_size", 3)
+        with pytest.raises(ValueError, match="global_batch_size=32 is not possible with 3 devices"):
+            arguments_of(output_dir=tmp_path)
+        with pytest.raises(ValueError, match="global_batch_size=32 is not possible with 3 devices"):
+            text_arguments(args, training_args, evaluated=True)
+        *_, made = arguments_of("--global_batch_size", "12", output_dir=tmp_path)
+    assert made.per_device_train_batch_size == 4

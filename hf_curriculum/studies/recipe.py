@@ -1,0 +1,387 @@
+"""What recipes share: their command line, presets, the runs that it names, and where a run resumes."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import difflib
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import torch
+from accelerate import PartialState
+from transformers import HfArgumentParser, TrainingArguments
+
+from hf_curriculum.config import read_config, read_yaml
+from hf_curriculum.names import CURRICULA
+from hf_curriculum.planning.curriculum import curriculum_from
+from hf_curriculum.studies.study import Study, grid_arms, short
+from hf_curriculum.training.checkpoints import is_complete
+from hf_curriculum.training.setup import close_process_group
+
+CONTROL = "control"
+"""What a run without a curriculum is called."""
+_SHARED = re.compile(
+    r"(hub|push|trackio|do|log_level|log_on)_\w+|output_dir|seed|report_to|run_name|project|disable_tqdm|local_rank"
+    r"|resume_from_checkpoint|use_cpu|dataloader_pin_memory"
+)
+"""Training arguments that no result depends on, and that therefore make no other run: trackers, the Hub, devices."""
+
+
+def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
+    """The fields of a preset.
+
+    A preset may begin from another one, `base: paper`, by its name or a path from the preset's own folder
+    (`base: ../babylm_git/paper`), or from several, `base: [embedded, ../babylm/smoke]`: where two of them have a field
+    the later one's holds, and the preset's own fields hold against all of them.
+
+    Args:
+        name_or_file: the name of a file in `folder` without its ending, or else a file.
+        folder: where the recipe's presets are.
+
+    Raises:
+        ValueError: there is no such preset, or it is not a mapping.
+    """
+    path = folder / f"{name_or_file}.yaml"
+    if not path.is_file():
+        path = Path(name_or_file)
+    if not path.is_file():
+        names = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"The preset {name_or_file!r} is neither a file nor one of {names} in {folder}.")
+    values = read_yaml(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"The preset {path} is not a mapping of fields to values.")
+    bases = values.pop("base", None) or []
+    merged: dict[str, Any] = {}
+    for base in bases if isinstance(bases, list) else [bases]:
+        merged |= read_preset(base, path.parent)
+    return merged | values
+
+
+class FlagParser(HfArgumentParser):
+    """An `HfArgumentParser` whose errors name the nearest flag, and whose namespace holds what was given, no defaults.
+
+    `none` gives a field without a value; a field for a mapping takes JSON, YAML or a file of either, and one for a
+    curriculum its name too.
+
+    Args:
+        dataclass_types: whose fields are flags.
+        successors: former flag → what took its place, for the message where one is given.
+        others: further flags that may have been meant.
+        **kwargs: of `argparse.ArgumentParser`.
+    """
+
+    def __init__(
+        self,
+        dataclass_types: Iterable[type],
+        successors: Mapping[str, str] | None = None,
+        others: Iterable[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            dataclass_types, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
+        )
+        self._successors, self._others = dict(successors or {}), list(others)
+        self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
+        self.fields, self.required = set(), []
+        inherited = {item.name for item in dataclasses.fields(TrainingArguments)}
+        for dtype in self.dataclass_types:
+            hints = get_type_hints(dtype)
+            for item in dataclasses.fields(dtype):
+                action, kinds = self._by_name.get(item.name), get_args(hints[item.name])
+                if action is None:
+                    continue
+                self.fields.add(item.name)
+                missing = item.default is item.default_factory is dataclasses.MISSING
+                self.required += [item.name] * missing
+                if dict in (hints[item.name], *kinds) and item.name not in inherited:
+                    action.type = functools.partial(_mapping, item.name)
+                if type(None) in kinds and (missing or item.default is None) and action.nargs is None:
+                    action.type = _or_none(action.type)
+        for action in self._actions[1:]:
+            if action.default not in (None, argparse.SUPPRESS):
+                action.help = f"{action.help or ''} (default: {str(action.default).replace('%', '%%')})".strip()
+            action.required, action.default = False, argparse.SUPPRESS
+
+    def read_value(self, name: str, text: Any) -> Any:
+        """A field's value from text, as the command line has it; what is no text stays.
+
+        Raises:
+            ValueError: the field does not take it.
+        """
+        action = self._by_name[name]
+        try:
+            if not isinstance(text, str):
+                return text
+            if action.nargs == "+":
+                return [self._get_value(action, str(part)) for part in read_yaml(text)]
+            value = self._get_value(action, text)
+            self._check_value(action, value)
+        except argparse.ArgumentError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    def parse_given(
+        self, argv: Sequence[str] | None = None, values: Mapping[str, Any] | None = None
+    ) -> argparse.Namespace:
+        """What the command line gives, over `values`.
+
+        Raises:
+            SystemExit: a flag is unknown, or a value cannot be read; argparse has said why.
+        """
+        namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**(values or {})))
+        if unknown:
+            hints = [hint for word in unknown if word.startswith("--") and (hint := self.nearest(word))]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + "".join(f" ({hint})" for hint in hints))
+        return namespace
+
+    def nearest(self, flag: str) -> str:
+        """What to write in place of an unknown flag or field."""
+        name = flag.partition("=")[0].lstrip("-").replace("-", "_")
+        if name in self._successors:
+            return f"--{name} is {self._successors[name]} now"
+        known = {action.dest: f"--{action.dest}" for action in self._actions}
+        known |= {other.lstrip("-").replace("-", "_"): other for other in self._others}
+        near = difflib.get_close_matches(name, known, n=1)
+        return f"did you mean {known[near[0]]}?" if near else ""
+
+    def error(self, message: str) -> Any:
+        """Ends with status 2, without the usage, which would be as long as `TrainingArguments`."""
+        self.exit(2, f"{self.prog}: error: {message}\nAll flags: {self.prog} --help\n")
+
+
+class RecipeParser(FlagParser):
+    """The command line of a recipe: a flag for every field of its dataclasses, filled from a preset.
+
+    `--preset NAME_OR_FILE` gives the fields' values, `--config FILE` others in their place, and what stands on the
+    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made.
+
+    Args:
+        dataclass_types: of the recipe; one of them is a `TrainingArguments` with a `curriculum`, and one has the field
+            `control_curriculum`.
+        presets: the folder of the recipe's presets; its name is the recipe's.
+        default: the preset taken where none is named.
+        check: called with an instance of each dataclass; raises `ValueError` where they contradict each other.
+        upgrade: makes fields of an earlier version's presets those of today.
+        **kwargs: of `FlagParser`.
+
+    Example:
+        >>> parser = RecipeParser([DataArguments, CurriculumTrainingArguments], Path("presets/mine"))  # doctest: +SKIP
+        >>> parser.parse(["--preset", "paper", "--learning_rate", "1e-4"]).settings["learning_rate"]  # doctest: +SKIP
+        0.0001
+    """
+
+    def __init__(
+        self,
+        dataclass_types: Iterable[type],
+        presets: Path,
+        *,
+        default: str = "embedded",
+        check: Callable[..., None] | None = None,
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dataclass_types, **kwargs)
+        self.presets, self._check, self._upgrade = presets, check, upgrade or dict
+        group = self.add_argument_group("which runs")
+        group.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
+        group.add_argument("--config", help="a YAML file of fields that hold against the preset's")
+        group.add_argument("--seeds", type=_whole_numbers, nargs="+", help="one run per seed: 0,1,2 (default: 0)")
+        group.add_argument(
+            "--grid", action="append", default=[], metavar="FIELD=A,B", help="one run per value; once per field"
+        )
+        without = group.add_mutually_exclusive_group()
+        without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
+        without.add_argument("--control", action="store_true", help="train the i.i.d. control alone, in its place")
+
+    def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """What the command line asks for.
+
+        Returns:
+            `preset`, `output_dir` (or None), `seeds`, `grid` (field → values), `compare`, `control`; `settings`, the
+            values that make a run what it is; and `shared`, those that no result depends on.
+
+        Raises:
+            SystemExit: the command line cannot be read; argparse has said why.
+            ValueError: the preset does not exist, has an unknown field, or a field is missing.
+        """
+        files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        files.add_argument("--preset", default=self.get_default("preset"))
+        files.add_argument("--config")
+        named, _ = files.parse_known_args(argv)
+        values = self._upgrade(read_preset(named.preset, self.presets))
+        values |= self._upgrade(read_config(Path(named.config), "config")) if named.config else {}
+        if unknown := sorted(set(values) - self.fields):
+            hints = "".join(f" {hint.capitalize()}." for name in unknown if (hint := self.nearest(name)))
+            raise ValueError(f"The preset {named.preset!r} has fields this recipe does not know: {unknown}.{hints}")
+        values = {name: self.read_value(name, value) for name, value in values.items()}
+        options = self.parse_given(argv, values)
+        given = {name: vars(options).pop(name) for name in self.fields & set(vars(options))}
+        if missing := sorted(set(self.required) - set(given)):
+            raise ValueError(f"The preset {options.preset!r} has no {missing}, which every run needs. Give them.")
+        try:
+            options.grid = self._read_grid(options.grid)
+        except ValueError as error:
+            self.error(f"argument --grid: {error}")
+        for half, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            if given.get(half) and not values.get(half) and values.get(other):
+                given[other] = False  # the command line holds against the preset
+        seeds = options.seeds or [[given.get("seed", 0)]]
+        options.seeds, options.output_dir = [seed for part in seeds for seed in part], given.pop("output_dir", None)
+        options.settings = {name: value for name, value in given.items() if not _SHARED.fullmatch(name)}
+        # Without an accelerator several processes are several only if this says so, whatever has launched them.
+        machine = {"use_cpu": not torch.accelerator.is_available(), "hub_strategy": "end"}
+        machine["dataloader_pin_memory"] = torch.cuda.is_available()
+        options.shared = {**machine, **{name: given[name] for name in set(given) - set(options.settings)}}
+        return options
+
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """The dataclasses of a run, checked against each other."""
+        made = super().parse_dict(copy.deepcopy(args), allow_extra_keys)
+        if self._check is not None:
+            self._check(*made)
+        return made
+
+    def study(
+        self,
+        run: Callable[..., Mapping[str, Any]],
+        options: argparse.Namespace,
+        output_dir: str | Path,
+        *,
+        former: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> tuple[Study, dict[str, str]]:
+        """The runs that the command line asks for, all settings checked before the first one starts.
+
+        A run that finished before and is to be pushed now is taken up again from its last checkpoint.
+
+        Args:
+            run: called with an instance of each dataclass; returns numbers by name, and `pushed` where it pushed.
+            options: of `parse`.
+            output_dir: where the runs' folders go.
+            former: settings → as an earlier version wrote them, see `Study`.
+
+        Returns:
+            the study, and arm → its control; the first arm is the others' control if there is none.
+
+        Raises:
+            ValueError: settings contradict each other, or a control is to be made beside one that is its own.
+        """
+        folder, shared = Path(output_dir), options.shared
+        arms, controls = study_arms(options)
+        several = len(arms) * len(options.seeds) > 1
+
+        def arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
+            name = Path(given["output_dir"]).name
+            own = {"run_name": f"{folder.name}/{name}", **shared, **given}
+            if own.get("push_to_hub"):
+                target = own.get("hub_model_id") or f"{self.presets.name}-{folder.name}"
+                own["hub_model_id"] = "-".join([target, re.sub(r"[^-.\w]+", "-", name)]) if several else target
+            return self.parse_dict(own)
+
+        for settings in arms.values():
+            arguments({**settings, "seed": options.seeds[0], "output_dir": str(folder / "run")})
+        is_main = PartialState().is_main_process
+        logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+        made = Study(lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former)
+        for item in made.runs:
+            if shared.get("push_to_hub") and item.status == "finished" and not item.result.get("pushed"):
+                item.status = "pending"
+        first, *others = arms
+        return made, controls or dict.fromkeys(others, first)
+
+    def _read_grid(self, texts: Sequence[str]) -> dict[str, list[Any]]:
+        """Each `field=a,b` as the field and its values."""
+        grid: dict[str, list[Any]] = {}
+        for text in texts:
+            name, equals, values = text.partition("=")
+            if not equals or name not in self.fields or _SHARED.fullmatch(name):
+                raise ValueError(
+                    f"{text!r} is not FIELD=A,B with one of the fields that make a run. {self.nearest(name)}"
+                )
+            if name in grid:
+                raise ValueError(f"{name!r} is given twice; put all its values into one --grid {name}=A,B")
+            grid[name] = [self.read_value(name, part.strip()) for part in _split(values)]
+        return grid
+
+
+def study_arms(options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The runs' settings by name, and the control of each, as `grid_arms` makes them.
+
+    Raises:
+        ValueError: a control is to be made beside a run that is its own control.
+    """
+    settings = {**dict.fromkeys(options.grid), **options.settings}
+    alone = "curriculum" if has_curriculum(settings) else CONTROL
+    if alone == CONTROL and options.compare and "curriculum" not in options.grid:
+        raise ValueError(
+            f"--compare was given, but the curriculum is {short(settings['curriculum'])}, as a control's: there is "
+            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
+        )
+    replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
+    arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
+    if options.control:
+        return {name: arms[name] for name in controls.values()}, {}
+    return arms, controls
+
+
+def has_curriculum(settings: Mapping[str, Any]) -> bool:
+    """Whether examples come in another order than the control's, or than at random."""
+    rule, control = (curriculum_from(settings[name] or "iid") for name in ("curriculum", "control_curriculum"))
+    return rule.to_dict() != control.to_dict() and rule.to_dict()["type"] != "iid"
+
+
+def resume_point(args: TrainingArguments) -> str | bool:
+    """What `trainer.train(resume_from_checkpoint=)` takes: the one named, else the last complete one if there is any.
+
+    `last` and `true` stand for the last complete one, as nothing does.
+    """
+    named = args.resume_from_checkpoint
+    if named and str(named).lower() not in ("last", "true"):
+        return named
+    return any(map(is_complete, Path(args.output_dir).glob("checkpoint-*")))
+
+
+def finish(study: Study) -> None:
+    """Ends a recipe: no process is left, and a crash is an exit status.
+
+    Raises:
+        SystemExit: a run crashed.
+    """
+    close_process_group()
+    if any(item.status == "crashed" for item in study.runs):
+        raise SystemExit(study.describe())
+
+
+def _mapping(name: str, text: str) -> dict[str, Any]:
+    try:
+        return read_config(text, name, CURRICULA if name.endswith("curriculum") else ())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same reader, for which `none` and `null` are None."""
+    wrapped = functools.wraps(read)(lambda text: None if text.lower() in ("none", "null") else read(text))
+    wrapped.__name__ = getattr(read, "__name__", "value")
+    return wrapped
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas; those within braces and brackets separate nothing."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
