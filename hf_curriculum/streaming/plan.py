@@ -13,7 +13,7 @@ from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.planning.curriculum import Curriculum
-from hf_curriculum.planning.plan import Plan, fingerprint_of, make_plan
+from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ascending, Ranking
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import mix64, permute
@@ -134,11 +134,11 @@ class StreamPlan(Plan):
 
     def drawn_scores(self, start: int, stop: int) -> np.ndarray:
         """Scores of random draws from the pool of each position; that of a single row stands in its shard alone."""
-        return self.ranking.scores[self.ranks(start, stop)]
+        return self.ranking.scores[self.positions(start, stop)]
 
     def fingerprint(self) -> dict[str, Any]:
         """What has to be the same for a checkpoint to be resumed, JSON-able."""
-        facts = fingerprint_of(replace(self, ranking=replace(self.ranking, scores=None)))
+        facts = Plan.fingerprint(replace(self, ranking=replace(self.ranking, scores=None)))
         order = {
             "shuffle_buffer": self.shuffle_buffer,
             "partitions_per_step": self.partitions.per_step,
