@@ -14,12 +14,30 @@ from hf_curriculum.curricula.iid import IID
 from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.plan import Plan, make_plan
-from hf_curriculum.planning.ranking import Ascending, Ranking
+from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.index import BucketIndex, Shard, quantile_positions
 
 _PLANNED = (Filter, IID, Phases)
+
+
+class RowsInOrder:
+    """0 … size − 1 in place of an array of these numbers, for data larger than memory."""
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.int64)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, positions: np.ndarray | slice) -> np.ndarray:
+        return np.arange(*positions.indices(self._size)) if isinstance(positions, slice) else np.asarray(positions)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.arange(self._size, dtype=dtype or self.dtype)
 
 
 class BucketScores:
@@ -153,7 +171,7 @@ def rank_buckets(index: BucketIndex) -> Ranking:
         raise ValueError("The buckets hold no example: there is nothing to read. Write them again with rows.")
     scores = BucketScores(index)
     unscored = scores.num_rows - scores.num_scored
-    return Ranking(Ascending(len(scores)), scores, scores.num_scored, index.easy, index.score_column, unscored)
+    return Ranking(RowsInOrder(len(scores)), scores, scores.num_scored, index.easy, index.score_column, unscored)
 
 
 def plan_buckets(
