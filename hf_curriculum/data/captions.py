@@ -16,6 +16,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_d
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.config import digest
 from hf_curriculum.rng import hash64, mix64
 
 logger = logging.getLogger(__name__)
@@ -274,7 +275,7 @@ def _id(image: dict[str, Any] | None, key: str) -> str:
 
 def _digest(content: bytes) -> str:
     """32 hexadecimal digits."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return digest(content, size=16)
 
 
 def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:

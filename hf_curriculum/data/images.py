@@ -25,6 +25,7 @@ from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.config import write_atomically
 from hf_curriculum.data.captions import image_key, stored_images
 
 logger = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ def drop_unreadable_images(
             reasons = json.loads(cached.read_text(encoding="utf-8"))
         else:
             reasons = _decode_all(dataset, column, len(stamps), num_proc)
-            _write(cached, json.dumps(reasons))
+            write_atomically(cached, json.dumps(reasons))
         readable = np.array([key not in reasons for key in keys], dtype=bool)
         if reasons and not readable.any():
             reason = next(iter(reasons.values()))
@@ -243,14 +244,6 @@ def _digest(stamps: dict[str, str]) -> str:
     for key, stamp in stamps.items():
         digest.update(f"{key}\0{stamp}\n".encode())
     return digest.hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    """Renames a temporary file, so that several processes may write the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None) -> dict[str, str]:
@@ -282,7 +275,7 @@ def _check(item: tuple[str, dict[str, Any] | None]) -> tuple[str, str | None]:
 def _report(
     unreadable: dict[str, str], before: Mapping[str, Dataset], after: Mapping[str, Dataset], log: Path
 ) -> None:
-    _write(log, "".join(f"{reason}\n" for reason in unreadable.values()))
+    write_atomically(log, "".join(f"{reason}\n" for reason in unreadable.values()))
     rows = sum(map(len, before.values())) - sum(map(len, after.values()))
     logger.warning(
         "%d images cannot be read; their %d rows are left out. The first: %s All are named in %s",

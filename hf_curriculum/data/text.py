@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
+from hf_curriculum.config import digest
 
 logger = logging.getLogger(__name__)
 
@@ -183,8 +183,8 @@ def cached_arrow(
     facts: Iterable[object], batches: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> Dataset:
     """The data set of these batches, memory-mapped; it is written unless the file of these `facts` is there."""
-    digest = hashlib.blake2b(repr(list(facts)).encode(), digest_size=12).hexdigest()
-    file = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum" / "text" / f"{digest}.arrow"
+    name = f"{digest(repr(list(facts)), size=12)}.arrow"
+    file = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "text", name)
     if not file.is_file():
         _write(file, batches(), schema)
     return Dataset.from_file(str(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, require_columns
+from hf_curriculum.config import digest
 from hf_curriculum.data.text import cached_arrow
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     require_columns(dataset.column_names, [column], reader="Blocks are made of it.", remedy="Pass `column=`.")
     kind = pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
     schema = pa.schema({INPUT_IDS: pa.list_(kind)})
-    vocabulary = hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=12).hexdigest()
+    vocabulary = digest(tokenizer.backend_tokenizer.to_str(), size=12)
     facts = ["blocks", 1, dataset._fingerprint, column, vocabulary, size]
     blocks = cached_arrow(facts, lambda: _batches(dataset, tokenizer, size, column, kind), schema)
     if not len(blocks):

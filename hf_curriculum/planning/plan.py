@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
@@ -467,12 +467,8 @@ def _totals(plan: Plan) -> list[str]:
 def digest_of(values: np.ndarray | Groups) -> str:
     """A digest of the content of an array or of groups."""
     arrays = (values.starts, values.members) if isinstance(values, Groups) else (values,)
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array))
-    if isinstance(values, Groups) and values.names is not None:
-        digest.update("\0".join(values.names).encode())
-    return digest.hexdigest()
+    names = values.names if isinstance(values, Groups) and values.names is not None else ()
+    return digest(*map(np.ascontiguousarray, arrays), "\0".join(names), size=16)
 
 
 def _covered(slices: list[tuple[int, int]]) -> int:

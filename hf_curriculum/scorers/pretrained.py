@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.config import digest
 from hf_curriculum.scorers.base import Scorer, readable_captions
 from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
@@ -65,18 +65,8 @@ def folder_digest(name: str) -> str | None:
     folder = Path(name)
     if not folder.is_dir():
         return None
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS):
-        digest.update(path.name.encode())
-        hash_file(digest, path)
-    return digest.hexdigest()
-
-
-def hash_file(digest: Any, path: Path) -> None:
-    """Updates a digest with a file's bytes, 4 MB at a time."""
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
+    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
+    return digest(*(part for path in files for part in (path.name, path)))
 
 
 def report_truncated(scorer: Scorer, truncated: int, of: int, limit: int) -> None:

@@ -434,7 +434,9 @@ class _Run:
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
         if self.rank == 0 and not (folder / _FITTED).exists():
             scorer.fit(corpus)
-            write_atomically(folder / _FITTED, pickle.dumps({name: getattr(scorer, name) for name in scorer.learnt}))
+            write_atomically(
+                folder / _FITTED, pickle.dumps({name: getattr(scorer, name) for name in scorer.fitted_attributes})
+            )
         wait_for_files(folder, [_FITTED], self.timeout)
         for name, value in pickle.loads((folder / _FITTED).read_bytes()).items():
             setattr(scorer, name, value)
@@ -466,7 +468,7 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
         fingerprint = Hasher.hash([inputs._fingerprint, "in the order of its table"])
         table = Dataset(inputs.data, info=inputs.info, split=inputs.split, fingerprint=fingerprint)
         inputs = table if len(rows) == len(table) else table.select(rows)
-    for column in scorer.undecoded:
+    for column in scorer.decode_false:
         if getattr(inputs.features.get(column), "decode", False):
             inputs = inputs.cast_column(column, replace(inputs.features[column], decode=False))
     if group not in columns or len(inputs) == 0:
@@ -510,7 +512,7 @@ def _score_iterable(
         stored = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
         for name, feature in stored.items():
             dataset = dataset.cast_column(name, replace(feature, decode=False))
-        read = [name for name in scorer.columns if name not in scorer.undecoded]
+        read = [name for name in scorer.columns if name not in scorer.decode_false]
         decoded = {name: feature for name, feature in stored.items() if name in read}
         function = _Decoding(scorer, decoded) if decoded else scorer
         dataset = dataset.map(function, batched=True, batch_size=batch_size)

@@ -55,7 +55,7 @@ class RayScorer:
         columns = {}
         for name in {*self.scorer.columns, self.scorer.group_by} & batch.keys():
             columns[name] = list(batch[name])
-            if name not in self.scorer.undecoded:  # lists and numbers of Python, as a scorer gets them from `datasets`
+            if name not in self.scorer.decode_false:  # lists and numbers of Python, as from `datasets`
                 arrays = (np.ndarray, np.generic)
                 columns[name] = [cell.tolist() if isinstance(cell, arrays) else cell for cell in columns[name]]
         return {**batch, **self.scorer(columns)}

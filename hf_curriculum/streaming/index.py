@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -110,7 +109,7 @@ class BucketIndex:
     def digest(self) -> str:
         """Identifies the whole content: another score, threshold, order or image gives another one."""
         text = json.dumps(self._content(), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return digest(text, size=16)
 
     def _content(self) -> dict[str, Any]:
         """The fields, as they are written: without quantiles in an index of version 0.1."""

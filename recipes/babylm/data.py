@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
+from hf_curriculum.config import digest
 from hf_curriculum.scenes.captions import write_scene_text
 
 _TAGGED = (
@@ -134,7 +134,7 @@ def make_tagger(data_args: DataArguments, texts: Texts, folder: Path, seed: int)
         return data_args.tagger
     how = dict(data_args.tagger_training)
     facts = json.dumps([*(getattr(data_args, name) for name in _TAGGED), len(texts), seed])
-    target = folder / f"tagger-{hashlib.blake2b(facts.encode(), digest_size=6).hexdigest()}"
+    target = folder / f"tagger-{digest(facts, size=6)}"
     if not target.is_dir():
         config, most = how.pop("config", None), how.pop("max_sentences", None)
         draft = target.with_name(f".{target.name}.{os.getpid()}")  # a kill leaves no incomplete tagger

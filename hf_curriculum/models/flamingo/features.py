@@ -13,6 +13,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.data.images import to_rgb
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def cache_vision_features(
     folder = Path(path)
     wanted = {
         "images": keys.shape[1],
-        "pictures": hashlib.blake2b(keys.tobytes(), digest_size=16).hexdigest(),
+        "pictures": digest(keys.tobytes(), size=16),
         "tower": _digest(model),
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
     }
@@ -231,6 +232,4 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
     """Renames a temporary file, so that a kill leaves the old one or the new one."""
-    partial = folder / (_FACTS + ".partial")
-    partial.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
-    partial.replace(folder / _FACTS)
+    write_atomically(folder / _FACTS, json.dumps(facts, indent=1, sort_keys=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from hf_curriculum.config import digest
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.scorers.pretrained import folder_digest, hash_file, load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 
 _THIN = 16
 """An image more than so many times as long as wide is cropped to its middle before it is resized."""
@@ -153,9 +153,7 @@ def weights_digest(name: str, pretrained: str | None) -> str | None:
         return folder_digest(name.removeprefix(_SCHEMES[1]))
     if pretrained is None or not Path(pretrained).is_file():
         return None
-    digest = hashlib.blake2b(digest_size=8)
-    hash_file(digest, Path(pretrained))
-    return digest.hexdigest()
+    return digest(Path(pretrained))
 
 
 class OpenClipTowers(Towers):

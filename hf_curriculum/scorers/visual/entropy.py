@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import digest
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice
@@ -106,7 +106,7 @@ class VisualEntropy(Scorer):
         self.classifier_digest = None
         if classifier is not None:
             self._layer = read_classifier(classifier)  # an unfit file is an error here, not in a worker
-            self.classifier_digest = blake2b(Path(classifier).read_bytes(), digest_size=8).hexdigest()
+            self.classifier_digest = digest(Path(classifier))
         if self.detector is not None:
             made = self.detector
             self.packages, self.model, self.revision = made.packages, made.model, made.revision

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from hf_curriculum.config import digest
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.pretrained import one_thread_in_workers
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, keep_distinct, softmax
@@ -63,7 +63,7 @@ class OnnxDetector(Detector):
         if not Path(path).is_file():
             raise FileNotFoundError(f"There is no ONNX detector at {str(path)!r}: no such file. Give the path of one.")
         self.path, self.model = str(path), Path(path).name
-        self.revision = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+        self.revision = digest(Path(path))
         self.head = GridHead() if head is None else head
         self.size = None if size is None else tuple(size)
         self.colours, self.mean, self.std = colours, tuple(mean), tuple(std)
