@@ -267,8 +267,10 @@ class BucketedStream(IterableDataset):
         """
         if state.get("version") != _VERSION:
             raise ValueError(f"{dict(state)!r:.200} is not the state of a BucketedStream in version {_VERSION}.")
-        saved = {_RENAMED.get(name, name): value for name, value in state["stream"].items()}
-        current = self._fingerprint()
+        saved, current = (
+            {_RENAMED.get(name, name): value for name, value in facts.items()}
+            for facts in (state["stream"], self._fingerprint())
+        )
         changed = [name for name, value in current.items() if saved.get(name) != value]
         if changed:
             was = {name: saved.get(name) for name in changed}
@@ -280,10 +282,12 @@ class BucketedStream(IterableDataset):
         self._start, self._placeholders, self._seen = dict(state), placeholders, None
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What a state has to agree with."""
+        """What a state has to agree with, by the names of version 0.1."""
         facts = self.plan.fingerprint()
         kept = {name: facts[name] for name in ("curriculum", "global_batch_size", "seed", "num_steps")}
-        return {"buckets": self.index.digest, **kept, **facts["stream"]}
+        names = {now: before for before, now in _RENAMED.items()}
+        order = {names.get(name, name): value for name, value in facts["stream"].items()}
+        return {"buckets": self.index.digest, **kept, **order}
 
     def _resumed(self) -> tuple[WorkerSamples, int]:
         """What the current worker reads from where it was resumed, and how many of its examples are completed."""

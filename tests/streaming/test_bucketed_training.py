@@ -156,6 +156,7 @@ def test_buckets_of_version_0_1_stream_and_train_on_the_same_rows(tmp_path, kind
     for state, seen in (("state_at_4", 16), ("state_after_18", 18)):
         stream.load_state_dict(expected[state])
         assert [example["row"] for example in stream] == shown[seen:]
+    assert stream.state_at(4) == expected["state_at_4"]
     with pytest.warns(DeprecationWarning, match="shares= is now called partitions_per_step="):
         named = BucketedStream(OLD / f"buckets_{kind}", Phases(3), **options, shares=8)
     settings = {"per_device_train_batch_size": 4, "seed": 5, "remove_unused_columns": False, "save_strategy": "no"}
