@@ -105,7 +105,9 @@ def test_its_links_and_pictures_are_there(guide):
         assert (guide.parent / picture).stat().st_size <= 100_000, picture
 
 
-@pytest.mark.parametrize("guide", [path for path in GUIDES if path.parent.name == "guides"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide", [path for path in GUIDES if path.parent.name == "guides"], ids=lambda path: path.stem
+)
 def test_it_can_be_read_in_minutes(guide):
     words = re.sub(r"```.*?```|<!--.*?-->", "", guide.read_text(encoding="utf-8"), flags=re.DOTALL).split()
     assert len(words) <= 750  # three minutes at 250 a minute; code is extra
