@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,7 +63,7 @@ class Plan(RenamedAttributes):
     declared_steps: int | None = None
     log: tuple[Mapping[str, Any], ...] = ()
     losses: np.ndarray | None = None
-    stage_starts: tuple[int, ...] = field(init=False, default=())
+    stage_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         starts = np.cumsum([0, *(stage.num_samples * self.layout.unit for stage in self.stages)])
