@@ -10,6 +10,8 @@ import pytest
 
 # Several test processes, and those that tests start, share the cores: more threads each would only stand in the way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A model that is not there is looked for on this machine alone, without waiting for a server.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture
