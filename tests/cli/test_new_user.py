@@ -7,11 +7,11 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launching import Launcher
 
 from hf_curriculum import make_scenes
 
@@ -48,14 +48,15 @@ def typed(tmp_path, hub):
     env |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN, "COLUMNS": "100"}
     env |= {"HF_HUB_DISABLE_XET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
+    launcher = Launcher(env)
+
     def run(line):
-        words = [sys.executable, "-m", "hf_curriculum.cli", *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        done = launcher.run("hf_curriculum.cli", *shlex.split(line)[1:], cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done.stdout, done.stderr
 
-    return run
+    yield run
+    launcher.close()
 
 
 @pytest.mark.slow

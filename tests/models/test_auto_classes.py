@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import pytest
-from transformers import GitProcessor
+from transformers import AutoConfig, GitProcessor
 
 from hf_curriculum import make_image_processor, train_wordpiece
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
@@ -85,8 +86,13 @@ ORDERS = (
 
 
 FORKS = """
-import json, os, traceback
-import datasets, torch  # what takes long and has no part in it, once for all
+import atexit, gc, json, os, traceback
+# What takes long and has no part in it, once for all:
+import datasets, huggingface_hub, safetensors.torch, scipy.optimize, tokenizers, torch
+import torch._dynamo, torch._inductor.utils, torch.distributed.tensor, torch.utils.checkpoint
+gc.collect()
+gc.freeze()
+atexit.register(gc.unfreeze)
 told = {}
 for order in json.loads(sys.argv[2]):
     reading, writing = os.pipe()
@@ -124,18 +130,7 @@ def test_whatever_is_imported_first(outcomes, imports):
 @pytest.mark.slow
 def test_a_configuration_travels_to_another_process(saved, tmp_path):
     """What is pickled is found again in a process that has imported nothing."""
-    out = run(
-        """
-        import pickle
-        from pathlib import Path
-        import hf_curriculum
-        from transformers import AutoConfig
-        config = AutoConfig.from_pretrained(sys.argv[1] + "/Flamingo")
-        Path(sys.argv[2]).write_bytes(pickle.dumps(config))
-        """,
-        saved,
-        tmp_path / "config.pkl",
-    )
+    (tmp_path / "config.pkl").write_bytes(pickle.dumps(AutoConfig.from_pretrained(saved / "Flamingo")))
     out = run(
         """
         import pickle

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -115,9 +113,8 @@ def test_content_words_decide_what_may_be_true(recipe):
 
 
 @pytest.mark.slow
-def test_the_recipe_runs(tmp_path):
-    command = [sys.executable, RECIPE, "--steps", "3", "--scenes", "30", "--batch_size", "8", "--output", tmp_path]
-    subprocess.run([*map(str, command)], check=True, capture_output=True)
+def test_the_recipe_runs(launch, tmp_path):
+    launch(RECIPE, "--steps", 3, "--scenes", 30, "--batch_size", 8, "--output", tmp_path)
     facts = json.loads((tmp_path / "training.json").read_text(encoding="utf-8"))
     assert (facts["steps"], facts["scenes"], facts["seed"]) == (3, 30, 0)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in SHIPPED.iterdir()}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +22,9 @@ def test_sides_that_disagree_are_not_compared():
 
 
 @pytest.mark.slow
-def test_the_section_of_clip(tmp_path):
-    command = [sys.executable, DOOR, "--quick", "--sections", "clip", "--json", tmp_path / "rows.json"]
-    environment = {**os.environ, "HF_CURRICULUM_TEST_DATA": ""}
-    done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, env=environment)
+def test_the_section_of_clip(launch, tmp_path):
+    options = ("--quick", "--sections", "clip", "--json", tmp_path / "rows.json")
+    done = launch(DOOR, *options, env={"HF_CURRICULUM_TEST_DATA": None})
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert [row["asked"] for row in rows] == ["≥ 0.95", "≥ 4", "≥ 5", ""]
     assert all(row["ratio"] > 0 and row["section"] == "clip" for row in rows)
@@ -36,7 +32,7 @@ def test_the_section_of_clip(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_section_that_is_not_there_is_named():
-    done = subprocess.run([sys.executable, str(DOOR), "--sections", "weather"], capture_output=True, text=True)
+def test_a_section_that_is_not_there_is_named(launch):
+    done = launch(DOOR, "--sections", "weather", check=False)
     assert done.returncode == 2
     assert "there is no section 'weather'" in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,10 +32,10 @@ def test_the_corpus_is_the_same_every_time_and_has_so_many_words(script):
 
 
 @pytest.mark.slow
-def test_it_measures(tmp_path):
+def test_it_measures(launch, tmp_path):
     out = tmp_path / "facts.json"
-    command = [sys.executable, str(DOOR), "--words", "20000", "--steps", "2", "--batch", "16", "--accumulate", "2"]
-    printed = subprocess.run([*command, "--json", str(out)], check=True, capture_output=True, text=True).stdout
+    options = ("--words", 20_000, "--steps", 2, "--batch", 16, "--accumulate", 2)
+    printed = launch(DOOR, *options, "--json", out).stdout
     facts = json.loads(out.read_text(encoding="utf-8"))
     assert facts["words"] == 20_000
     assert facts["growth_mb"] >= facts["trainer_mb"] > 0

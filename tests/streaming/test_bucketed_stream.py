@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -471,11 +469,10 @@ def test_no_two_readers_share_a_partition(processes, workers, accumulated):
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs(tmp_path):
+def test_the_benchmark_runs(launch, tmp_path):
     file = Path(__file__).parents[2] / "recipes" / "benchmarks" / "streaming.py"
     out = tmp_path / "out.json"
-    command = [sys.executable, str(file), "--examples", "4000", "--shard_size", "20", "--json", str(out)]
-    subprocess.run(command, check=True, capture_output=True)
+    launch(file, "--examples", 4000, "--shard_size", 20, "--json", out)
     figures = json.loads(out.read_text())
     assert figures["bucketed_examples_per_second"] > 0
     assert figures["resumed"]["finished"] > 0

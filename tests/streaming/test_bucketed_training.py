@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -239,20 +238,12 @@ def test_a_checkpoint_of_other_buckets_is_refused(folder, whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_the_same_rows_and_resume_after_a_kill(folder, whole, tmp_path):
-    file = Path(bucketed_run.__file__)
-
-    def launch(*options) -> int:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-        command += [str(file), str(folder), *map(str, options)]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=400)
-        if found.returncode and "--kill_at" not in options:
-            raise AssertionError(found.stderr[-3000:])
-        return found.returncode
-
-    launch(tmp_path / "plain")
-    assert launch(tmp_path / "killed", "--kill_at", 13)
-    launch(tmp_path / "killed")
+def test_two_processes_train_on_the_same_rows_and_resume_after_a_kill(launch, folder, whole, tmp_path):
+    program = Path(bucketed_run.__file__)
+    launch(program, folder, tmp_path / "plain", processes=2)
+    killed = launch(program, folder, tmp_path / "killed", "--kill_at", 13, processes=2, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    launch(program, folder, tmp_path / "killed", processes=2)
     expected = {step: sorted(rows) for step, rows in recorded(whole.args.output_dir).items()}
     for name in ("plain", "killed"):
         assert {step: sorted(rows) for step, rows in recorded(tmp_path / name).items()} == expected

@@ -6,25 +6,27 @@ costs a second or two and not the ten of an import. Nothing here touches torch's
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import random
 import signal
-import socket
 import sys
-import time
 import traceback
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import numpy as np
 import torch
 from datasets import Dataset
+from launching import fork
 from torch import nn
-from transformers import TrainerState, set_seed
+from transformers import PreTrainedTokenizerFast, TrainerState, set_seed
 
 from hf_curriculum import (
     Augment,
@@ -108,6 +110,14 @@ class Recorded(CurriculumTrainer):
             lines.write(json.dumps([step, ids, loss.item()]) + "\n")
         return loss
 
+    def get_eval_dataloader(self, eval_dataset=None):
+        """Without workers: those that read what is trained on are enough to be killed."""
+        workers, self.args.dataloader_num_workers = self.args.dataloader_num_workers, 0
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_num_workers = workers
+
     def _save_optimizer_and_scheduler(self, output_dir):
         self._die_in_save("before_optimizer")
         super()._save_optimizer_and_scheduler(output_dir)
@@ -117,14 +127,19 @@ class Recorded(CurriculumTrainer):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@cache
+def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
+    """Pictures with a column `difficulty` of their own, and a tokenizer of their captions."""
+    scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
+    return add_columns(scenes.select(range(NUM_ROWS))), train_wordpiece(scenes.select(range(NUM_ROWS)), 300)
+
+
 def make_task(job: dict) -> dict:
     """What is trained: rows and a classifier, or augmented pictures and a GIT or its adapters; all with dropout."""
     if job["task"] == "rows":
         data = make_data()
         return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
-    scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
-    scenes = add_columns(scenes.select(range(NUM_ROWS)))  # they bring a column `difficulty` of their own
-    tokenizer = train_wordpiece(scenes, 300)
+    scenes, tokenizer = scenes_and_tokenizer()
     sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
     if job["task"] == "lora":
@@ -234,32 +249,8 @@ def checkpoint_of(job: dict) -> bool:
     return True
 
 
-def child(job: dict, rank: int, port: int) -> None:
-    """Becomes process `rank` of the job; never returns."""
-    world = job.get("processes", 1)
-    errors = os.open(f"{job['log']}.err{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
-    if world > 1:
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(world),
-            LOCAL_WORLD_SIZE=str(world),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-        )
-    try:
-        train(job)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
-
-
 def launch(job: dict, limit: float = 120) -> None:
-    """Forks the job's processes and waits for them; when one of several dies, it kills the others.
+    """Forks the job's processes and waits for them.
 
     A job `"unless_done"` is left out where an earlier one has come to the run's end already. The signals that
     processes died of are written into `LOG.kills`, one line per launch.
@@ -267,35 +258,30 @@ def launch(job: dict, limit: float = 120) -> None:
     if job.get("unless_done") and Path(job["log"] + ".final").exists():
         return
     Path(job["log"]).parent.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = []
-    for rank in range(job.get("processes", 1)):
-        pid = os.fork()
-        if pid == 0:
-            child(job, rank, port)
-        running.append(pid)
-    end, failed, signals = time.monotonic() + limit, False, []
-    while running:
-        for pid in list(running):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                running.remove(pid)
-                failed |= status != 0
-                signals += [os.WTERMSIG(status)] if os.WIFSIGNALED(status) else []
-        if running and (failed or time.monotonic() > end):
-            time.sleep(0.3)
-            for pid in running:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            running = []
-        time.sleep(0.01)
-    if signals:
+
+    def become(rank: int) -> None:
+        errors = os.open(f"{job['log']}.err{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        try:
+            train(job)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+
+    statuses = fork(become, job.get("processes", 1), limit)
+    if signals := [-status for status in statuses if status < 0]:
         with open(job["log"] + ".kills", "a") as lines:
             lines.write(f"{signals}\n")
 
 
 if __name__ == "__main__":
-    for item in json.loads(Path(sys.argv[1]).read_text()):
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    if any(item["task"] != "rows" for item in jobs):
+        scenes_and_tokenizer()
+    gc.collect()
+    gc.freeze()  # what is there before the first run is left out of every collection of garbage
+    for item in jobs:
         launch(item)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +17,10 @@ TOGETHER = ["ddp", "fsdp", "git_fsdp"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(launch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("accelerated")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    alone = [sys.executable, str(PROGRAM), str(folder), *ALONE]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for command in (alone, [*torchrun, str(PROGRAM), str(folder), *TOGETHER]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-        assert done.returncode == 0, done.stderr[-3000:]
+    launch(PROGRAM, folder, *ALONE)
+    launch(PROGRAM, folder, *TOGETHER, processes=2)
     return folder
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -72,11 +69,8 @@ def test_any_trainer_follows_the_plan_decides_and_resumes(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_any_trainer_on_two_processes(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, str(PROGRAM), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_any_trainer_on_two_processes(launch, tmp_path):
+    launch(PROGRAM, tmp_path, processes=2, timeout=600)
     for name in OTHERS.TRAINERS:
         whole, resumed = json.loads((tmp_path / name / "facts.json").read_text())
         check_run(whole, resumed, drawn(tmp_path, name, 2))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -116,18 +114,23 @@ def test_augmented_pictures_are_the_same_for_the_same_seed_on_any_batch_size(mak
 RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"
 
 
-def recipe(folder, *options, launcher=()):
-    command = [sys.executable, *launcher, str(RECIPE), "--output_dir", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout, json.loads((folder / "results.json").read_text())
+@pytest.fixture(scope="module")
+def recipe(launch):
+    """`recipe(folder, *options)`: what the smoke preset printed, and its results."""
+
+    def call(folder, *options, processes=1):
+        options = ("--output_dir", folder, "--preset", "smoke", *options)
+        done = launch(RECIPE, *options, processes=processes, timeout=600)
+        return done.stdout, json.loads((folder / "results.json").read_text())
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(recipe, tmp_path_factory):
     """The recipe's folder, output and results: the curriculum beside its control, with two seeds."""
     folder = tmp_path_factory.mktemp("compared")
-    return folder, *recipe(folder, "--preset", "smoke", "--compare", "--seeds", "0", "1")
+    return folder, *recipe(folder, "--compare", "--seeds", "0", "1")
 
 
 @pytest.mark.slow
@@ -158,13 +161,13 @@ def test_the_recipe_runs_end_to_end(compared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapted", [False, True], ids=["trained whole", "adapters, merged"])
-def test_the_trained_model_and_its_processor_load_by_auto_classes(compared, tmp_path, adapted):
+def test_the_trained_model_and_its_processor_load_by_auto_classes(recipe, compared, tmp_path, adapted):
     from transformers import AutoModelForCausalLM, AutoProcessor
 
     import hf_curriculum.models  # noqa: F401 - makes the classes known
 
     if adapted:
-        recipe(tmp_path, "--preset", "smoke", "--lora_rank", "2")
+        recipe(tmp_path, "--lora_rank", "2")
     folder = (tmp_path if adapted else compared[0]) / "curriculum-seed0" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder, backend="pil")
@@ -173,9 +176,8 @@ def test_the_trained_model_and_its_processor_load_by_auto_classes(compared, tmp_
 
 
 @pytest.mark.slow
-def test_two_processes_see_the_same_plan(compared, tmp_path):
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    _, two = recipe(tmp_path, "--preset", "smoke", launcher=launcher)
+def test_two_processes_see_the_same_plan(recipe, compared, tmp_path):
+    _, two = recipe(tmp_path, processes=2)
     _, _, one = compared
     assert (two[0]["name"], two[0]["seed"]) == (one[0]["name"], one[0]["seed"])
     assert two[0]["plan"] == one[0]["plan"]
@@ -183,7 +185,7 @@ def test_two_processes_see_the_same_plan(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_recipe_on_real_photographs(tmp_path, test_data):
-    _, runs = recipe(tmp_path, "--preset", "smoke", "--data", str(test_data("flickr8k")), "--limit", "300")
+def test_the_recipe_on_real_photographs(recipe, tmp_path, test_data):
+    _, runs = recipe(tmp_path, "--data", str(test_data("flickr8k")), "--limit", "300")
     assert 200 < runs[0]["plan"]["num_rows"] < 300
     assert (tmp_path / "report" / "report.html").stat().st_size > 100_000

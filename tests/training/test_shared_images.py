@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -135,12 +134,8 @@ def test_a_resumed_run_goes_on_exactly(tmp_path, workers):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path, apart):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, __file__, str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_two_processes_train_as_one(launch, tmp_path, apart):
+    launch(Path(__file__), tmp_path, processes=2)
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert facts["encoded"] == [1] * 9
     np.testing.assert_allclose(facts["losses"], losses_of(apart), rtol=2e-3)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -149,11 +150,11 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
 
 def to_png(figure: Figure) -> bytes:
     """The figure as PNG; with a palette of 256 colours, half the size, where the eye cannot tell the difference."""
-    raw, out = BytesIO(), BytesIO()
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a `$` in a name is a `$`, in a legend too
-    figure.savefig(raw, format="png", dpi=figure.dpi, facecolor="auto", pil_kwargs={"compress_level": 1})
-    pixels = Image.open(raw).convert("RGB")
+    canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels, out = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"), BytesIO()
     reduced = pixels.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     lost = max(ImageStat.Stat(ImageChops.difference(pixels, reduced.convert("RGB"))).rms)
     (reduced if lost < 1 else pixels).save(out, format="PNG", optimize=True)

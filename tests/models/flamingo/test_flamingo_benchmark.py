@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +11,10 @@ DOOR = Path(__file__).parents[3] / "recipes" / "benchmarks" / "flamingo_features
 
 
 @pytest.mark.slow
-def test_both_ways_are_measured(tmp_path):
+def test_both_ways_are_measured(launch, tmp_path):
     out, page = tmp_path / "facts.json", tmp_path / "facts.md"
-    command = [sys.executable, str(DOOR), "--batch", "4", "--pairs", "1", "--json", str(out), "--markdown", str(page)]
-    environment = {name: value for name, value in os.environ.items() if name != "HF_CURRICULUM_TEST_DATA"}
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    options = ("--batch", 4, "--pairs", 1, "--json", out, "--markdown", page)
+    printed = launch(DOOR, *options, env={"HF_CURRICULUM_TEST_DATA": None}).stdout
     rows = json.loads(out.read_text(encoding="utf-8"))
     assert [row["captions"] for row in rows] == ["drawn", "full"]
     for row in rows:
