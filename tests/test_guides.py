@@ -27,7 +27,7 @@ every_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda path: f"{path.
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """A folder as people have it: pictures and a CSV of captions, and Karpathy's JSON of the same beside it."""
+    """A folder as people have it: images and a CSV of captions, and Karpathy's JSON of the same beside it."""
     folder = tmp_path_factory.mktemp("data") / "photos"
     folder.mkdir()
     lines, images = [], {}
@@ -99,11 +99,11 @@ def test_its_commands_exist(guide):
 
 
 @every_guide
-def test_its_links_and_pictures_are_there(guide):
+def test_its_links_and_images_are_there(guide):
     for target in re.findall(r"\]\(([^)#\s]+)", guide.read_text(encoding="utf-8")):
         assert (guide.parent / target).is_file(), target
-    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", guide.read_text(encoding="utf-8")):
-        assert (guide.parent / picture).stat().st_size <= 100_000, picture
+    for image in re.findall(r"!\[[^]]*\]\(([^)]+)\)", guide.read_text(encoding="utf-8")):
+        assert (guide.parent / image).stat().st_size <= 100_000, image
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What stored vision features save: one training step of Flamingo from pictures and from features, in turn.
+"""What stored vision features save: one training step of Flamingo from images and from features, in turn.
 
     python recipes/benchmarks/flamingo_features.py                                   # a small model, seconds
     python recipes/benchmarks/flamingo_features.py --size paper --batch 12 --pairs 3  # minutes on one core
@@ -14,7 +14,7 @@ The gain depends on the captions' lengths, as the tower's work does not and all 
 each kind, special tokens and `<image>` counted: `drawn`, 11 tokens and a Poisson number of 4 more, which is about as
 long as COCO's captions are; `coco`, so many of its validation captions, drawn at random, where the data is there (the
 folder holds `coco_captions_val2017`); `full`, all as long as captions may be. Writing the features costs one pass of
-the tower: over E epochs the gain is E · pictures / (E · features + encoding).
+the tower: over E epochs the gain is E · images / (E · features + encoding).
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def captions(kinds: list[str], batch: int, longest: int, words: list[str]) -> di
 
 
 def coco_captions() -> list[str]:
-    """All captions of COCO's validation pictures."""
+    """All captions of COCO's validation images."""
     file = Path(os.environ["HF_CURRICULUM_TEST_DATA"]) / "coco_captions_val2017" / "captions_val2017.json.gz"
     with gzip.open(file, "rt", encoding="utf-8") as text:
         return [entry["caption"].strip() for entry in json.load(text)["annotations"]]
 
 
 def build(options: argparse.Namespace, tokenizer: Any) -> CaptionFlamingoForCausalLM:
-    """The model, without dropout and with open gates: shut ones would let no gradient through to the pictures."""
+    """The model, without dropout and with open gates: shut ones would let no gradient through to the images."""
     torch.manual_seed(0)
     if options.size == "paper":
         config = paper_flamingo_config(32_778, tokenizer=tokenizer)
@@ -112,16 +112,16 @@ def gradients(model: CaptionFlamingoForCausalLM, batch: dict[str, torch.Tensor])
 
 
 def check(
-    model: CaptionFlamingoForCausalLM, pictures: dict[str, torch.Tensor], features: dict[str, torch.Tensor]
+    model: CaptionFlamingoForCausalLM, images: dict[str, torch.Tensor], features: dict[str, torch.Tensor]
 ) -> dict[str, float]:
     """How far losses and gradients are apart.
 
     Raises:
         ValueError: further than is allowed.
     """
-    loss, expected = gradients(model, pictures)
-    exact = {name: value for name, value in pictures.items() if name != "pixel_values"}
-    exact["image_features"] = model.encode_images(pictures["pixel_values"])
+    loss, expected = gradients(model, images)
+    exact = {name: value for name, value in images.items() if name != "pixel_values"}
+    exact["image_features"] = model.encode_images(images["pixel_values"])
     facts = {"loss": loss}
     for name, batch, allowed in (("exact", exact, EXACT), ("stored", features, STORED)):
         other, found = gradients(model, batch)

@@ -1,12 +1,12 @@
 """CLIP's cosine: `add_scores` beside loops that people write for it, all with one model of random weights.
 
-- The bare loop: batches of pairs, pictures and captions encoded under `inference_mode`, padded to the batch's longest;
-  at the best of several batch sizes. One caption per picture, so that nothing can be saved.
-- The pairwise way: the same loop over five captions per picture, as data sets come: every pair encodes its picture,
+- The bare loop: batches of pairs, images and captions encoded under `inference_mode`, padded to the batch's longest;
+  at the best of several batch sizes. One caption per image, so that nothing can be saved.
+- The pairwise way: the same loop over five captions per image, as data sets come: every pair encodes its image,
   and its caption padded to the context.
 - A `map` over single examples with gradients on, which is what `dataset.map(score)` does unless one thinks of it.
 
-Rates are pairs per second of processor time, from encoded pictures to finished scores. The model has the shape of CLIP
+Rates are pairs per second of processor time, from encoded images to finished scores. The model has the shape of CLIP
 ViT-B/32; `quick` takes a small one, which shows that it runs and no more.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset, Image
-from PIL import Image as Pictures
+from PIL import Image as PILImage
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
 
 from hf_curriculum import CLIPSimilarity, add_scores, make_scenes, train_wordpiece
@@ -59,7 +59,7 @@ def scenes(images: int, captions_per_image: int) -> tuple[list[bytes], list[list
 
 
 def photographs(images: int) -> tuple[list[bytes], list[list[str]]] | None:
-    """Flickr8k's pictures with their five captions, where HF_CURRICULUM_TEST_DATA has them."""
+    """Flickr8k's images with their five captions, where HF_CURRICULUM_TEST_DATA has them."""
     folder = Path(os.environ.get("HF_CURRICULUM_TEST_DATA", "")) / "flickr8k"
     if not (folder / "captions.jsonl").exists():
         return None
@@ -90,10 +90,10 @@ class Loops:
         towers = scorer.loaded().towers
         self.model, self.words, self.processor = towers.model, towers.tokenizer, towers.processor
 
-    def cosine(self, pictures: list[Pictures.Image], captions: list[str], padding: bool | str) -> torch.Tensor:
-        """Pictures and captions, one by one or in a batch, to cosines (rows,)."""
+    def cosine(self, pictures: list[PILImage.Image], captions: list[str], padding: bool | str) -> torch.Tensor:
+        """Images and captions, one by one or in a batch, to cosines (rows,)."""
         text = self.words(captions, padding=padding, truncation=True, max_length=CONTEXT, return_tensors="pt")
-        pixels = self.processor(images=[picture.convert("RGB") for picture in pictures], return_tensors="pt")
+        pixels = self.processor(images=[image.convert("RGB") for image in pictures], return_tensors="pt")
         seen = self.model.get_image_features(**pixels).pooler_output
         return torch.cosine_similarity(seen, self.model.get_text_features(**text).pooler_output)
 
@@ -166,7 +166,7 @@ def _rows(
         }
 
     files, captions = real or drawn
-    # pictures repeat under other ids, to fill batches without drawing more; each is encoded
+    # images repeat under other ids, to fill batches without drawing more; each is encoded
     singles = as_dataset(files * 4, [[own[at]] for at in range(4) for own in captions])
     sides = {"ours": lambda: ours(singles)}
     sides |= {f"batches of {size}": lambda size=size: loops.batched(singles, size, True) for size in sizes}

@@ -1,6 +1,6 @@
 """Concreteness beside the bare matrix product that its neighbours need, and faiss's recall; a section of `scoring.py`.
 
-Images are points around centres, as embeddings of real pictures lie in groups; the words of a caption are drawn from
+Images are points around centres, as embeddings of real images lie in groups; the words of a caption are drawn from
 those of its centre and from frequent ones. The bare product has the same rows at a time, into the same buffer, and is
 timed on every fifth part of the images, before and after the fit; the fit includes reading embeddings and captions.
 """

@@ -63,7 +63,7 @@ class Setting:
         curriculum: the rule; its `easy` is filled in.
         score: the column it sorts by: a scorer's, "difficulty" (the generator's own) or "random".
         hard_first: whether the hard end comes first.
-        mismatched: share of training captions that belong to another picture.
+        mismatched: share of training captions that belong to another image.
         num_pairs: pairs of all splits; a tenth is validation.
         num_steps: optimizer steps.
         batch_size: pairs per step.
@@ -158,7 +158,7 @@ def load(
     """Training pairs, the collator, training and validation pairs as it prepares them, and the tokenizer."""
     common = {"image_size": image_size, "captions_per_image": 2, "validation": 0.1, "test": 0.0}
     train = make_scenes(num_pairs, mismatched=mismatched, **common)["train"]
-    clean = make_scenes(num_pairs, **common)["validation"]  # the same pictures
+    clean = make_scenes(num_pairs, **common)["validation"]  # the same images
     tokenizer = train_wordpiece(train, 400)
     collator = CaptionCollator(tokenizer, make_image_processor(image_size), max_length=40)
     prepared = ([collator.prepare(row) for row in split] for split in (train, clean))

@@ -7,7 +7,7 @@
 Two comparisons per size, without dropout, captions of 20 tokens:
 
 - one caption per image: ours leaves out logits of image positions, and the last layer's image rows;
-- five captions per image: ours packed behind one image (`image_index`), beside one picture per caption (stock's and
+- five captions per image: ours packed behind one image (`image_index`), beside one image per caption (stock's and
   ours) and beside stock that encodes each image once and repeats its features.
 
 The sides take turns and the best time of each counts. Losses and gradients are compared in the same run: sides that
@@ -39,7 +39,7 @@ COLUMNS = ("size", "what", "ours", "against", "ratio", "asked")
 
 @dataclass(frozen=True)
 class Size:
-    """A stock GIT with pictures of 224 × 224 in patches of 16, and the batches it is timed on."""
+    """A stock GIT with images of 224 × 224 in patches of 16, and the batches it is timed on."""
 
     width: int
     layers: int

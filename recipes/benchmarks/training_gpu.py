@@ -5,7 +5,7 @@ and both under `torch.compile`. MFU is the share of the GPU's dense bf16 peak th
 account for: those of image rows that nothing reads, which stock computes too, are not counted for it either.
 
 The projection trains the paper's model with dropout, Adam and bf16 by `CurriculumTrainer` from JPEG files, workers and
-all, for some steps, and multiplies: BabyLM's curriculum run shows 15,054,492 captions, each with its picture.
+all, for some steps, and multiplies: BabyLM's curriculum run shows 15,054,492 captions, each with its image.
 """
 
 from __future__ import annotations
@@ -152,13 +152,13 @@ class Clock(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-def picture_files(rows: int) -> Dataset:
+def image_files(rows: int) -> Dataset:
     """Captions with a JPEG of 256 × 256 each, the size that lists of links are mostly downloaded to."""
     drawn = make_scenes(200, image_size=256, validation=0, test=0)["train"]
     files = []
-    for picture in drawn["image"]:
+    for image in drawn["image"]:
         file = io.BytesIO()
-        picture.convert("RGB").save(file, "jpeg", quality=90)
+        image.convert("RGB").save(file, "jpeg", quality=90)
         files.append({"bytes": file.getvalue(), "path": None})
     places = [row % len(files) for row in range(rows)]
     columns = {
@@ -183,7 +183,7 @@ def paper_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> CaptionGitFor
 
 def examples_per_second(size: Size, device: torch.device, workers: int, steps: int, warm: int = 10) -> float:
     """Of `CurriculumTrainer`, loading and optimizer included, after some steps to warm up."""
-    data = picture_files(BATCH * (warm + steps))
+    data = image_files(BATCH * (warm + steps))
     tokenizer = train_wordpiece(data, 400)
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:

@@ -171,7 +171,7 @@ def test_version():
     assert typed("version").strip() == hf_curriculum.__version__
 
 
-def test_from_pictures_and_captions_to_a_page_about_a_model(photos, tmp_path):
+def test_from_images_and_captions_to_a_page_about_a_model(photos, tmp_path):
     typed("score", photos, tmp_path / "scored", "--per-image", "max")
     text = typed("inspect", tmp_path / "scored", "--html", tmp_path / "page")
     assert "noun_count" in text

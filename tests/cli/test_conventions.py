@@ -22,7 +22,7 @@ COMMANDS = sorted(typer.main.get_command(app).commands)
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    """A folder of pictures with a CSV of captions, scored."""
+    """A folder of images with a CSV of captions, scored."""
     folder = tmp_path_factory.mktemp("given") / "photos"
     folder.mkdir()
     lines = ["file_name,caption"]

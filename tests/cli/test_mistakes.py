@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 
@@ -30,7 +29,7 @@ def rows(count, first=0):
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """`whole` and `parts`, scored data sets without and with splits, and `photos`, a folder of pictures."""
+    """`whole` and `parts`, scored data sets without and with splits, and `photos`, a folder of images."""
     folder = tmp_path_factory.mktemp("given")
     whole = add_scores(rows(24), CaptionLength())
     save_scored(whole, folder / "whole")
@@ -146,11 +145,9 @@ def test_captions_that_the_terminal_cannot_write(tmp_path):
     """In JSON nothing is lost; for people a question mark stands in the letter's place."""
     caption = "é → \N{GRINNING FACE}"
     save_scored(add_scores(Dataset.from_dict({"caption": [caption, "a b"]}), CaptionLength()), tmp_path / "scored")
-    command = [sys.executable, "-m", "hf_curriculum.cli", "inspect", str(tmp_path / "scored")]
-    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    terminal = CliRunner(charset="cp1252")
     shown, told = (
-        subprocess.run([*command, *more], env=env, capture_output=True, check=True).stdout.decode("cp1252")
-        for more in ([], ["--json"])
+        terminal.invoke(app, ["inspect", str(tmp_path / "scored"), *more]).stdout for more in ([], ["--json"])
     )
     assert "row 0        é ? ?" in shown
     assert caption in [end["caption"] for end in json.loads(told)["scores"][0]["hardest"]]

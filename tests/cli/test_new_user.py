@@ -1,4 +1,4 @@
-"""The commands of the help, as a new user types them: from pictures with captions to a model and data on the Hub."""
+"""The commands of the help, as a new user types them: from images with captions to a model and data on the Hub."""
 
 from __future__ import annotations
 

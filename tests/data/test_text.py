@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import subprocess
 import sys
 
 import datasets
@@ -90,9 +89,10 @@ class TestFiles:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted by /proc")
-def test_reading_everything_does_not_fill_the_memory(tmp_path):
+def test_reading_everything_does_not_fill_the_memory(launch, tmp_path):
     """Of the process's own, anonymous memory; pages of the mapped file are the kernel's to drop."""
-    program = f"""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
 import datasets
 from pathlib import Path
 from hf_curriculum import load_text
@@ -107,11 +107,10 @@ for start in range(0, len(text), 1000):
     most = max(most, anonymous() - before)
 held = text[:]
 print(most, anonymous() - before)
-"""
+""")
     line = " ".join(["lorem ipsum dolor sit amet"] * 20) + "\n"
     (tmp_path / "big.train").write_text(line * 60_000)  # 32 MB
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    mapped, in_memory = map(float, done.stdout.split())
+    mapped, in_memory = map(float, launch(program).stdout.split())
     assert mapped < 8
     assert in_memory > 25
 

@@ -1,7 +1,5 @@
 import json
 import random
-import subprocess
-import sys
 
 import pytest
 from datasets import Dataset
@@ -54,16 +52,16 @@ def test_vocabulary_size_is_an_upper_bound():
     assert train_wordpiece(CAPTIONS, 120, max_length=50).model_max_length == 50
 
 
-def test_the_same_in_another_process_and_from_any_source():
+def test_the_same_in_another_process_and_from_any_source(launch, tmp_path):
     expected = train_wordpiece(many(), 300).get_vocab()
-    script = (
-        "import json, sys; from hf_curriculum.data.tokenizer import train_wordpiece; "
-        "print(json.dumps(train_wordpiece(json.load(sys.stdin), 300).get_vocab()))"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys; from hf_curriculum.data.tokenizer import train_wordpiece\n"
+        "print(hash('a'), json.dumps(train_wordpiece(json.loads(sys.argv[1]), 300).get_vocab()))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(many()), capture_output=True, text=True, check=True
-    )
-    assert json.loads(run.stdout) == expected
+    hashed, _, vocabulary = launch(program, json.dumps(many())).stdout.partition(" ")
+    assert int(hashed) != hash("a")
+    assert json.loads(vocabulary) == expected
     data = Dataset.from_dict({"caption": many(), "image_id": ["x"] * 2000})
     assert train_wordpiece(iter(many()), 300).get_vocab() == expected
     assert train_wordpiece((text for text in many()), 300).get_vocab() == expected

@@ -183,7 +183,7 @@ def test_references_by_image():
     assert list(references(pairs.select([3, 0]))) == ["c", "b"]
 
 
-def test_reading_ids_decodes_no_picture(pictures):
+def test_reading_ids_decodes_no_image(pictures):
     class Poison:
         def __call__(self, batch):
             raise AssertionError("pictures were decoded")

@@ -13,7 +13,7 @@ import numpy as np
 import tiny_models as TINY
 import torch
 from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from PIL import Image as PILImage
 from transformers import YolosConfig, YolosForObjectDetection
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
@@ -30,22 +30,22 @@ def stored(image, kind="png", **options):
     return {"bytes": file.getvalue(), "path": None}
 
 
-PNGS = [stored(Pictures.fromarray(pixels)) for pixels in PIXELS]
+PNGS = [stored(PILImage.fromarray(pixels)) for pixels in PIXELS]
 
 
 def rows(count=6):
     """Columns that any scorer reads; images 0, 0, 1, 1, 2, 2, ... with two captions each."""
-    pictures = [number // 2 % len(PNGS) for number in range(count)]
+    images = [number // 2 % len(PNGS) for number in range(count)]
     scores = np.random.default_rng(1).random((count, 2, 4)) + 0.1
     return {
-        "image": [PNGS[picture] for picture in pictures],
+        "image": [PNGS[picture] for picture in images],
         "caption": [WORDS[number % len(WORDS)] for number in range(count)],
         "image_id": [f"picture {number // 2}" for number in range(count)],
         "objects": [[{"box": [0.0, 0.0, 8.0 + number % 5, 8.0]}] for number in range(count)],
         "class_scores": (scores / scores.sum(-1, keepdims=True)).tolist(),
         "visual_entropy": [float(number % 7) for number in range(count)],
         "language_model_loss": [float(number % 5) for number in range(count)],
-        "image_embedding": [[1.0, float(picture)] for picture in pictures],
+        "image_embedding": [[1.0, float(picture)] for picture in images],
     }
 
 

@@ -180,27 +180,27 @@ def naive_language_model_losses(folder, caption, before=(2,)):
     return np.array([-logits[place].log_softmax(0)[token].item() for place, token in enumerate(ids[1:])])
 
 
-def vilt_inputs(picture, caption):
+def vilt_inputs(image, caption):
     """One pair as ViLT's own processor and tokenizer make it."""
     text = tokenizer()([caption], truncation=True, max_length=40, return_tensors="pt")
-    return {**text, **vilt_processor()(images=[to_rgb(picture)], return_tensors="pt")}
+    return {**text, **vilt_processor()(images=[to_rgb(image)], return_tensors="pt")}
 
 
-def naive_vilt_logit(picture, caption):
+def naive_vilt_logit(image, caption):
     model = ViltForImageAndTextRetrieval.from_pretrained(vilt()).eval()
     model.config.max_image_length = -1
     with torch.no_grad():
-        return model(**vilt_inputs(picture, caption)).logits.item()
+        return model(**vilt_inputs(image, caption)).logits.item()
 
 
-def naive_model_loss(name, picture, caption):
+def naive_model_loss(name, image, caption):
     """A captioner's own training loss of one pair, as a sum: its mean over tokens × how many it scores."""
     cls = VisionEncoderDecoderModel if name == "encoder_decoder" else AutoModelForImageTextToText
     model, ids = (
         cls.from_pretrained(globals()[name]()).eval(),
         tokenizer()([caption], return_tensors="pt")["input_ids"],
     )
-    pixels = process_image(make_image_processor(16), to_rgb(picture))["pixel_values"][None]
+    pixels = process_image(make_image_processor(16), to_rgb(image))["pixel_values"][None]
     with torch.no_grad():
         if name == "encoder_decoder":
             return model(pixel_values=pixels, labels=ids).loss.item() * ids.shape[1]
@@ -211,7 +211,7 @@ def naive_model_loss(name, picture, caption):
         if name == "flamingo":  # as it is trained: after `<image>`, which is not scored
             words = AutoTokenizer.from_pretrained(flamingo())
             batch = CaptionCollator(words, make_image_processor(16), prefix="<image> ")(
-                [{"image": picture, "caption": caption}]
+                [{"image": image, "caption": caption}]
             )
             return model(**batch).loss.item() * (batch["labels"] != -100)[:, 1:].sum().item()
         return model(pixel_values=pixels, input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)

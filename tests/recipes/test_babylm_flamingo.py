@@ -96,8 +96,8 @@ class TestModel:
     def test_the_shipped_tower_is_frozen_and_pretrained(self, tokenizer):
         model = build(tokenizer)
         again = build(tokenizer)
-        pictures = torch.rand(2, 3, 64, 64)
-        assert torch.equal(model.encode_images(pictures), again.encode_images(pictures))
+        images = torch.rand(2, 3, 64, 64)
+        assert torch.equal(model.encode_images(images), again.encode_images(images))
         assert not any(weight.requires_grad for weight in model.flamingo.vision_tower.parameters())
         assert model.config.image_token_id == tokenizer.convert_tokens_to_ids("<image>")
 

@@ -81,7 +81,7 @@ def test_no_figure_is_registered_with_pyplot():
     assert pyplot.get_fignums() == before
 
 
-def test_labels_stay_inside_the_picture():
+def test_labels_stay_inside_the_image():
     for theme in (LIGHT, LIGHT.narrow()):
         for name, make in FIGURES.items():
             figure = make(theme)
@@ -351,7 +351,7 @@ class TestCanvas:
         figure.draw_without_rendering()
         assert expected in tick_labels(axes.xaxis)
 
-    def test_pictures_in_figures_keep_their_colours(self):
+    def test_images_in_figures_keep_their_colours(self):
         figure = Figure(figsize=(2, 2), dpi=100)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.imshow(np.random.default_rng(0).random((40, 40, 3)), interpolation="nearest")

@@ -20,6 +20,7 @@ from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, ma
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
+from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
@@ -83,9 +84,15 @@ def check_page(html, text, shown=True):
     return page
 
 
+@pytest.fixture(autouse=True)
+def coarse_figures(monkeypatch):
+    """What a text does to a figure does not depend on its pixels."""
+    monkeypatch.setattr(canvas, "DPI", 60)
+
+
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Figures are not drawn, which takes seconds: what is in a picture gets nowhere."""
+    """Figures are not drawn, which takes seconds: what is in a image gets nowhere."""
     out = io.BytesIO()
     Image.new("RGB", (2, 1)).save(out, format="PNG")
     for module in ("reporting.report", "hub.data_card"):

@@ -72,7 +72,7 @@ def test_scores_agree_from_their_easy_ends(scored):
     assert matrix[1, 2] == pytest.approx(1.0)
 
 
-def test_rows_without_scores_pictures_or_captions():
+def test_rows_without_scores_images_or_captions():
     data = Dataset.from_dict({"one": np.float32([1, np.nan, 3]), "none": np.full(3, np.nan, np.float32)})
     found = inspect_scores(data, ["one", "none"])
     assert (found.scores[0].unscored, found.scores[1].scored, found.scores[1].quantiles) == (1, 0, ())
@@ -98,10 +98,10 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(Report, "add_figure", lambda report, *given, **options: report)
 
 
-def test_a_page_with_pictures_that_cannot_be_read(undrawn):
+def test_a_page_with_images_that_cannot_be_read(undrawn):
     """They were kept by `check_images=False`: their rows are shown all the same."""
-    pictures = [{"bytes": b"no picture", "path": None}, None, PIL.Image.new("RGB", (8, 8))]
-    content = {"image": pictures, "caption": ["a", "a b", "a b c"]}
+    images = [{"bytes": b"no picture", "path": None}, None, PIL.Image.new("RGB", (8, 8))]
+    content = {"image": images, "caption": ["a", "a b", "a b c"]}
     data = Dataset.from_dict(content, features=Features({"image": Image(), "caption": Value("string")}))
     data = add_scores(data, CaptionLength())
     page = inspect_scores(data).to_report(data, "t").to_html()

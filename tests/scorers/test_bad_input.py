@@ -10,7 +10,7 @@ import any_scorer as ANY
 import numpy as np
 import pytest
 from datasets import Dataset
-from PIL import Image as Pictures
+from PIL import Image as PILImage
 
 from hf_curriculum import add_scores
 from hf_curriculum.provenance import score_values
@@ -23,15 +23,15 @@ BROKEN = {
     "no bytes": {"bytes": b"", "path": None},
     "half a file": {"bytes": WHOLE[: len(WHOLE) // 2], "path": None},
 }
-GREY = Pictures.fromarray(ANY.PIXELS[3]).convert("L")
+GREY = PILImage.fromarray(ANY.PIXELS[3]).convert("L")
 SHAPES = {
-    "one pixel": ANY.stored(Pictures.new("RGB", (1, 1), (200, 20, 20))),
-    "long": ANY.stored(Pictures.new("L", (20_000, 20), 90)),
-    "tall": ANY.stored(Pictures.new("L", (20, 20_000), 90)),
+    "one pixel": ANY.stored(PILImage.new("RGB", (1, 1), (200, 20, 20))),
+    "long": ANY.stored(PILImage.new("L", (20_000, 20), 90)),
+    "tall": ANY.stored(PILImage.new("L", (20, 20_000), 90)),
 }
 MODES = {
     "grey": ANY.stored(GREY),
-    "grey, 16 bits": ANY.stored(Pictures.fromarray(np.asarray(GREY).astype(np.uint16) * 257)),
+    "grey, 16 bits": ANY.stored(PILImage.fromarray(np.asarray(GREY).astype(np.uint16) * 257)),
     "bilevel": ANY.stored(GREY.convert("1")),
     "palette": ANY.stored(GREY.convert("P")),
     "transparent": ANY.stored(GREY.convert("RGBA")),

@@ -41,10 +41,10 @@ class Case:
 
 def png(width, height, split=None):
     """A black image as stored by `datasets`, white from column `split` on."""
-    picture, file = Image.new("RGB", (width, height)), io.BytesIO()
+    image, file = Image.new("RGB", (width, height)), io.BytesIO()
     if split is not None:
-        picture.paste((255, 255, 255), (split, 0, width, height))
-    picture.save(file, "png")
+        image.paste((255, 255, 255), (split, 0, width, height))
+    image.save(file, "png")
     return {"bytes": file.getvalue(), "path": None}
 
 
@@ -78,9 +78,9 @@ CASES |= {
 
 def disc(colour):
     """A disc on a pale background, as stored by `datasets`."""
-    picture, file = Image.new("RGB", (96, 96), (230, 238, 246)), io.BytesIO()
-    ImageDraw.Draw(picture).ellipse((28, 28, 68, 68), colour)
-    picture.save(file, "png")
+    image, file = Image.new("RGB", (96, 96), (230, 238, 246)), io.BytesIO()
+    ImageDraw.Draw(image).ellipse((28, 28, 68, 68), colour)
+    image.save(file, "png")
     return {"bytes": file.getvalue(), "path": None}
 
 

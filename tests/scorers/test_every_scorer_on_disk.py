@@ -67,8 +67,8 @@ def test_few_bytes_and_no_image_that_is_not_looked_at(name, view, folder, opened
     assert 0 < weight(folder) - before <= 32 * len(data)
     assert opened["datasets"] == 0
     looks = "image" in scorer.columns
-    pictures = len(set(data["image_id"][:]))
-    assert opened["pixels"] <= (len(data) if name == "box_count" else pictures if looks else 0)  # heads, or pixels
+    images = len(set(data["image_id"][:]))
+    assert opened["pixels"] <= (len(data) if name == "box_count" else images if looks else 0)  # heads, or pixels
     assert (opened["pixels"] > 0) == looks
     assert scored.features["image"] == Image()
     assert len(scored) == len(data)

@@ -19,9 +19,9 @@ from hf_curriculum.models.git.model import CaptionGitModel
 from hf_curriculum.provenance import score_values
 
 MODELS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
-PICTURES = [TINY.png(20, 30, seed) for seed in range(3)]
+IMAGES = [TINY.png(20, 30, seed) for seed in range(3)]
 ROWS = {
-    "image": [PICTURES[0], PICTURES[1], PICTURES[0], PICTURES[2]],
+    "image": [IMAGES[0], IMAGES[1], IMAGES[0], IMAGES[2]],
     "caption": ["a dog runs in the park", "a cat", "two dogs and a man sleep on the bike", "a red ball"],
     "image_id": ["0", "1", "0", "2"],
 }
@@ -45,7 +45,7 @@ def test_batches_equal_the_models_own_loss(name, batch_size):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_image_counts(name):
-    rows = {"image": PICTURES, "caption": ["a red ball"] * 3}
+    rows = {"image": IMAGES, "caption": ["a red ball"] * 3}
     found = losses(ModelLoss(folder(name)), rows)
     assert np.abs(np.diff(found)).min() > 1e-4
 
@@ -74,8 +74,8 @@ def test_an_image_is_encoded_once_for_its_captions(monkeypatch, name, model):
 
 def test_what_cannot_be_scored_and_what_is_too_long(caplog):
     rows = {
-        "image": [PICTURES[0], {"bytes": b"no picture", "path": None}, None, TINY.png(1, 1), TINY.png(20, 20_000)]
-        + [PICTURES[0]] * 3,
+        "image": [IMAGES[0], {"bytes": b"no picture", "path": None}, None, TINY.png(1, 1), TINY.png(20, 20_000)]
+        + [IMAGES[0]] * 3,
         "caption": ["", "a dog", "a dog", "a dog", "a dog", "dog " * 10_000, "dog " * 48, None],
     }
     scorer = ModelLoss(TINY.git())
@@ -90,9 +90,9 @@ def test_what_cannot_be_scored_and_what_is_too_long(caplog):
 
 
 def test_the_image_s_token_counts_among_the_most():
-    rows = {"image": PICTURES[:2], "caption": ["a red ball", "a red dog"]}
+    rows = {"image": IMAGES[:2], "caption": ["a red ball", "a red dog"]}
     cut = losses(ModelLoss(folder("flamingo"), max_length=5), rows)  # [CLS] <image> a red [SEP]
-    whole = losses(ModelLoss(folder("flamingo")), {"image": PICTURES[:2], "caption": ["a red"] * 2})
+    whole = losses(ModelLoss(folder("flamingo")), {"image": IMAGES[:2], "caption": ["a red"] * 2})
     np.testing.assert_allclose(cut, whole, rtol=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):
     tokenizer.backend_tokenizer.post_processor = None
     tokenizer.save_pretrained(tmp_path)
     make_image_processor(16).save_pretrained(tmp_path)
-    found = losses(ModelLoss(TINY.git(), str(tmp_path)), {"image": PICTURES[:2], "caption": ["a", "a red ball"]})
+    found = losses(ModelLoss(TINY.git(), str(tmp_path)), {"image": IMAGES[:2], "caption": ["a", "a red ball"]})
     np.testing.assert_array_equal(np.isnan(found), [True, False])
 
 

@@ -307,8 +307,8 @@ class TestTable:
         table = summarise(runs, ["eval_loss", "examples"], control="control")
         files = table.write(tmp_path / "out")
         for name in ("eval_loss", "eval_loss_dark"):
-            with Image.open(files[name]) as picture:
-                assert picture.width == 1600
+            with Image.open(files[name]) as image:
+                assert image.width == 1600
         assert "examples" not in files  # no run has such a number
         axes = table.figure("eval_loss").axes[0]
         dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]

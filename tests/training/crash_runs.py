@@ -129,13 +129,13 @@ class Recorded(CurriculumTrainer):
 
 @cache
 def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
-    """Pictures with a column `difficulty` of their own, and a tokenizer of their captions."""
+    """Images with a column `difficulty` of their own, and a tokenizer of their captions."""
     scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
     return add_columns(scenes.select(range(NUM_ROWS))), train_wordpiece(scenes.select(range(NUM_ROWS)), 300)
 
 
 def make_task(job: dict) -> dict:
-    """What is trained: rows and a classifier, or augmented pictures and a GIT or its adapters; all with dropout."""
+    """What is trained: rows and a classifier, or augmented images and a GIT or its adapters; all with dropout."""
     if job["task"] == "rows":
         data = make_data()
         return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}

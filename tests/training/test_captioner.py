@@ -1,4 +1,4 @@
-"""The whole way at tiny size: scenes, noun count, GIT, captions while training, LoRA, pictures augmented."""
+"""The whole way at tiny size: scenes, noun count, GIT, captions while training, LoRA, images augmented."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_score_columns_need_not_be_hidden_from_the_model(make):
     assert losses[-1] < losses[0]
 
 
-def test_evaluation_generates_captions_from_pictures_alone(make, scenes):
+def test_evaluation_generates_captions_from_images_alone(make, scenes):
     nouns = gold_nouns(scenes["validation"])
     gold = [nouns[image] for image in scenes["validation"]["image_id"]]
     trainer = make(
@@ -101,7 +101,7 @@ def test_lora_trains_its_adapters_alone(make):
     assert all("lora" in name for name in changed)
 
 
-def test_augmented_pictures_are_the_same_for_the_same_seed_on_any_batch_size(make):
+def test_augmented_images_are_the_same_for_the_same_seed_on_any_batch_size(make):
     def pixels(**arguments):
         loader = make(augment=Augment(), **arguments).get_train_dataloader()
         return torch.cat([batch["pixel_values"] for batch in loader])
@@ -119,7 +119,7 @@ def recipe(launch):
     """`recipe(folder, *options)`: what the smoke preset printed, and its results."""
 
     def call(folder, *options, processes=1):
-        options = ("--output_dir", folder, "--preset", "smoke", *options)
+        options = ("--output_dir", folder, "--preset", "smoke", "--num_examples", 120, *options)
         done = launch(RECIPE, *options, processes=processes, timeout=600)
         return done.stdout, json.loads((folder / "results.json").read_text())
 

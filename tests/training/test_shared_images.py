@@ -1,4 +1,4 @@
-"""`ByImage` batches whose captions share their image: trained as with a picture each, resumed, on two processes."""
+"""`ByImage` batches whose captions share their image: trained as with a image each, resumed, on two processes."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def losses_of(trainer):
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory):
-    """The run with one picture per caption."""
+    """The run with one image per caption."""
     trainer = build(tmp_path_factory.mktemp("apart"), share=False)
     trainer.train()
     return trainer
 
 
-# Micro batches of two cut an image's captions apart: each part brings its picture.
+# Micro batches of two cut an image's captions apart: each part brings its image.
 @pytest.mark.parametrize(
     ("settings", "encoded"),
     [
@@ -89,7 +89,7 @@ def apart(tmp_path_factory):
         ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 5}, [1, 1, 2, 1, 1] * 9),
     ],
 )
-def test_it_trains_as_one_picture_per_caption(tmp_path, apart, settings, encoded):
+def test_it_trains_as_one_image_per_caption(tmp_path, apart, settings, encoded):
     trainer = build(tmp_path, share=True, **settings)
     trainer.train()
     assert trainer.counted == encoded
@@ -99,7 +99,7 @@ def test_it_trains_as_one_picture_per_caption(tmp_path, apart, settings, encoded
     np.testing.assert_allclose(losses_of(trainer), losses, rtol=2e-3)
 
 
-def test_evaluation_and_generation_are_those_of_one_picture_per_caption(tmp_path):
+def test_evaluation_and_generation_are_those_of_one_image_per_caption(tmp_path):
     found = []
     for share in (True, False):
         trainer = build(

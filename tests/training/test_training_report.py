@@ -153,5 +153,5 @@ def test_cuts_are_where_the_phases_have_come_to(figures, curriculum, rows, cuts)
     (figure, caption) = figures["scores_s"]
     assert figure.keywords["cuts"] == cuts
     assert ("Trained on: 40 of them." in caption) == (rows != 40)
-    assert "Easiest examples" in report.to_html()  # a table: there are no pictures
+    assert "Easiest examples" in report.to_html()  # a table: there are no images
     assert "s 0" in report.to_html()

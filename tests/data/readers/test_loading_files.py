@@ -397,7 +397,7 @@ class TestWithoutEffect:
             load_captioned(tmp_path / "x.json", columns={"caption": "text"})
 
 
-class TestFolderOfPictures:
+class TestFolderOfImages:
     @pytest.fixture
     def table(self, folder):
         save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "text": "A dog."})

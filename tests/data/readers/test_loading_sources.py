@@ -124,7 +124,7 @@ class TestImageIds:
             load_captioned(rows(caption=["a", "b"], image_id=["x", None]))
 
 
-class TestPictures:
+class TestImages:
     def test_bytes(self):
         source = Dataset.from_dict({"image": [content(0)], "caption": ["a"]})
         assert load_captioned(source)[0]["image"].size == (4, 4)

@@ -56,7 +56,7 @@ def flamingo(tokenizer):
     torch.manual_seed(1)
     config = small_flamingo_config(len(tokenizer), tokenizer=tokenizer, perceiver_latents=4, **SMALL)
     model = CaptionFlamingoForCausalLM(config).eval()
-    with torch.no_grad():  # gates start at 0, where pictures make no difference
+    with torch.no_grad():  # gates start at 0, where images make no difference
         for name, weight in model.named_parameters():
             if "gate" in name and weight.numel() == 1:
                 weight.fill_(0.7)

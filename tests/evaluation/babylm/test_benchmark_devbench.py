@@ -36,7 +36,7 @@ def table(file, rows):
     return file
 
 
-def test_the_right_picture_must_be_strictly_ahead():
+def test_the_right_image_must_be_strictly_ahead():
     assert trial_accuracy(np.array([[2.0, 1, 1, 1], [2, 2, 1, 1], [1, 2, 1, 1], [0, -1, -1, -1]])) == 0.5
 
 

@@ -36,7 +36,7 @@ def test_items_that_cannot_be_scored_are_refused(choices, answer, message):
         Item(choices, answer=answer)
 
 
-def test_an_item_is_told_by_its_texts_and_its_pictures_file(tmp_path):
+def test_an_item_is_told_by_its_texts_and_its_images_file(tmp_path):
     picture = tmp_path / "y.png"
     picture.write_bytes(b"1234")
     assert Item(("a", "b"), "c", picture).key() == ["c", "a", "b", "y.png, 4 bytes"]

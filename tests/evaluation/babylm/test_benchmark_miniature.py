@@ -58,7 +58,7 @@ def test_pairs_differ_and_speak_of_the_scenes(miniature):
             assert object_nouns(row["sentence_good"])
 
 
-def test_questions_have_seven_distractors_and_a_picture(miniature):
+def test_questions_have_seven_distractors_and_a_image(miniature):
     questions = json.loads((miniature / "vqa_filtered" / "vqa_distractors_info.json").read_text())
     for question in questions:
         assert sorted([question["target_ans"], *question["distractors"]]) == sorted(COLOURS)

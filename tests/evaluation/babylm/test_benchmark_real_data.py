@@ -122,7 +122,7 @@ def test_clip_is_closer_to_people_than_chance_is(test_data):
         assert trained["human_similarity"] > random["human_similarity"]
 
 
-def test_looking_while_listening_runs_on_the_real_pictures(test_data, run_of, tmp_path):
+def test_looking_while_listening_runs_on_the_real_images(test_data, run_of, tmp_path):
     (tmp_path / "devbench").symlink_to(test_data("devbench"))
     result = run_devbench(run_of(data_dir=tmp_path, subtasks=("lex-lwl",), batch_size=64))
     assert result.counts == {"lex-lwl": 76}

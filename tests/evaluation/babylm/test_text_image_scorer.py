@@ -49,7 +49,7 @@ def test_text_is_scored_as_one_by_one(models, name, batch_size, tokenizer, naive
 
 @pytest.mark.parametrize("name", ["git", "flamingo"])
 @pytest.mark.parametrize("batch_size", [2, 64])
-def test_pictures_are_scored_as_one_by_one(models, name, batch_size, tokenizer, image_processor, naive, pictures):
+def test_images_are_scored_as_one_by_one(models, name, batch_size, tokenizer, image_processor, naive, pictures):
     items = [
         Item(("a red ball", "a blue cup"), image=pictures[0]),
         Item(("a red ball", "two blue cups"), image=lambda: pictures[1]),
@@ -61,7 +61,7 @@ def test_pictures_are_scored_as_one_by_one(models, name, batch_size, tokenizer, 
         wanted = [naive.choice(models[name], item.context, choice, pictures[shown]) for choice in item.choices]
         assert scores == pytest.approx(wanted, abs=1e-4)
     other = scorer.choice_scores([Item(items[0].choices, image=pictures[1])])[0]
-    assert abs(other[0] - found[0][0]) > 1e-3  # the picture counts
+    assert abs(other[0] - found[0][0]) > 1e-3  # the image counts
 
 
 def test_stock_models_of_transformers_are_scored_too(tokenizer, image_processor, naive, pictures):
@@ -77,13 +77,13 @@ def test_stock_models_of_transformers_are_scored_too(tokenizer, image_processor,
         ids = [tokenizer.pad_token_id, *naive.tokens(text)]
         with torch.no_grad():
             scores = stock(input_ids=torch.tensor([ids]), pixel_values=pixels).logits.log_softmax(-1)[0]
-        shown = scores.shape[0] - len(ids)  # stock GIT scores the picture's places too
+        shown = scores.shape[0] - len(ids)  # stock GIT scores the image's places too
         assert shown > 0
         wanted = sum(scores[shown + at - 1, ids[at]].item() for at in range(1, len(ids)))
         assert score == pytest.approx(wanted, abs=1e-4)
 
 
-def test_models_whose_text_holds_the_pictures_places_are_scored_too(tokenizer, image_processor, pictures, naive):
+def test_models_whose_text_holds_the_images_places_are_scored_too(tokenizer, image_processor, pictures, naive):
     torch.manual_seed(0)
     width = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlavaConfig(

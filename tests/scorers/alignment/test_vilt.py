@@ -22,13 +22,13 @@ ROWS = {  # images of three sizes after resizing
 }
 
 
-def naive_matching(picture, caption):
+def naive_matching(image, caption):
     """Both logits of the matching head, its weights applied by hand."""
     model = ViltModel.from_pretrained(TINY.vilt_matching()).eval()
     model.config.max_image_length = -1
     head = load_file(Path(TINY.vilt_matching()) / "model.safetensors")
     with torch.no_grad():
-        pooled = model(**TINY.vilt_inputs(picture, caption)).pooler_output[0]
+        pooled = model(**TINY.vilt_inputs(image, caption)).pooler_output[0]
     return (head["itm_score.fc.weight"] @ pooled + head["itm_score.fc.bias"]).numpy()
 
 
@@ -103,7 +103,7 @@ def test_models_that_are_not_there_or_lack_the_head():
 def test_an_image_is_opened_once_for_its_captions(monkeypatch):
     opened = []
     call = images.ImageOpener.__call__
-    monkeypatch.setattr(images.ImageOpener, "__call__", lambda self, picture: opened.append(0) or call(self, picture))
+    monkeypatch.setattr(images.ImageOpener, "__call__", lambda self, image: opened.append(0) or call(self, image))
     ViLTSimilarity(TINY.vilt())(ROWS)
     assert len(opened) == 4
     ViLTSimilarity(TINY.vilt())({column: ROWS[column] for column in ("image", "caption")})

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import builtins
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -75,16 +73,16 @@ def test_looking_words_up_again_gives_textblobs_own_tags():
         assert tagger.tag(sentences) == [textblob_tags(sentence) for sentence in sentences]
 
 
-def test_pattern_reads_nothing_of_nltks(tmp_path):
-    code = (
+def test_pattern_reads_nothing_of_nltks(launch, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
         "import nltk.data\n"
         "def find(*a, **k): raise LookupError('asked for NLTK data')\n"
         "nltk.data.find = nltk.data.load = find\n"
         "from hf_curriculum.scorers import NounCount\n"
         "print(NounCount()({'caption': ['a dog and two cats in Paris']})['noun_count'].tolist())\n"
     )
-    env = {"NLTK_DATA": str(tmp_path), "HOME": str(tmp_path), "PATH": "", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    done = launch(program, env={"NLTK_DATA": str(tmp_path), "HOME": str(tmp_path), "PATH": ""})
     assert done.stdout.strip() == "[3.0]", done.stderr
 
 

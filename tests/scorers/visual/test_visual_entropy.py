@@ -74,8 +74,8 @@ def test_the_most_confident_boxes_count_and_no_more():
 def test_naive_reference_on_random_probabilities():
     scores = RNG.dirichlet(np.ones(7), size=(20, 30))
     found = VisualEntropy(probabilities="p", background=-1, top_k=5)({"p": scores.tolist()})["visual_entropy"]
-    for picture_scores, value in zip(scores, found, strict=True):
-        boxes = sorted(picture_scores.tolist(), key=lambda box: -max(box[:-1]))[:5]
+    for image_scores, value in zip(scores, found, strict=True):
+        boxes = sorted(image_scores.tolist(), key=lambda box: -max(box[:-1]))[:5]
         naive = 0.0
         for box in boxes:
             total = sum(box[:-1])
@@ -245,7 +245,7 @@ def yolos(tmp_path_factory):
     return save_detector(tmp_path_factory.mktemp("yolos"), config)
 
 
-PICTURES = [picture(80, 60, 0), picture(60, 80, 1), picture(80, 60, 2), picture(100, 60, 3), picture(80, 60, 4)]
+IMAGES = [picture(80, 60, 0), picture(60, 80, 1), picture(80, 60, 2), picture(100, 60, 3), picture(80, 60, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def conditional(tmp_path_factory):
 
 
 def in_two_processes(folder):
-    data = Dataset.from_dict({"image": list(map(stored, PICTURES)), "image_id": list("abcde")})
+    data = Dataset.from_dict({"image": list(map(stored, IMAGES)), "image_id": list("abcde")})
     return add_scores(data.cast_column("image", Image()), VisualEntropy(folder), num_proc=2)
 
 
@@ -266,7 +266,7 @@ def test_transformers_detectors_against_one_image_at_a_time(family, request):
     model = AutoModelForObjectDetection.from_pretrained(folder).eval()
     processor = DetrImageProcessorPil.from_pretrained(folder)
     naive = []
-    for image in PICTURES:
+    for image in IMAGES:
         with torch.no_grad():
             logits = model(processor(image, return_tensors="pt")["pixel_values"]).logits[0].double()
         classes = logits.sigmoid() if family == "conditional" else torch.softmax(logits, -1)[:, :4]
@@ -275,19 +275,19 @@ def test_transformers_detectors_against_one_image_at_a_time(family, request):
         naive.append(-(shares * shares.log()).sum().item())
     scorer = VisualEntropy(folder)
     key = Hasher.hash(scorer)
-    batched = scorer({"image": PICTURES})["visual_entropy"]
+    batched = scorer({"image": IMAGES})["visual_entropy"]
     np.testing.assert_allclose(batched, naive, rtol=1e-4)
     assert np.ptp(naive) > 1e-3
     assert (batched <= 10 * math.log(4)).all()
     assert Hasher.hash(scorer) == key == Hasher.hash(VisualEntropy(folder))
-    single = VisualEntropy(ModelDetector(folder, batch_size=1))({"image": PICTURES})["visual_entropy"]
+    single = VisualEntropy(ModelDetector(folder, batch_size=1))({"image": IMAGES})["visual_entropy"]
     np.testing.assert_allclose(single, batched, rtol=1e-5)
     keep = VisualEntropy(folder, no_object="keep")
     if family == "conditional":
         with pytest.raises(ValueError, match='gives no probability of "no object"'):
-            keep({"image": PICTURES})
+            keep({"image": IMAGES})
     else:
-        assert (keep({"image": PICTURES})["visual_entropy"] != batched).all()
+        assert (keep({"image": IMAGES})["visual_entropy"] != batched).all()
     if family == "yolos":  # after a model was loaded and used in this process
         scores = score_values(in_two_processes(folder), "visual_entropy")
         np.testing.assert_allclose(scores, batched, rtol=1e-5)
@@ -299,7 +299,7 @@ def test_images_are_seen_once_and_broken_ones_lose_nothing(detr, monkeypatch, ca
     monkeypatch.setattr(
         ModelDetector, "detect", lambda self, images, loaded: seen.append(len(images)) or detect(self, images, loaded)
     )
-    images = [*map(stored, PICTURES[:2]), {"bytes": b"no picture", "path": None}, None]
+    images = [*map(stored, IMAGES[:2]), {"bytes": b"no picture", "path": None}, None]
     images += [stored(picture(1, 1)), stored(picture(20_000, 20))]
     rows = {"image": [image for image in images for _ in range(5)]}
     rows["image_id"] = [str(number) for number in range(6) for _ in range(5)]

@@ -56,12 +56,12 @@ def quadruple(right_0, wrong_0, right_1, wrong_1):
 
 def test_paired_scores_by_hand():
     assert quadruple(4, 1, 4, 1) == {"text": 1, "image": 1, "group": 1}
-    assert quadruple(4, 3, 2, 1) == {"text": 1, "image": 0, "group": 0}  # caption b suits picture 0 better
+    assert quadruple(4, 3, 2, 1) == {"text": 1, "image": 0, "group": 0}  # caption b suits image 0 better
     assert quadruple(4, 4, 4, 1) == {"text": 0, "image": 0, "group": 0}  # ties are wrong
     assert quadruple(2, 3, 4, 1) == {"text": 0, "image": 1, "group": 0}
 
 
-def test_pictures_without_their_partner_make_no_pair():
+def test_images_without_their_partner_make_no_pair():
     alone = [{"image_idx": 1, "image_key": "image_0", "caption_0": "a", "caption_1": "b"}]
     scores, pairs = paired_scores(alone, [[1.0, 0.0]])
     assert pairs == 0
@@ -92,7 +92,7 @@ def copied(miniature, tmp_path):
     return shutil.copytree(miniature, tmp_path / "data")
 
 
-def test_pictures_may_come_from_a_named_data_set(run_of, miniature, copied, tmp_path):
+def test_images_may_come_from_a_named_data_set(run_of, miniature, copied, tmp_path):
     rows = winoground_lines(miniature)
     pictures = [miniature / "winoground_filtered" / "images" / f"ex_{at}_img_{{}}.png" for at in range(4)]
     columns = {f"image_{side}": [str(path).format(side) for path in pictures] for side in (0, 1)}
@@ -104,7 +104,7 @@ def test_pictures_may_come_from_a_named_data_set(run_of, miniature, copied, tmp_
     assert len(rows) == 8
 
 
-def test_vqa_pictures_of_a_data_set_are_found_by_their_row(run_of, miniature, copied, tmp_path):
+def test_vqa_images_of_a_data_set_are_found_by_their_row(run_of, miniature, copied, tmp_path):
     names = [f"COCO_val2014_{at:012d}.jpg" for at in range(1, 9)]
     hub = Dataset.from_dict({"image": [str(miniature / "vqa_filtered" / "images" / name) for name in names]})
     hub.cast_column("image", Image()).save_to_disk(str(tmp_path / "hub"))
@@ -124,7 +124,7 @@ def test_rows_and_splits_that_are_not_there(tmp_path):
         load_rows(str(tmp_path), "test")
 
 
-def test_missing_and_unreadable_pictures_are_named(run_of, copied):
+def test_missing_and_unreadable_images_are_named(run_of, copied):
     from hf_curriculum.data.images import UnreadableImageError
 
     picture = copied / "winoground_filtered" / "images" / "ex_1_img_0.png"
@@ -139,7 +139,7 @@ def test_missing_and_unreadable_pictures_are_named(run_of, copied):
         run_winoground(run_of(data_dir=copied))
 
 
-def test_damaged_files_of_picture_tasks_are_named(run_of, copied):
+def test_damaged_files_of_image_tasks_are_named(run_of, copied):
     lines = copied / "winoground_filtered" / "winoground.jsonl"
     lines.write_text('{"image_idx": 0, "image_key": "image_2", "caption_0": "a", "caption_1": "b"}\n')
     with pytest.raises(ValueError, match="row 1: image_key is 'image_2'"):
@@ -162,7 +162,7 @@ def test_damaged_files_of_picture_tasks_are_named(run_of, copied):
         run_vqa(run_of(data_dir=copied))
 
 
-def test_scores_of_other_pictures_are_not_taken(run_of, copied, tmp_path, caplog):
+def test_scores_of_other_images_are_not_taken(run_of, copied, tmp_path, caplog):
     run = run_of(data_dir=copied, scores_dir=tmp_path / "scores", limit=2)
     before = run_winoground(run)
     picture = copied / "winoground_filtered" / "images" / "ex_0_img_0.png"
@@ -170,7 +170,7 @@ def test_scores_of_other_pictures_are_not_taken(run_of, copied, tmp_path, caplog
     assert run_winoground(run) == run_winoground(run_of(data_dir=copied, limit=2))
     assert "it is made again" in caplog.text
     assert before.counts == {"winoground": 2}
-    for number in (1, 2):  # the same questions on the pictures of two data sets
+    for number in (1, 2):  # the same questions on the images of two data sets
         hub = Dataset.from_dict({f"image_{side}": [Pil.new("RGB", (32, 32), (99 * number, 0, 0))] for side in (0, 1)})
         hub.save_to_disk(str(tmp_path / f"hub{number}"))
         caplog.clear()
