@@ -68,7 +68,7 @@ class Launcher:
             status = int(self._server.stdout.readline())
             # A process that was killed may leave half a character.
             out, err = (Path(stream).read_text(encoding="utf-8", errors="replace") for stream in job["streams"])
-        assert not check or status == 0, err[-3000:]
+        assert not check or status == 0, f"{status}: {err[-9000:]}"
         return subprocess.CompletedProcess([str(program), *job["arguments"]], status, out, err)
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ def grpo_parts() -> dict:
 
 
 def sentence_parts(folder: Path) -> dict:
-    place = folder / "bert"
+    place = folder / f"bert{os.environ.get('RANK', 0)}"  # every process writes its own
     BertModel(BertConfig(**TINY, max_position_embeddings=64)).save_pretrained(place)
     make_tokenizer().save_pretrained(place)
     words = Transformer(str(place))
