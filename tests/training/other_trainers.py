@@ -83,9 +83,12 @@ def grpo_parts() -> dict:
 
 
 def sentence_parts(folder: Path) -> dict:
-    place = folder / f"bert{os.environ.get('RANK', 0)}"  # every process writes its own
-    BertModel(BertConfig(**TINY, max_position_embeddings=64)).save_pretrained(place)
-    make_tokenizer().save_pretrained(place)
+    place = folder / "bert"
+    if int(os.environ.get("RANK", 0)) == 0:
+        BertModel(BertConfig(**TINY, max_position_embeddings=64)).save_pretrained(place)
+        make_tokenizer().save_pretrained(place)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
     words = Transformer(str(place))
     model = SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension())], device="cpu")
     return {"model": model, "loss": MultipleNegativesRankingLoss(model)}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,13 +127,12 @@ def outcome(log: str, processes: int) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """All runs of all cells, made by one program that imports the libraries once."""
+def runs(launch, tmp_path_factory):
+    """All runs of all cells."""
     folder = tmp_path_factory.mktemp("crash")
     jobs = [job for cell in CELLS for job in jobs_of(cell, folder)]
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    program = Path(__file__).with_name("crash_runs.py")
-    subprocess.run([sys.executable, str(program), str(folder / "jobs.json")], check=True, timeout=900)
+    launch(Path(__file__).with_name("crash_runs.py"), folder / "jobs.json", timeout=900)
     return folder
 
 

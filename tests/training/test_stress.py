@@ -11,8 +11,6 @@ import json
 import os
 import random
 import runpy
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -62,12 +60,6 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
     return {**known, "score_column": "level" if cell[3] in LEVELS else "difficulty"}
 
 
-def launch(jobs: list[dict], folder: Path) -> None:
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    program = Path(__file__).with_name("crash_runs.py")
-    subprocess.run([sys.executable, str(program), str(folder / "jobs.json")], check=True)
-
-
 def test_every_curriculum_is_killed_now_and_then():
     types = {rule["type"] for rule in CURRICULA.values()}
     assert types == set(ALL)
@@ -77,7 +69,7 @@ def test_every_curriculum_is_killed_now_and_then():
 
 
 @pytest.mark.stress
-def test_random_kills(tmp_path, capsys):
+def test_random_kills(launch, tmp_path, capsys):
     wanted = int(os.environ.get("HF_CURRICULUM_STRESS_KILLS", "100"))
     chance = random.Random(int(os.environ.get("HF_CURRICULUM_STRESS_SEED", "0")))
     names, places, diverged, done, number = list(CURRICULA), Counter(), [], 0, 0
@@ -90,7 +82,8 @@ def test_random_kills(tmp_path, capsys):
         jobs = [{**common, "out": f"{root}/whole", "log": f"{root}/whole.log"}]
         for kill in [*kills, {}]:
             jobs.append({**common, **place, **kill, "resume": "if possible" if len(jobs) > 1 else False})
-        launch(jobs, tmp_path)
+        (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+        launch(Path(__file__).with_name("crash_runs.py"), tmp_path / "jobs.json", timeout=1200)
         died = Path(f"{root}/killed.log.kills")
         killed = len(died.read_text().splitlines()) if died.exists() else 0
         done, number = done + killed, number + 1

@@ -157,8 +157,8 @@ class TestCollator:
         assert set(batch) == {"image_features", "input_ids", "attention_mask", "labels"}
         assert (batch["image_features"].shape, batch["image_features"].dtype) == ((3, 5, 32), torch.float16)
         assert torch.equal(batch["image_features"][0], batch["image_features"][2])
-        imaged = CaptionCollator(tokenizer, PROCESSOR, prefix="<image> ")([data[row] for row in range(3)])
-        torch.testing.assert_close(model(**batch).loss, model(**imaged).loss, atol=1e-3, rtol=1e-3)
+        with_images = CaptionCollator(tokenizer, PROCESSOR, prefix="<image> ")([data[row] for row in range(3)])
+        torch.testing.assert_close(model(**batch).loss, model(**with_images).loss, atol=1e-3, rtol=1e-3)
         loader = DataLoader(data.select_columns(collator.columns), 3, collate_fn=collator, num_workers=1)
         assert torch.equal(next(iter(loader))["image_features"], batch["image_features"])
 
@@ -211,12 +211,12 @@ class TestCollator:
 
 def test_captions_are_generated_from_images_and_from_features(model, data, tokenizer, tmp_path):
     features = cache_vision_features(model, data, tmp_path, PROCESSOR)
-    imaged = generate_captions(model, data, CaptionCollator(tokenizer, PROCESSOR), max_new_tokens=8, batch_size=2)
+    with_images = generate_captions(model, data, CaptionCollator(tokenizer, PROCESSOR), max_new_tokens=8, batch_size=2)
     stored = CaptionCollator(tokenizer, None, vision_features=features)
     found = generate_captions(model, data.remove_columns("image"), stored, max_new_tokens=8, batch_size=2)
-    assert found == imaged
-    assert imaged[0] == imaged[2]
-    assert len(set(imaged)) > 1, "the images make no difference, so the test shows nothing"
-    assert not any("<image>" in caption for caption in imaged)
+    assert found == with_images
+    assert with_images[0] == with_images[2]
+    assert len(set(with_images)) > 1, "the images make no difference, so the test shows nothing"
+    assert not any("<image>" in caption for caption in with_images)
     with pytest.raises(ValueError, match=r"`image_id` is not in the data"):
         generate_captions(model, data.remove_columns("image_id"), stored)
