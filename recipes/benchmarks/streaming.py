@@ -14,6 +14,7 @@ import argparse
 import gc
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -143,8 +144,8 @@ def main() -> None:
     torch.set_num_threads(1)
     disable_progress_bars()
     if options.memory_of:
-        print(growth_mb(lambda: count(SIDES[options.memory_of](options.path))))
-        return
+        print(growth_mb(lambda: count(SIDES[options.memory_of](options.path))), flush=True)
+        os._exit(0)  # a thread of `datasets` that reads ahead may outlive the interpreter, which then aborts
     with tempfile.TemporaryDirectory() as name:
         figures: dict[str, object] = {"examples": options.examples}
         figures["write_seconds"] = write(Path(name), options.examples, options.shard_size)

@@ -119,9 +119,10 @@ def test_a_score_without_provenance_needs_easy_and_no_provenance_file(tmp_path):
 def test_datasets_alone_can_load_a_bucket(tmp_path):
     save_bucketed(scored(), tmp_path / "out", 2, score_column="difficulty")
     program = (
-        "import sys; from datasets import load_dataset; "
+        "import os, sys; from datasets import load_dataset; "
         "rows = list(load_dataset(sys.argv[1], 'bucket_0', split='train', streaming=True)); "
-        "print(len(rows), 'hf_curriculum' in sys.modules)"
+        "print(len(rows), 'hf_curriculum' in sys.modules, flush=True); "
+        "os._exit(0)"  # a thread that reads ahead may outlive the interpreter, which then aborts now and then
     )
     command = [sys.executable, "-c", program, str(tmp_path / "out")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["51", "False"]
