@@ -128,6 +128,11 @@ class WeightedStage(Stage):
         shares = [int(share * (1 << 63)) for share in np.cumsum(mass / mass.sum())[:-1]]
         return starts, largest, np.array([*shares, 1 << 63], dtype=np.uint64)
 
+    @cached_property
+    def _first_classes(self) -> np.ndarray:
+        """The class of the least number with each of the 4,096 possible upper 12 bits: most numbers' class already."""
+        return np.searchsorted(self._classes[2], np.arange(1 << 12, dtype=np.uint64) << np.uint64(51), side="right")
+
     def positions(self, start: int, stop: int, key: int) -> np.ndarray:
         """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
         starts, largest, shares = self._classes
@@ -136,7 +141,9 @@ class WeightedStage(Stage):
         waiting, attempt = np.arange(len(samples)), 0
         while len(waiting):
             chosen = hash64(samples[waiting], mix64(key, self.number, attempt))
-            number = np.searchsorted(shares, chosen >> np.uint64(1), side="right")
+            share, number = chosen >> np.uint64(1), self._first_classes[chosen >> np.uint64(52)]
+            later = np.flatnonzero(share >= shares[number])
+            number[later] = np.searchsorted(shares, share[later], side="right")
             more = hash64(chosen, self.number)
             drawn[waiting] = hash_below(more, np.diff(starts)[number]) + starts[number]
             # The lower 32 bits decide whether it is kept.
