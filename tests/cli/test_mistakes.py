@@ -146,9 +146,9 @@ def test_captions_that_the_terminal_cannot_write(tmp_path):
     caption = "é → \N{GRINNING FACE}"
     save_scored(add_scores(Dataset.from_dict({"caption": [caption, "a b"]}), CaptionLength()), tmp_path / "scored")
     terminal = CliRunner(charset="cp1252")
-    shown, told = (
-        terminal.invoke(app, ["inspect", str(tmp_path / "scored"), *more]).stdout for more in ([], ["--json"])
-    )
+    done = [terminal.invoke(app, ["inspect", str(tmp_path / "scored"), *more]) for more in ([], ["--json"])]
+    assert [run.exit_code for run in done] == [0, 0]
+    shown, told = (run.stdout for run in done)
     assert "row 0        é ? ?" in shown
     assert caption in [end["caption"] for end in json.loads(told)["scores"][0]["hardest"]]
 

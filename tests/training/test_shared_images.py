@@ -1,4 +1,4 @@
-"""`ByImage` batches whose captions share their image: trained as with a image each, resumed, on two processes."""
+"""`ByImage` batches whose captions share their image: trained as with an image each, resumed, on two processes."""
 
 from __future__ import annotations
 
