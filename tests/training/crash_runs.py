@@ -110,14 +110,6 @@ class Recorded(CurriculumTrainer):
             lines.write(json.dumps([step, ids, loss.item()]) + "\n")
         return loss
 
-    def get_eval_dataloader(self, eval_dataset=None):
-        """Without workers: those that read what is trained on are enough to be killed."""
-        workers, self.args.dataloader_num_workers = self.args.dataloader_num_workers, 0
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self.args.dataloader_num_workers = workers
-
     def _save_optimizer_and_scheduler(self, output_dir):
         self._die_in_save("before_optimizer")
         super()._save_optimizer_and_scheduler(output_dir)
