@@ -92,7 +92,7 @@ def coarse_figures(monkeypatch):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Figures are not drawn, which takes seconds: what is in a image gets nowhere."""
+    """Figures are not drawn, which takes seconds: what is in an image gets nowhere."""
     out = io.BytesIO()
     Image.new("RGB", (2, 1)).save(out, format="PNG")
     for module in ("reporting.report", "hub.data_card"):
