@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -119,11 +119,16 @@ class GrowingStage(Stage):
 
     growth: Growing = field(kw_only=True)
     batch_size: int = field(kw_only=True)
+    steps_before_cut: int | None = field(default=None, kw_only=True)
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of the stage."""
-        return -(-self.num_draws // self.batch_size)
+        """Optimizer steps in which the pool grows, also where `max_steps` ends the run before them."""
+        return self.steps_before_cut or -(-self.num_draws // self.batch_size)
+
+    def cut(self, samples: int) -> Stage:
+        """The beginning of the stage; its pool grows no faster."""
+        return replace(super().cut(samples), steps_before_cut=self.num_steps)
 
     def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
         """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""
@@ -134,7 +139,7 @@ class GrowingStage(Stage):
     def pools(self) -> list[tuple[int, int, int]]:
         """(first sample position, last sample position, pool) of about 50 parts of the stage."""
         size = self.batch_size
-        steps = sorted({int(step) for step in np.linspace(0, self.num_steps, 51)})
+        steps = sorted({int(step) for step in np.linspace(0, -(-self.num_draws // size), 51)})
         return [
             (first * size, min(end * size, self.num_samples) - 1, self.pool_at(first))
             for first, end in itertools.pairwise(steps)

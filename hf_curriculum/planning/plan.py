@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import PAD_INDEX, mix64
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 15
 
@@ -46,6 +49,7 @@ class Plan(RenamedAttributes):
         declared_steps: the most steps a signal-paced run takes; None where the stages are known beforehand.
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
+        uncut: the plan that `max_steps` ends before it is over; None: this is the whole of it.
         stage_starts: first sample position of each stage, and the end of the last stage.
     """
 
@@ -63,6 +67,7 @@ class Plan(RenamedAttributes):
     declared_steps: int | None = None
     log: tuple[Mapping[str, Any], ...] = ()
     losses: np.ndarray | None = None
+    uncut: Plan | None = None
     stage_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -184,8 +189,18 @@ class Plan(RenamedAttributes):
         return bisect_right(self.stage_starts, sample) - 1
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Row numbers drawn at the sample positions `[start, stop)`; `PAD_INDEX` where there is none."""
-        return self.layout.rows(self, start, stop)
+        """Row numbers drawn at the sample positions `[start, stop)`; `PAD_INDEX` where there is none.
+
+        Raises:
+            IndexError: the sample positions are not in the run, or a decision must be taken before they are known.
+        """
+        if self.uncut is not None and stop > self.known_samples:
+            raise IndexError(
+                f"Positions {start} to {stop} were asked for; the plan ends after {self.known_samples}, because of "
+                f"max_steps={self.budget.steps}."
+            )
+        # Windows of batches may reach beyond the end.
+        return self.layout.rows(self.uncut or self, start, stop)
 
     def drawn_scores(self, start: int, stop: int) -> np.ndarray:
         """Scores of the examples drawn at positions `[start, stop)`, padding left out; float32."""
@@ -316,10 +331,11 @@ def make_plan(
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
         epochs: `num_train_epochs`, if given: the length of a curriculum that has none of its own.
-        max_steps: `max_steps`, if given, likewise.
+        max_steps: `max_steps`, if given: likewise, and then `epochs` does not count, as in `Trainer`. A curriculum
+            that is longer by itself ends after so many steps, which are its first ones.
 
     Raises:
-        ValueError: a pool is empty, or `epochs` or `max_steps` contradict the curriculum's own length.
+        ValueError: a pool is empty, `max_steps` is more than the curriculum's own length, or `epochs` contradicts it.
 
     Example:
         >>> from hf_curriculum import Phases
@@ -333,14 +349,15 @@ def make_plan(
         ranking = rank_scores(np.asarray(ranking), curriculum.easy or "low", unscored=curriculum.unscored)
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
-    budget = Budget(epochs, max_steps, global_batch_size)
-    plan = bind(curriculum, ranking, budget, seed)
-    _validate_length(plan, budget)
+    plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)
+    _validate_length(plan)
+    if plan.uncut is not None:
+        logger.warning(_cut_line(plan))
     return plan
 
 
 def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
-    """`make_plan` without checking the plan's length against the budget."""
+    """`make_plan` without checking the plan's length against the budget, and without warnings."""
     layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
     if layout.unit > 1 and curriculum.reads:
         raise ValueError(
@@ -366,7 +383,7 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
     short = -sum(stage.num_samples for stage in stages) % batch
     if short:
         stages = (*stages[:-1], _filled(stages[-1], short))
-    return replace(
+    resolved = replace(
         plan,
         order=order,
         stages=layout.stages(stages, order, batch),
@@ -375,7 +392,22 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
         declared_steps=curriculum.declared_steps(order, budget),
         log=log,
         losses=losses,
+        uncut=None,
     )
+    return resolved if budget.steps is None or budget.steps >= resolved.max_steps else _cut(resolved, budget.steps)
+
+
+def _cut(plan: Plan, steps: int) -> Plan:
+    """The plan up to `steps`, which are fewer than it has."""
+    end, unit = steps * plan.global_batch_size, plan.layout.unit
+    stages = tuple(
+        stage if stop < end or (stop == end and not stage.decides) else stage.cut((end - start) // unit)
+        for stage, start, stop in zip(plan.stages, plan.stage_starts, plan.stage_starts[1:], strict=False)
+        if start < end
+    )
+    declared = None if plan.declared_steps is None else steps
+    filled = plan.num_filled if plan.known_steps <= steps else 0
+    return replace(plan, stages=stages, num_filled=filled, declared_steps=declared, uncut=plan)
 
 
 def _filled(stage: Stage, short: int) -> Stage:
@@ -394,15 +426,15 @@ def _unit_budget(budget: Budget, layout: Layout) -> Budget:
     return replace(budget, global_batch_size=size)
 
 
-def _validate_length(plan: Plan, budget: Budget) -> None:
-    name = type(plan.curriculum).__name__
-    if budget.steps is not None and budget.steps != plan.num_steps:
+def _validate_length(plan: Plan) -> None:
+    name, budget = type(plan.curriculum).__name__, plan.budget
+    if budget.steps is not None and budget.steps > plan.max_steps:
         raise ValueError(
-            f"max_steps={budget.steps} was given, but the plan of {name} has {plan.num_steps:,} steps of "
-            f"{plan.global_batch_size}. Fewer steps would never show the hardest examples, more would have none to "
-            "show. Drop max_steps, or change the curriculum's own length."
+            f"max_steps={budget.steps} was given, but the plan of {name} has {plan.max_steps:,} steps of "
+            f"{plan.global_batch_size}: after them there is nothing more to show. Drop max_steps, or make the "
+            f"curriculum as long: `curriculum.fit_to(steps={budget.steps}, ...)`."
         )
-    if budget.epochs is not None and abs(budget.epochs - plan.nominal_epochs) > 1e-9:
+    if budget.steps is None and budget.epochs is not None and abs(budget.epochs - plan.nominal_epochs) > 1e-9:
         raise ValueError(
             f"num_train_epochs={budget.epochs:g} was given, but {name} runs for {plan.nominal_epochs:g} epochs of its "
             "pools. Only one of the two can be followed. Drop num_train_epochs, or change the curriculum's own length."
@@ -448,6 +480,18 @@ def _table(plan: Plan) -> list[str]:
     ]
 
 
+def _cut_line(plan: Plan) -> str:
+    """What a run that `max_steps` ends early never reaches."""
+    whole, reached = plan.uncut, plan.stages
+    missed = [stage.name for stage in whole.stages[len(reached) :]]
+    later = f" Never reached: {', '.join(missed)}." if missed else ""
+    return (
+        f"max_steps={plan.budget.steps} ends the run before {type(plan.curriculum).__name__} is over, which has "
+        f"{'at most ' if whole.undecided else ''}{whole.max_steps:,} steps: these are the first ones, as for a "
+        f"trial.{later}"
+    )
+
+
 def _totals(plan: Plan) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
@@ -461,6 +505,8 @@ def _totals(plan: Plan) -> list[str]:
             f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs "
             f"({plan.control_draws:,} examples)"
         )
+    if plan.uncut is not None:
+        lines.append(_cut_line(plan))
     return lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,6 +71,10 @@ class Stage(RenamedAttributes):
         """Sample positions: `num_draws`, and the padding."""
         passes, rest = divmod(self.num_draws, self.pool_size)
         return passes * self._padded(self.pool_size) + self._padded(rest)
+
+    def cut(self, samples: int) -> Stage:
+        """The stage up to a number of its sample positions, which hold what they held; they end with a batch."""
+        return replace(self, num_draws=self.draws_within(samples), decides=False)
 
     def draws_within(self, samples: int) -> int:
         """Examples in the first `samples` sample positions of this stage, which end with a batch."""

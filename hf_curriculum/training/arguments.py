@@ -19,7 +19,8 @@ class CurriculumTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` with a curriculum.
 
     Changed defaults: `num_train_epochs` is −1, "as long as the curriculum says". A number there, or in `max_steps`,
-    gives a curriculum without a length of its own (`IID()`) one, and must agree with any other.
+    gives a curriculum without a length of its own (`IID()`) one. With any other, `num_train_epochs` must agree, and
+    `max_steps` ends the run after its first steps.
     `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
     `global_batch_size`, or is `TrainingArguments`' default.
 

@@ -106,6 +106,26 @@ def test_lengths_are_as_stated(case, size, batch, seed):
 
 @every_case
 @some
+@given(size=sizes, batch=batches, seed=seeds, data=st.data())
+def test_max_steps_runs_the_first_steps_of_the_whole_run(case, size, batch, seed, data):
+    ranking, batch = TABLE.ranking_of(case, size, seed), batch * case.unit
+    whole, rows = TABLE.realised(make_plan(case.rule, ranking, global_batch_size=batch, seed=seed), seed)
+    steps = data.draw(st.integers(1, whole.num_steps))
+    before = make_plan(case.rule, ranking, global_batch_size=batch, seed=seed, max_steps=steps)
+    plan, cut = TABLE.realised(before, seed)
+    assert cut.tolist() == rows[: steps * batch].tolist()
+    assert before.max_steps == plan.max_steps == plan.num_steps == plan.known_steps == steps
+    assert plan.num_draws == whole.draws_after(steps) == plan.draws_after(steps)
+    assert plan.log == whole.log[: len(plan.log)]
+    assert not plan.undecided
+    assert "examples drawn" in plan.describe()
+    assert [stage.name for stage in plan.stages] == [stage.name for stage in whole.stages[: len(plan.stages)]]
+    assert set(plan.pass_ends) - {steps} == {end for end in whole.pass_ends if end < steps}
+    assert set(plan.stage_ends) - {steps} == {end for end in whole.stage_ends if end < steps}
+
+
+@every_case
+@some
 @given(size=sizes, batch=batches, seed=seeds)
 def test_decisions_are_taken_between_whole_steps_and_change_nothing_before_them(case, size, batch, seed):
     plans = list(TABLE.rounds(plan_of(case, size, batch, seed), seed))

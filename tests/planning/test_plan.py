@@ -157,8 +157,9 @@ def test_an_empty_bucket_is_said_and_an_empty_pool_refused(caplog):
 def test_lengths_that_contradict_the_curriculum_are_refused():
     scores = np.arange(8)
     assert make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=2, max_steps=3).num_steps == 3
-    with pytest.raises(ValueError, match=r"max_steps=2 was given, but the plan of Phases has 3 steps of 4"):
-        make_plan(Phases(2, 1), scores, global_batch_size=4, max_steps=2)
+    for rule, steps in ((Phases(2, 1), 3), (IID(epochs=2), 4)):
+        with pytest.raises(ValueError, match=rf"max_steps=5 .* has {steps} steps of 4: .*fit_to\(steps=5, \.\.\.\)`"):
+            make_plan(rule, scores, global_batch_size=4, max_steps=5)
     with pytest.raises(ValueError, match=r"num_train_epochs=3 was given, but Phases runs for 2 epochs"):
         make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=3)
     with pytest.raises(ValueError, match="num_train_epochs=3 was given, but IID runs for 2 epochs"):
@@ -181,6 +182,26 @@ def test_the_control_takes_its_length_from_whoever_says():
     assert make_plan(IID(), scores, global_batch_size=4, max_steps=7).num_steps == 7
     assert make_plan(IID(epochs=1), scores, global_batch_size=4).num_steps == 2
     assert make_plan(IID(examples=10), scores, global_batch_size=4).num_steps == 3
+
+
+def test_max_steps_counts_and_epochs_do_not_where_both_are_given():
+    assert make_plan(IID(), np.zeros(8), global_batch_size=4, epochs=2, max_steps=7).num_steps == 7
+    assert make_plan(Phases(2, 1), np.arange(8), global_batch_size=4, epochs=9, max_steps=3).num_steps == 3
+
+
+def test_max_steps_ends_a_longer_curriculum_with_one_warning(caplog):
+    plan = make_plan(Phases(3, 2), np.arange(12), global_batch_size=4, max_steps=3)
+    assert [(stage.name, stage.num_draws) for stage in plan.stages] == [("phase 1", 8), ("phase 2", 4)]
+    assert (plan.num_steps, plan.num_draws, plan.num_filled) == (3, 12, 0)
+    assert plan.stage_ends[3].name == "phase 2"
+    (record,) = caplog.records
+    assert record.message == (
+        "max_steps=3 ends the run before Phases is over, which has 12 steps: these are the first ones, as for a "
+        "trial. Never reached: phase 3."
+    )
+    assert record.message in plan.describe()
+    with pytest.raises(IndexError, match="the plan ends after 12, because of max_steps=3"):
+        plan.rows(0, 16)
 
 
 def test_one_example():

@@ -124,6 +124,16 @@ def test_buckets_are_mixed_in_proportion_all_along(tmp_path):
     assert np.abs(shares - 0.25).max() < 0.08
 
 
+def test_max_steps_reads_the_first_steps_of_the_whole_stream(buckets):
+    def stream(**length):
+        return BucketedStream(buckets, Phases(4, 1.5), global_batch_size=6, shuffle_buffer=20, **length)
+
+    whole = ids_of(list(stream()))
+    for steps in range(1, stream().plan.num_steps, 3):
+        assert ids_of(list(stream(max_steps=steps))) == whole[: 6 * steps]
+        assert stream(max_steps=steps).plan.rows(0, 6 * steps).tolist() == stream().plan.rows(0, 6 * steps).tolist()
+
+
 def test_rows_and_slots_are_those_that_are_read(buckets):
     stream = BucketedStream(buckets, Phases(4, 1.5), global_batch_size=6, with_samples=True)
     drawn = list(stream)

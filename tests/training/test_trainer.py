@@ -138,8 +138,8 @@ def test_mistakes_are_said_before_training(make_trainer, data):
         make_trainer(Phases(2), score_column=None)
     with pytest.raises(ValueError, match="Whether a low or a high `difficulty` is easy is not recorded"):
         make_trainer(Phases(2))
-    with pytest.raises(ValueError, match="max_steps=5 was given, but the plan of Phases has 9 steps"):
-        make_trainer(Phases(2, 1, **EASY), max_steps=5)
+    with pytest.raises(ValueError, match="max_steps=50 was given, but the plan of Phases has 9 steps"):
+        make_trainer(Phases(2, 1, **EASY), max_steps=50)
     with pytest.raises(ValueError, match="num_train_epochs=7 was given, but Phases runs for 2 epochs"):
         make_trainer(Phases(2, 1, **EASY), num_train_epochs=7)
     with pytest.raises(TypeError, match="IterableDataset, which is read in its own order"):
