@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -116,6 +117,27 @@ class Configured:
                 f"{dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of another kind than "
                 "its own, such as a number in quotes."
             ) from error
+
+
+_NUMBERS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
+
+
+def validate_numbers(config: Configured) -> None:
+    """Checks that the fields of a dataclass that are annotated as numbers, or as numbers or None, hold such.
+
+    Args:
+        config: the dataclass, in a module whose annotations are not evaluated.
+
+    Raises:
+        TypeError: one does not, such as 2.5 phases.
+    """
+    for item in fields(config):
+        kind, described = _NUMBERS.get(str(item.type).removesuffix(" | None"), (object, ""))
+        value = getattr(config, item.name)
+        if not isinstance(value, kind) and not (value is None and str(item.type).endswith(" | None")):
+            raise TypeError(
+                f"{type(config).__name__}({item.name}={value!r}) is not possible; {item.name} is {described}"
+            )
 
 
 def at_least(owner: str, **limits: tuple[float, float]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, validate_thresholds
 from hf_curriculum.planning.curriculum import (
     Budget,
     Log,
@@ -79,6 +79,7 @@ class BabySteps(SizedCurriculum):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._choice("cut", ("rank", "value"))
+        validate_thresholds(self.thresholds, self.num_buckets, self.cut)
         at_least(
             "BabySteps",
             num_buckets=(self.num_buckets, 2),

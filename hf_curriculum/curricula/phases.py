@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar, Literal
 
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, validate_thresholds
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -33,6 +34,7 @@ class Phases(Curriculum):
         partial_batches: see `Curriculum`.
 
     Raises:
+        TypeError: a number is not one, or not a whole one.
         ValueError: an argument is out of range, or a phase's pool would be empty.
 
     Source: Saha et al. 2024 (BabyLM) §3.3: 4 phases of 2 epochs by value, cumulative. Nebbia & Kovashka 2024 §3.4:
@@ -67,6 +69,9 @@ class Phases(Curriculum):
                 raise ValueError(f"{name}={values} has {len(values)} numbers for {self.num_phases} phases.")
             if not all(0 < value < math.inf for value in values):
                 raise ValueError(f"{name}={values} has a phase of no length; each needs a number more than 0.")
+        if self.steps_per_phase is not None and not all(isinstance(steps, Integral) for steps in self.steps_per_phase):
+            raise TypeError(f"Phases(steps_per_phase={self.steps_per_phase}) is not possible; steps are whole numbers")
+        validate_thresholds(self.thresholds, self.num_phases, self.cut)
         if self.steps_per_phase is not None and self.epochs_per_phase != 1:
             raise ValueError("Both epochs_per_phase and steps_per_phase were given; a phase has one length. Drop one.")
 

@@ -97,7 +97,19 @@ def cut_buckets(
     return Buckets(ends, tuple(ranking.score_at(end - 1) for end in ends[:-1]), cut)
 
 
-def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: Ranking) -> list[float]:
+def validate_thresholds(thresholds: Sequence[float] | None, num_buckets: int, cut: Cut) -> None:
+    """Checks that inner thresholds, if any, fit the number of buckets and the cut.
+
+    Args:
+        thresholds: as for `cut_buckets`, or None.
+        num_buckets: how many buckets.
+        cut: by rank or by value.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if thresholds is None:
+        return
     if cut != "value":
         raise ValueError("`thresholds` are scores, so they need cut='value'; cut='rank' was given.")
     if len(thresholds) != num_buckets - 1:
@@ -105,6 +117,10 @@ def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: R
             f"{len(thresholds)} thresholds were given for {num_buckets} buckets; {num_buckets - 1} inner thresholds "
             "are needed."
         )
+
+
+def _checked(thresholds: Sequence[float], num_buckets: int, cut: Cut, ranking: Ranking) -> list[float]:
+    validate_thresholds(thresholds, num_buckets, cut)
     signed = [value if ranking.easy == "low" else -value for value in thresholds]
     if signed != sorted(signed):
         raise ValueError(

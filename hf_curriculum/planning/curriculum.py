@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hf_curriculum.config import Configured, read_config
+from hf_curriculum.config import Configured, read_config, validate_numbers
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, batches_from
@@ -98,6 +98,7 @@ class Curriculum(Configured, RenamedAttributes, ABC):
             value = getattr(self, item.name)
             if isinstance(value, (list, range, np.ndarray)):
                 object.__setattr__(self, item.name, tuple(value))
+        validate_numbers(self)
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))

@@ -364,6 +364,13 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
             f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
             f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
         )
+    missing = [f"`{name}`" for name in curriculum.reads_in_all if name not in ranking.columns]
+    if missing:
+        raise ValueError(
+            f"{type(curriculum).__name__} reads {', '.join(missing)} of each row, and was given scores without "
+            "columns: which rows belong together is unknown. Plan for the data set itself: "
+            "`make_plan(curriculum, dataset, ...)`."
+        )
     digests = {name: digest_of(values) for name, values in ranking.columns.items()}
     units = layout.units(ranking)
     order = curriculum.arrange(units)

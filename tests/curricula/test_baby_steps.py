@@ -223,7 +223,7 @@ def test_thresholds():
     assert curriculum_from(rule.to_dict()) == rule
     assert run(rule, []).stages[0].pool_size == 4
     with pytest.raises(ValueError, match="need cut='value'"):
-        run(BabySteps(3, thresholds=(3, 5)), [])
+        BabySteps(3, thresholds=(3, 5))
 
 
 @settings(deadline=None, max_examples=60)

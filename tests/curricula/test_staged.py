@@ -16,6 +16,7 @@ from hf_curriculum import (
     Filter,
     Growing,
     GuidanceSchedule,
+    NodeSampling,
     Phases,
     Staged,
     Weighted,
@@ -142,6 +143,19 @@ def test_a_part_may_keep_its_last_batches():
     validate_steps_per_process(plan, 2)
     with pytest.raises(ValueError, match=r"ByLength\(partial_batches='keep'\) is not possible"):
         replace(rule, batches=ByLength())
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns"),
+    [
+        (Staged({"a": IID(epochs=1)}), "`source`"),
+        (NodeSampling(epochs=1, image_column="image_id"), "`nodes`, `image_id`"),
+        (IID(epochs=1, batches=ByLength()), "`caption_length`"),
+    ],
+)
+def test_scores_alone_do_not_say_what_a_rule_reads(rule, columns):
+    with pytest.raises(ValueError, match=f"{type(rule).__name__} reads {columns} of each row, and was given scores"):
+        make_plan(rule, np.arange(8), global_batch_size=4)
 
 
 def test_a_part_without_scores_cannot_grow():

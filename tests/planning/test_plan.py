@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import IID, Phases, Stage, curriculum_from, make_plan, rank_scores
+from hf_curriculum import IID, BabySteps, ByImage, ByLength, Phases, Stage, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import PAD_INDEX
 
@@ -315,6 +315,34 @@ def test_curricula_that_cannot_be_read(value, message):
 def test_phases_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         Phases(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Phases(2.5), r"Phases\(num_phases=2.5\) is not possible; num_phases is a whole number"),
+        (lambda: Phases(None), r"Phases\(num_phases=None\) is not possible; num_phases is a whole number"),
+        (lambda: Phases(2, steps_per_phase=(3, 2.5)), "steps are whole numbers"),
+        (lambda: IID(examples=1e3), r"IID\(examples=1000.0\) is not possible; examples is a whole number"),
+        (lambda: IID(epochs="3"), r"IID\(epochs='3'\) is not possible; epochs is a number"),
+        (lambda: BabySteps(2, patience=1.5), "patience is a whole number"),
+        (lambda: ByImage(2.5), "captions_per_image is a whole number"),
+        (lambda: ByLength(window="a"), "window is a whole number"),
+    ],
+)
+def test_numbers_of_another_kind_are_refused_at_once(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+    with pytest.raises(ValueError, match=r"num_phases is a whole number\. A field is missing, or holds"):
+        curriculum_from({"type": "phases", "num_phases": 2.5})
+    assert Phases(np.int64(2)) == Phases(2)
+
+
+def test_thresholds_are_looked_at_at_once():
+    with pytest.raises(ValueError, match="need cut='value'; cut='rank' was given"):
+        Phases(2, cut="rank", thresholds=(3,))
+    with pytest.raises(ValueError, match="2 thresholds were given for 2 buckets; 1 inner"):
+        Phases(2, cut="value", thresholds=(3, 4))
 
 
 def test_iid_refuses():
