@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,9 @@ def plan_command(
     batch_size: Annotated[int, typer.Option(help="Examples per optimizer step of all processes.", min=1)] = BATCH_SIZE,
     split: Split = WITHOUT_SPLITS,
     epochs: Epochs = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Fit the curriculum to so many optimizer steps, whatever its length is.", min=1)
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,6 +52,13 @@ def plan_command(
     from hf_curriculum.training.setup import rank_training_data
 
     rule = named_curriculum(curriculum, "CURRICULUM")
+    if steps is not None:
+        if epochs is not None:
+            raise typer.BadParameter(
+                "--epochs was given too, and a run has one length. Drop one.", param_hint="--steps"
+            )
+        rule = rule.fit_to(steps=steps)
+        curriculum = json.dumps(rule.to_dict())
     data = load_split(dataset, split)
     ranking = rank_training_data(data, rule, score_for(rule, data, score_column), None)
     made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)

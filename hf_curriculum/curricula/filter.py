@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -88,12 +88,15 @@ class Filter(Curriculum):
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`, over what is kept."""
-        return self.then.nominal_epochs(budget, ranking)
+        return self.then.fitted_epochs(budget, ranking)
+
+    def _with_length(self, steps: int | None, epochs: float | None) -> Self:
+        return replace(self, then=self.then.fit_to(steps=steps, epochs=epochs), fit_steps=None, fit_epochs=None)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of `then` over what is kept."""
         kept = f" of the easiest {100 * self.keep:.4g} %"
-        stages = self.then.stages(ranking, budget, log)
+        stages = self.then.fitted_stages(ranking, budget, log)
         return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:

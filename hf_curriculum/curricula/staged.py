@@ -87,14 +87,14 @@ class Staged(Curriculum):
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The parts' epochs in epochs of everything."""
         parts = self._stretches(ranking).items()
-        return sum(self.parts[name].nominal_epochs(budget, part) * len(part) for name, part in parts) / len(ranking)
+        return sum(self.parts[name].fitted_epochs(budget, part) * len(part) for name, part in parts) / len(ranking)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of the parts, with slices of the order of all parts."""
         stages: list[Stage] = []
         first = 0
         for name, part in self._stretches(ranking).items():
-            own = list(self.parts[name].stages(part, budget))
+            own = list(self.parts[name].fitted_stages(part, budget))
             short = -sum(stage.num_samples for stage in own) % budget.global_batch_size
             own[-1] = replace(own[-1], num_draws=own[-1].num_draws + short)
             for stage in own:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -80,6 +81,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         batches: what a batch is made of, in place of single examples: `ByImage()`, `ByLength()` or `ByNode()`.
         partial_batches: `"stream"` lets stages follow each other within a batch, so that every batch is full; `"keep"`
             ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
+        fit_steps: the run's length in optimizer steps, in place of the rule's own; see `fit_to`.
+        fit_epochs: the run's length in passes over all examples that it uses, likewise.
     """
 
     needs_scores: ClassVar[bool] = True
@@ -92,6 +95,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     unscored: Unscored = field(default="last", kw_only=True)
     batches: Batches | None = field(default=None, kw_only=True)
     partial_batches: PartialBatches = field(default="stream", kw_only=True)
+    fit_steps: int | None = field(default=None, kw_only=True)
+    fit_epochs: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -102,6 +107,7 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
+        self._validate_lengths("fit_steps", "fit_epochs")
         if self.batches is not None:
             object.__setattr__(self, "batches", batches_from(self.batches))
         for part in (self.batches, None if self.has_passes else self):
@@ -116,6 +122,72 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         if value not in allowed:
             choices = ", ".join(map(repr, allowed))
             raise ValueError(f"{type(self).__name__}({name}={value!r}) is not possible; {name} is one of {choices}.")
+
+    def _validate_lengths(self, *names: str) -> None:
+        """Checks that no more than one of these fields is given, and that it is a length."""
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        owner = type(self).__name__
+        if len(given) > 1:
+            listed = " and ".join(f"{name}={value}" for name, value in given.items())
+            raise ValueError(f"{owner} got {listed}; a run has one length. Drop all but one.")
+        for name, value in given.items():
+            if not 0 < value < math.inf:
+                raise ValueError(
+                    f"{owner}({name}={value}) would train on nothing, or for ever; {name} is a number more than 0."
+                )
+
+    def fit_to(self, *, steps: int | None = None, epochs: float | None = None) -> Self:
+        """The same rule, as long as a budget: what it takes by itself is stretched or shortened in proportion.
+
+        Stages keep their pools and their shares of the run, and each begins with a full batch; their passes over the
+        pools may be fractions.
+
+        Args:
+            steps: optimizer steps of the run, exactly.
+            epochs: passes over all examples that the rule uses, rounded up to optimizer steps.
+
+        Raises:
+            ValueError: not one of the two is given, it is not positive, or the rule's rounds are counted otherwise;
+                in a plan: the steps are fewer than the rule has stages.
+
+        Example:
+            >>> from hf_curriculum import Phases, make_plan
+            >>> plan = make_plan(Phases(3).fit_to(steps=12), np.arange(90), global_batch_size=10)
+            >>> plan.num_steps, [stage.epochs for stage in plan.stages]
+            (12, [0.6666666666666666, 0.6666666666666666, 0.6666666666666666])
+        """
+        if (steps is None) == (epochs is None):
+            raise ValueError(f"fit_to(steps={steps}, epochs={epochs}): a run has one length. Give one of the two.")
+        return self._with_length(steps, epochs)
+
+    def _with_length(self, steps: int | None, epochs: float | None) -> Self:
+        if self.signal is not None:
+            raise ValueError(
+                f"{type(self).__name__} decides while training, on rounds whose length is its own: stretching them is "
+                "not possible. Change its own fields, such as its epochs."
+            )
+        return replace(self, fit_steps=steps, fit_epochs=epochs)
+
+    def fitted_stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """`stages`, as long as `fit_steps` or `fit_epochs` say.
+
+        Raises:
+            ValueError: there are more stages than steps.
+        """
+        stages, steps = self.stages(ranking, budget, log), self._steps_to_fit(ranking, budget)
+        return stages if steps is None else _fit(stages, steps, budget.global_batch_size)
+
+    def fitted_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """`nominal_epochs`, or those of a run that is as long as `fit_steps` or `fit_epochs` say."""
+        steps = self._steps_to_fit(ranking, budget)
+        if steps is None:
+            return self.nominal_epochs(budget, ranking)
+        return self.fit_epochs or steps * budget.global_batch_size / len(ranking)
+
+    def _steps_to_fit(self, ranking: Ranking, budget: Budget) -> int | None:
+        if self.fit_epochs is not None:
+            return num_steps(self.fit_epochs * len(ranking), budget.global_batch_size)
+        return self.fit_steps
 
     @property
     def needs_easy(self) -> bool:
@@ -191,30 +263,30 @@ class SizedCurriculum(Curriculum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        if self.epochs is not None and self.examples is not None:
-            raise ValueError(
-                f"{name} got epochs={self.epochs} and examples={self.examples}; a run has one length. Drop one."
-            )
-        for limit, value in (("epochs", self.epochs), ("examples", self.examples)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(
-                    f"{name}({limit}={value}) would train on nothing, or for ever; {limit} is a number more than 0."
-                )
+        self._validate_lengths("epochs", "examples", "fit_steps", "fit_epochs")
+
+    def _with_length(self, steps: int | None, epochs: float | None) -> Self:
+        return replace(self, epochs=epochs, examples=None, fit_steps=steps, fit_epochs=None)
+
+    def _steps_to_fit(self, ranking: Ranking, budget: Budget) -> int | None:
+        """None: `num_draws` says it."""
 
     def num_draws(self, budget: Budget, num_examples: int) -> int:
         """Examples to draw: the rule's own length, or `max_steps`, or `num_train_epochs`, or three epochs."""
         if self.examples is not None:
             return self.examples
-        if self.epochs is None and budget.steps is not None:
-            return budget.steps * budget.global_batch_size
-        return max(int((self.epochs or budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
+        epochs = self.epochs or self.fit_epochs
+        steps = self.fit_steps or (None if epochs else budget.steps)
+        if steps is not None:
+            return steps * budget.global_batch_size
+        return max(int((epochs or budget.epochs or DEFAULT_EPOCHS) * num_examples + 0.5), 1)
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The length in passes over the data set, exactly as it was given where it was given so."""
         if self.epochs is not None:
             return self.epochs
-        if self.examples is None and budget.steps is None and budget.epochs is not None:
+        own = self.examples or self.fit_steps or self.fit_epochs
+        if own is None and budget.steps is None and budget.epochs is not None:
             return budget.epochs
         return self.num_draws(budget, len(ranking)) / len(ranking)
 
@@ -223,6 +295,22 @@ class SizedCurriculum(Curriculum):
         if self.signal is None:
             return None
         return num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
+
+
+def _fit(stages: tuple[Stage, ...], steps: int, batch_size: int) -> tuple[Stage, ...]:
+    """Stages of so many steps in all, in proportion to the steps that they have, and each with at least one."""
+    if steps < len(stages):
+        raise ValueError(
+            f"{steps} steps cannot hold {len(stages)} stages ({', '.join(stage.name for stage in stages)}): the last "
+            "ones would never come. Fit the rule to more steps, or give it fewer stages."
+        )
+    shares, ends = np.cumsum([stage.num_samples for stage in stages]), [0]
+    for number, share in enumerate(shares.tolist(), start=1):
+        end = max(round(share / shares[-1] * steps), ends[-1] + 1)
+        ends.append(min(end, steps - len(stages) + number))
+    return tuple(
+        stage.fit((end - first) * batch_size) for stage, (first, end) in zip(stages, pairwise(ends), strict=True)
+    )
 
 
 def num_steps(draws: float, global_batch_size: int) -> int:

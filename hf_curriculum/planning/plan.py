@@ -358,18 +358,18 @@ def make_plan(
 
 def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) -> Plan:
     """`make_plan` without checking the plan's length against the budget, and without warnings."""
-    layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
-    if layout.unit > 1 and curriculum.reads:
-        raise ValueError(
-            f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
-            f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
-        )
     missing = [f"`{name}`" for name in curriculum.reads_in_all if name not in ranking.columns]
     if missing:
         raise ValueError(
             f"{type(curriculum).__name__} reads {', '.join(missing)} of each row, and was given scores without "
             "columns: which rows belong together is unknown. Plan for the data set itself: "
             "`make_plan(curriculum, dataset, ...)`."
+        )
+    layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
+    if layout.unit > 1 and curriculum.reads:
+        raise ValueError(
+            f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
+            f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
         )
     digests = {name: digest_of(values) for name, values in ranking.columns.items()}
     units = layout.units(ranking)
@@ -383,7 +383,7 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
 def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
     """The plan with the stages that follow from some decisions."""
     curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
-    stages = curriculum.stages(order, budget, log)
+    stages = curriculum.fitted_stages(order, budget, log)
     batch = budget.global_batch_size
     if layout.whole_stages:
         stages = (*(_filled(stage, -stage.num_samples % batch) for stage in stages[:-1]), *stages[-1:])
@@ -395,7 +395,7 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
         order=order,
         stages=layout.stages(stages, order, batch),
         num_filled=short * layout.unit,
-        nominal_epochs=curriculum.nominal_epochs(budget, order),
+        nominal_epochs=curriculum.fitted_epochs(budget, order),
         declared_steps=curriculum.declared_steps(order, budget),
         log=log,
         losses=losses,
@@ -439,7 +439,7 @@ def _validate_length(plan: Plan) -> None:
         raise ValueError(
             f"max_steps={budget.steps} was given, but the plan of {name} has {plan.max_steps:,} steps of "
             f"{plan.global_batch_size}: after them there is nothing more to show. Drop max_steps, or make the "
-            f"curriculum as long: `curriculum.fit_to(steps={budget.steps}, ...)`."
+            f"curriculum as long: `curriculum.fit_to(steps={budget.steps})`."
         )
     if budget.steps is None and budget.epochs is not None and abs(budget.epochs - plan.nominal_epochs) > 1e-9:
         raise ValueError(

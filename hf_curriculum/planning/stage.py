@@ -76,6 +76,11 @@ class Stage(RenamedAttributes):
         """The stage up to a number of its sample positions, which hold what they held; they end with a batch."""
         return replace(self, num_draws=self.draws_within(samples), decides=False)
 
+    def fit(self, samples: int) -> Stage:
+        """The stage with passes enough for a number of sample positions that is a multiple of the batch size."""
+        passes, rest = divmod(samples, self._padded(self.pool_size))
+        return replace(self, num_draws=passes * self.pool_size + min(rest, self.pool_size))
+
     def draws_within(self, samples: int) -> int:
         """Examples in the first `samples` sample positions of this stage, which end with a batch."""
         passes, rest = divmod(samples, self._padded(self.pool_size))

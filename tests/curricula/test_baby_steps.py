@@ -262,8 +262,8 @@ def test_budgets():
     assert run(BabySteps(2), [], epochs=5).max_steps == 30
     assert run(BabySteps(2), [], max_steps=17).max_steps == 17
     assert run(BabySteps(2, examples=25), []).max_steps == 13
-    with pytest.raises(ValueError, match=r"max_steps=5 was given, but the plan of BabySteps has 30 steps of 2"):
-        run(BabySteps(2, epochs=5), [], max_steps=5)
+    with pytest.raises(ValueError, match=r"max_steps=31 was given, but the plan of BabySteps has 30 steps of 2"):
+        run(BabySteps(2, epochs=5), [], max_steps=31)
     with pytest.raises(ValueError, match=r"num_train_epochs=4 was given, but BabySteps runs for 5 epochs"):
         run(BabySteps(2, epochs=5), [], epochs=4)
     with pytest.raises(ValueError, match=r"a budget of 6 steps, but 1 passes over each of its 3 pools take 12"):

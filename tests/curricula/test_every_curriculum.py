@@ -106,6 +106,41 @@ def test_lengths_are_as_stated(case, size, batch, seed):
 
 @every_case
 @some
+@given(size=sizes, batch=batches, seed=seeds, steps=st.integers(1, 200))
+def test_fitted_to_a_budget_it_takes_exactly_so_many_steps(case, size, batch, seed, steps):
+    ranking, batch = TABLE.ranking_of(case, size, seed), batch * case.unit
+
+    def planned(rule):
+        return make_plan(rule, ranking, global_batch_size=batch, seed=seed)
+
+    before = planned(case.rule)
+    try:
+        rule = case.rule.fit_to(steps=steps)
+        plan = planned(rule)
+    except ValueError as error:
+        # What has rounds of a length of its own, and budgets too small for the rule.
+        few = "cannot hold" in str(error) or "has a budget of" in str(error)
+        assert few or "decides while training, on rounds whose length is its own" in str(error)  # noqa: PT017
+        assert not few or steps < before.max_steps
+        return
+    assert plan.max_steps == plan.num_steps == steps
+    assert curriculum_from(json.loads(json.dumps(rule.to_dict()))) == rule
+    assert plan.num_filled == 0
+    assert [stage.name for stage in plan.stages] == [stage.name for stage in before.stages]
+    if case.rule.signal is None:
+        # By value, a pool is the same however long the run is.
+        assert [stage.slices for stage in plan.stages] == [stage.slices for stage in before.stages]
+        assert plan.cost_ratio == pytest.approx(plan.num_draws / plan.control_draws)
+        shares = np.diff(before.stage_starts) / before.num_samples * steps
+        # A step of rounding, one for each stage that has to have one, and what fills the last batches, stretched too.
+        room = len(shares) * (1 + batch * steps / before.num_samples)
+        assert np.abs(np.diff(plan.stage_starts) / batch - shares).max() < 1 + room
+    again = planned(case.rule.fit_to(epochs=6))
+    assert again.max_steps == max(1, -(-6 * len(again.order) * again.layout.unit // batch))
+
+
+@every_case
+@some
 @given(size=sizes, batch=batches, seed=seeds, data=st.data())
 def test_max_steps_runs_the_first_steps_of_the_whole_run(case, size, batch, seed, data):
     ranking, batch = TABLE.ranking_of(case, size, seed), batch * case.unit

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import IID, BabySteps, ByImage, ByLength, Phases, Stage, curriculum_from, make_plan, rank_scores
+from hf_curriculum import (
+    IID,
+    BabySteps,
+    ByImage,
+    ByLength,
+    Filter,
+    Phases,
+    Stage,
+    curriculum_from,
+    make_plan,
+    rank_scores,
+)
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import PAD_INDEX
 
@@ -158,7 +169,7 @@ def test_lengths_that_contradict_the_curriculum_are_refused():
     scores = np.arange(8)
     assert make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=2, max_steps=3).num_steps == 3
     for rule, steps in ((Phases(2, 1), 3), (IID(epochs=2), 4)):
-        with pytest.raises(ValueError, match=rf"max_steps=5 .* has {steps} steps of 4: .*fit_to\(steps=5, \.\.\.\)`"):
+        with pytest.raises(ValueError, match=rf"max_steps=5 .* has {steps} steps of 4: .*fit_to\(steps=5\)`"):
             make_plan(rule, scores, global_batch_size=4, max_steps=5)
     with pytest.raises(ValueError, match=r"num_train_epochs=3 was given, but Phases runs for 2 epochs"):
         make_plan(Phases(2, 1), scores, global_batch_size=4, epochs=3)
@@ -202,6 +213,43 @@ def test_max_steps_ends_a_longer_curriculum_with_one_warning(caplog):
     assert record.message in plan.describe()
     with pytest.raises(IndexError, match="the plan ends after 12, because of max_steps=3"):
         plan.rows(0, 16)
+
+
+def test_phases_fit_a_budget_with_the_same_pools_and_shares():
+    plan = make_plan(Phases(3, 2).fit_to(steps=50), np.arange(90), global_batch_size=10)  # 36 steps by itself
+    assert [stage.pool_size for stage in plan.stages] == [30, 60, 90]
+    assert [stage.num_draws for stage in plan.stages] == [80, 170, 250]  # 1/6, 1/3 and 1/2 of 500
+    assert (plan.num_steps, plan.num_filled, round(plan.nominal_epochs, 3)) == (50, 0, 5.556)
+    assert make_plan(Phases(3, 2).fit_to(steps=36), np.arange(90), global_batch_size=10).rows(0, 360).tolist() == (
+        make_plan(Phases(3, 2), np.arange(90), global_batch_size=10).rows(0, 360).tolist()
+    )
+    assert make_plan(Phases(3).fit_to(epochs=3), np.arange(90), global_batch_size=10).num_steps == 27
+    assert Phases(3).fit_to(epochs=3).fit_to(steps=4) == Phases(3, fit_steps=4)
+    assert IID(epochs=3).fit_to(steps=4) == IID(fit_steps=4)
+    assert IID(examples=3).fit_to(epochs=4) == IID(epochs=4)
+    assert Filter(0.5, Phases(2)).fit_to(steps=7) == Filter(0.5, Phases(2, fit_steps=7))
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        (lambda: Phases(3).fit_to(), r"fit_to\(steps=None, epochs=None\): a run has one length"),
+        (lambda: Phases(3).fit_to(steps=3, epochs=2), "a run has one length"),
+        (lambda: Phases(3).fit_to(steps=0), r"Phases\(fit_steps=0\) would train on nothing"),
+        (
+            lambda: Phases(3, fit_steps=3, fit_epochs=2),
+            "Phases got fit_steps=3 and fit_epochs=2; a run has one length",
+        ),
+        (lambda: IID(epochs=2, fit_steps=3), "IID got epochs=2 and fit_steps=3; a run has one length"),
+        (
+            lambda: make_plan(Phases(3).fit_to(steps=2), np.arange(9), global_batch_size=2),
+            r"2 steps cannot hold 3 stages \(phase 1, phase 2, phase 3\): the last ones would never come",
+        ),
+    ],
+)
+def test_budgets_that_nothing_fits(fit, message):
+    with pytest.raises(ValueError, match=message):
+        fit()
 
 
 def test_one_example():
