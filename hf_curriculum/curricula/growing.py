@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from hf_curriculum.planning.ranking import Ranking, require_spread
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import hash64, hash_below, mix64
 
+_LEAST_EPOCHS = 1.5
+"""A shorter run has too few draws left before a pass over everything."""
 _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit of a logarithm changes no draw."""
 
@@ -24,7 +26,11 @@ _GRID = 30
 class Growing(SizedCurriculum):
     """Draws evenly from the easiest share of the examples, a share that grows with every step.
 
-    With x the completed part of the run, x/a capped at 1, and b the initial share, the share is
+    By default the last epoch of the run is one shuffled pass over everything, so that every example is shown, and the
+    share grows before it. `full_at=1` grows until the run's end instead: a sixth of three epochs' examples, the
+    hardest, is then never drawn, and 43 % of one epoch's.
+
+    With x the completed part of the growth, x/a capped at 1, and b the initial share, the share is
 
     | function | share of examples | source |
     |---|---|---|
@@ -41,7 +47,9 @@ class Growing(SizedCurriculum):
     Args:
         function: which of the above.
         initial: b, the share at the first step.
-        full_at: a, the part of the run after which everything may be drawn; not for `"geometric"`.
+        full_at: a, the part of the run after which everything may be drawn (not for `"geometric"`), with draws that
+            stay independent; x is then the completed part of the run. None: the last epoch is a pass over everything,
+            and a = 1. A run of less than 1.5 epochs has no room for both, and grows until its end.
         power: p.
         increase: r, for `"geometric"`.
         every: s, the part of the run between two increases, for `"geometric"`.
@@ -64,7 +72,7 @@ class Growing(SizedCurriculum):
 
     function: Literal["competence", "polynomial", "logarithmic", "exponential", "step", "geometric"] = "competence"
     initial: float = 0.01
-    full_at: float = 1.0
+    full_at: float | None = None
     power: float = 2.0
     increase: float = 2.0
     every: float = 0.1
@@ -82,20 +90,20 @@ class Growing(SizedCurriculum):
             ("every", 0, 1),
         ):
             value = getattr(self, name)
-            if not low < value <= high:
+            if value is not None and not low < value <= high:
                 raise ValueError(
                     f"Growing({name}={value}) is not possible; {name} is more than {low}"
                     + (f" and at most {high}." if high < math.inf else ".")
                 )
 
     def share(self, progress: float) -> float:
-        """The share of examples that may be drawn at `progress` (0 … 1) of the run, more than 0 and at most 1."""
-        share = _SHARES[self.function](self, min(1.0, progress / self.full_at), progress, math)
+        """The share of examples that may be drawn at `progress` (0 … 1) of the growth, more than 0 and at most 1."""
+        share = _SHARES[self.function](self, min(1.0, progress / (self.full_at or 1.0)), progress, math)
         return min(1.0, max(0.0, share))
 
     def grid_shares(self, progress: np.ndarray) -> np.ndarray:
         """`share` of each element in units of 2^-30, rounded, int64."""
-        shares = _SHARES[self.function](self, np.minimum(1.0, progress / self.full_at), progress, np)
+        shares = _SHARES[self.function](self, np.minimum(1.0, progress / (self.full_at or 1.0)), progress, np)
         units = np.clip(shares, 0.0, 1.0) * (1 << _GRID)
         rounded = np.rint(units).astype(np.int64)
         # NumPy's powers may differ from Python's in the last bits: near a half, where these decide, Python's count.
@@ -104,13 +112,19 @@ class Growing(SizedCurriculum):
         return rounded
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
-        """One stage whose pool grows."""
+        """One stage whose pool grows, and one pass over everything if the run is long enough."""
         size = len(ranking)
         if size > 1 and self.initial < 1:
             require_spread(ranking, "the easiest share")
         draws, batch = self.num_draws(budget, size), budget.global_batch_size
         rule = f"easiest {100 * self.share(0):.3g} % to {100 * self.share(1):.3g} %"
-        return (GrowingStage(0, "growing", rule, ((0, size),), draws, growth=self, batch_size=batch),)
+        last = size if self.full_at is None and draws >= _LEAST_EPOCHS * size else 0
+        growing = GrowingStage(0, "growing", rule, ((0, size),), draws - last, growth=self, batch_size=batch)
+        return (growing, Stage(1, "everything", "all", ((0, size),), last)) if last else (growing,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `Curriculum.to_dict`, always with `full_at`, whose default was 1 once."""
+        return {**super().to_dict(), "full_at": self.full_at}
 
 
 @dataclass(frozen=True)

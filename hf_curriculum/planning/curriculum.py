@@ -344,6 +344,22 @@ def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
     return float(metrics[full])
 
 
+def with_old_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A curriculum as a checkpoint of version 0.1.0 has it, with what its defaults were where they have changed.
+
+    Args:
+        recorded: what `Curriculum.to_dict` wrote.
+
+    Example:
+        >>> with_old_defaults({"type": "filter", "then": {"type": "growing"}})
+        {'type': 'filter', 'then': {'type': 'growing', 'full_at': 1.0}}
+    """
+    values = {
+        name: with_old_defaults(value) if isinstance(value, Mapping) else value for name, value in recorded.items()
+    }
+    return {**values, "full_at": values.get("full_at", 1.0)} if values.get("type") == "growing" else values
+
+
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
     """A curriculum from itself, a mapping, its name, JSON or YAML text, or the path of a file.
 

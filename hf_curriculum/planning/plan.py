@@ -454,7 +454,8 @@ _LEFT = ("phase", "rule")
 
 def _headline(plan: Plan) -> str:
     ranking = plan.ranking
-    settings = ", ".join(f"{name}={value!r}" for name, value in plan.curriculum.to_dict().items() if name != "type")
+    given = {name: value for name, value in plan.curriculum.to_dict().items() if name != "type" and value is not None}
+    settings = ", ".join(f"{name}={value!r}" for name, value in given.items())
     score = f" by {ranking.name or 'score'} ({ranking.easy} = easy)" if ranking.scores is not None else ""
     unit = plan.layout.unit
     drawn = f", drawn as images of {unit} captions" if unit > 1 else ""

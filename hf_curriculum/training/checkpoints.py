@@ -18,6 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_curriculum.config import write_atomically
 from hf_curriculum.hub.errors import check_token, explained
+from hf_curriculum.planning.curriculum import with_old_defaults
 from hf_curriculum.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
             f"{current['num_rows']:,}: row numbers would point at other examples. Resume with the data it was "
             "trained on."
         )
+    saved = {**saved, "curriculum": with_old_defaults(saved.get("curriculum", {}))}
     reasons = {
         "curriculum": "the steps still to come would be another curriculum's",
         "score_column": "the examples would be in another order",

@@ -99,8 +99,19 @@ RULES: dict[str, Rule] = {
     "phases by rank": lambda steps, draws: _phases(steps),
     "phases by value": lambda steps, draws: _phases(steps, 3, cut="value"),  # noun counts have few distinct values
     "phases, exclusive": lambda steps, draws: _phases(steps, pools="exclusive"),
-    "competence, square root": lambda steps, draws: {"type": "growing", "initial": 0.1, "examples": draws},
-    "competence, linear": lambda steps, draws: {"type": "growing", "initial": 0.1, "power": 1.0, "examples": draws},
+    "competence, square root": lambda steps, draws: {
+        "type": "growing",
+        "initial": 0.1,
+        "full_at": 1,
+        "examples": draws,
+    },
+    "competence, linear": lambda steps, draws: {
+        "type": "growing",
+        "initial": 0.1,
+        "power": 1.0,
+        "full_at": 1,
+        "examples": draws,
+    },
     "easiest 75 % alone": lambda steps, draws: {
         "type": "filter",
         "keep": 0.75,

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import Growing, curriculum_from, make_plan
+from hf_curriculum import Filter, Growing, curriculum_from, make_plan
+from hf_curriculum.training.checkpoints import validate_same_plan
 
+FIRST = [2, 0, 3, 2, 1, 5, 6, 5, 5, 5, 1, 2, 6, 8, 3, 0, 1, 9, 8, 13]
+LAST = [9, 30, 34, 27, 35, 32, 6, 16, 15, 7, 11, 4, 11, 35, 20, 21, 14, 19, 11, 31]
 FUNCTIONS = ["competence", "polynomial", "logarithmic", "exponential", "step", "geometric"]
 RULES = st.builds(
     Growing,
@@ -82,8 +85,47 @@ def test_draws_are_even_over_the_pool():
     assert ((late - 1000) ** 2 / 1000).sum() < 45
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("epochs", [1.5, 2, 3])
+def test_by_default_the_last_epoch_is_a_pass_over_everything(function, epochs):
+    plan = make_plan(Growing(function, epochs=epochs), np.arange(1000), global_batch_size=16)
+    growing = round((epochs - 1) * 1000)
+    rows = plan.rows(0, plan.num_samples)
+    assert sorted(rows[growing : growing + 1000].tolist()) == list(range(1000))
+    assert [stage.num_draws for stage in plan.stages] == [growing, 1000 + plan.num_filled]
+    assert rows[:16].max() < 10
+    # The share grows as it would in a run that ended there.
+    alone = make_plan(Growing(function, full_at=1.0, examples=growing), np.arange(1000), global_batch_size=16)
+    assert rows[: growing // 16 * 16].tolist() == alone.rows(0, growing // 16 * 16).tolist()
+
+
+def test_a_run_too_short_for_a_pass_over_everything_grows_to_its_end():
+    short, same = (make_plan(Growing(full_at=at, epochs=1.4), np.arange(100), global_batch_size=8) for at in (None, 1))
+    assert short.rows(0, short.num_samples).tolist() == same.rows(0, same.num_samples).tolist()
+
+
+def test_full_at_1_draws_what_version_0_1_0_drew():
+    plan = make_plan(Growing(full_at=1.0, initial=0.1, epochs=3), np.arange(40), global_batch_size=5, seed=3)
+    assert plan.rows(0, 20).tolist() == FIRST
+    assert plan.rows(100, 120).tolist() == LAST
+
+
+def test_a_checkpoint_of_version_0_1_0_goes_on_in_its_own_order_alone():
+    def fingerprint(rule):
+        return make_plan(rule, np.arange(40), global_batch_size=5).fingerprint()
+
+    rule = Filter(0.5, Growing(full_at=1.0, epochs=3))
+    saved = fingerprint(rule)
+    saved["curriculum"]["then"] = {"type": "growing", "epochs": 3}  # as it was written
+    validate_same_plan(saved, fingerprint(rule), "run/checkpoint-3")
+    with pytest.raises(
+        ValueError, match=r"curriculum has changed since it was saved .*'full_at': 1.0.*'full_at': None"
+    ):
+        validate_same_plan(saved, fingerprint(Filter(0.5, Growing(epochs=3))), "run/checkpoint-3")
+
+
 def test_its_plan_is_printed_and_drawn():
-    plan = make_plan(Growing(initial=0.1, epochs=2), np.arange(1000), global_batch_size=10)
+    plan = make_plan(Growing(initial=0.1, full_at=1, epochs=2), np.arange(1000), global_batch_size=10)
     assert "easiest 10 % to 100 %" in plan.describe()
     pools = plan.to_dict()["stages"][0]["pools"]
     assert pools[0][2] == 100

@@ -77,6 +77,7 @@ CASES: dict[str, Case] = {
     "filter, whole passes": Case(Filter(0.5, Phases(2, 2, partial_batches="keep"), easy="high")),
     "growing": Case(Growing(initial=0.1, epochs=3), passes=3),
     "growing by jumps": Case(Growing("geometric", 0.1, every=0.2, epochs=2.5), passes=2.5),
+    "growing to the end": Case(Growing(initial=0.1, full_at=0.8, epochs=2), passes=2),
     "guidance": Case(GuidanceSchedule(6, 4), "level", grows=False),
     "guidance on a schedule": Case(
         GuidanceSchedule(3, 3, schedule=(0.5, 0.1, 1.0), partial_batches="keep"), "level", grows=False
