@@ -131,6 +131,8 @@ class Growing(SizedCurriculum):
 class GrowingStage(Stage):
     """Independent draws from the first n positions, n a function of the step; pure in (key, sample position)."""
 
+    in_passes: ClassVar[bool] = False
+
     growth: Growing = field(kw_only=True)
     batch_size: int = field(kw_only=True)
     steps_before_cut: int | None = field(default=None, kw_only=True)
@@ -143,6 +145,35 @@ class GrowingStage(Stage):
     def cut(self, samples: int) -> Stage:
         """The beginning of the stage; its pool grows no faster."""
         return replace(super().cut(samples), steps_before_cut=self.num_steps)
+
+    def change_points(self) -> np.ndarray:
+        """The sizes that the pool has."""
+        return self._pools_and_draws()[0] + self.slices[0][0]
+
+    def expected_draws(self, positions: np.ndarray) -> np.ndarray:
+        """As `Stage.expected_draws`: the sum of draws / pool over the pools that hold them."""
+        pools, draws = self._pools_and_draws()
+        return self._from_pool(positions, pools, draws / pools)
+
+    def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """As `Stage.missed`: the product of (1 − part / pool)^draws over the pools that hold them."""
+        pools, draws = self._pools_and_draws()
+        with np.errstate(divide="ignore"):
+            return np.exp(self._from_pool(positions, pools, draws * np.log1p(-part / pools)))
+
+    def _pools_and_draws(self) -> tuple[np.ndarray, np.ndarray]:
+        """The different sizes of the pool, ascending, and how many draws are made from each."""
+        steps = -(-self.num_draws // self.batch_size)
+        draws = np.full(steps, self.batch_size)
+        draws[-1] = self.num_draws - (steps - 1) * self.batch_size
+        pools, first = np.unique(self.pool_at(np.arange(steps)), return_inverse=True)
+        return pools, np.bincount(first, weights=draws)
+
+    def _from_pool(self, positions: np.ndarray, pools: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The sum of the values of all pools that hold a position."""
+        later = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+        held = later[np.searchsorted(pools, positions - self.slices[0][0], side="right")]
+        return np.where(self._holds(positions), held, 0.0)
 
     def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
         """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""

@@ -105,8 +105,29 @@ class WeightedStage(Stage):
         ranking: the order.
     """
 
+    in_passes: ClassVar[bool] = False
+
     rule_of: Weighted | None = None
     ranking: Ranking | None = None
+
+    def change_points(self) -> None:
+        """None: every weight is another."""
+        return
+
+    def expected_draws(self, positions: np.ndarray) -> np.ndarray:
+        """As `Stage.expected_draws`: draws · weight / all weights."""
+        return self.num_draws * self._shares(positions)
+
+    def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """As `Stage.missed`: (1 − part · weight / all weights)^draws."""
+        with np.errstate(divide="ignore"):
+            return np.exp(self.num_draws * np.log1p(-part * self._shares(positions)))
+
+    def _shares(self, positions: np.ndarray) -> np.ndarray:
+        """The probability that a draw takes each position."""
+        shares, held = np.zeros(len(positions)), self._holds(positions)
+        shares[held] = self._weights[positions[held] - self.slices[0][0]]
+        return shares / self._weights.sum()
 
     @cached_property
     def _weights(self) -> np.ndarray:

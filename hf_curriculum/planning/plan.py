@@ -15,6 +15,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
+from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_of
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -307,8 +308,39 @@ class Plan(RenamedAttributes):
             plans[name] = plan
         return plans
 
+    def exposure(self) -> Exposure:
+        """How many examples are shown how often, by all stages that are known: up to the next decision, if any.
+
+        Exact where examples are drawn in shuffled passes, and an expectation where they are drawn by chance:
+        `Growing`, `Weighted`, `NodeSampling`, `ByNode`, the captions of `ByImage` and passes that are not complete.
+
+        Raises:
+            ValueError: nothing is known before the first decision.
+
+        Example:
+            >>> from hf_curriculum import Filter, Phases
+            >>> plan = make_plan(Filter(0.5, Phases(2)), np.arange(100.0), global_batch_size=5)
+            >>> plan.exposure().never_shown, plan.exposure().easiest_tenth
+            (50.0, 2.0)
+        """
+        if not self.stages:
+            raise ValueError(
+                f"{type(self.curriculum).__name__} decides before its first step, so no draw is known yet. Ask again "
+                "after that decision."
+            )
+        return self._exposure
+
+    @cached_property
+    def _exposure(self) -> Exposure:
+        return exposure_of(self)
+
+    @property
+    def key(self) -> int:
+        """The 64-bit key of every draw."""
+        return self._key
+
     def describe(self) -> str:
-        """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, and the relative cost."""
+        """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, cost, exposure and notes."""
         return "\n".join([_headline(self), *_table(self), *_totals(self)])
 
 
@@ -513,6 +545,7 @@ def _totals(plan: Plan) -> list[str]:
             f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs "
             f"({plan.control_draws:,} examples)"
         )
+    lines.extend(exposure_lines(plan))
     if plan.uncut is not None:
         lines.append(_cut_line(plan))
     return lines

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, permute
 
+_MOST_POOLS = 24
 _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit changes no batch."""
 
@@ -35,6 +38,9 @@ class Stage(RenamedAttributes):
     Raises:
         ValueError: the pool is empty, or nothing would be drawn.
     """
+
+    in_passes: ClassVar[bool] = True
+    """Whether it draws in shuffled passes, and not each example or batch by chance."""
 
     number: int
     name: str
@@ -71,6 +77,40 @@ class Stage(RenamedAttributes):
         """Sample positions: `num_draws`, and the padding."""
         passes, rest = divmod(self.num_draws, self.pool_size)
         return passes * self._padded(self.pool_size) + self._padded(rest)
+
+    def change_points(self) -> np.ndarray | None:
+        """Positions in the order from which on examples are drawn more or less often; None: from each to the next."""
+        return np.array(self.slices).ravel()
+
+    def expected_draws(self, positions: np.ndarray) -> np.ndarray:
+        """How often the stage draws the examples at these positions of the order, on average over seeds.
+
+        Args:
+            positions: in the order, int64, shape (m,).
+
+        Returns:
+            float64, shape (m,).
+        """
+        return self._holds(positions) * self.epochs
+
+    def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """How likely no draw shows them, where a draw of what stands there shows an example with probability `part`.
+
+        A pass over the pool draws everything; r draws of a further one draw r of the pool's s positions.
+
+        Args:
+            positions: in the order, int64, shape (m,).
+            part: 1, or for an image the share of its captions that a draw brings.
+
+        Returns:
+            float64, shape (m,).
+        """
+        passes, rest = divmod(self.num_draws, self.pool_size)
+        return np.where(self._holds(positions), (1 - part) ** passes * (1 - part * rest / self.pool_size), 1.0)
+
+    def _holds(self, positions: np.ndarray) -> np.ndarray:
+        """Which positions are in the pool."""
+        return np.any([(start <= positions) & (positions < stop) for start, stop in self.slices], axis=0)
 
     def cut(self, samples: int) -> Stage:
         """The stage up to a number of its sample positions, which hold what they held; they end with a batch."""
@@ -157,11 +197,46 @@ class NodeStage(Stage):
         pool_at: the sizes of the pool at an array of steps, for a pool that grows; None: `pool_size` at every step.
     """
 
+    in_passes: ClassVar[bool] = False
+
     groups: Groups | None = None
     random_share: float = 1.0
     batch_size: int = 1
     images: np.ndarray | None = None
     pool_at: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def change_points(self) -> None:
+        """None: an example is drawn as often as its groups are."""
+        return
+
+    def expected_draws(self, positions: np.ndarray) -> np.ndarray:
+        """As `Stage.expected_draws`: a batch of one group has each of its members batch size / members times."""
+        return self._chances[0][positions]
+
+    def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """As `Stage.missed`. Where no image may come twice, as if it might; `part` is 1 for every batch of a group."""
+        return self._chances[1][positions]
+
+    @cached_property
+    def _chances(self) -> tuple[np.ndarray, np.ndarray]:
+        """(expected draws, chance of none) by position; a pool that grows is looked at `_MOST_POOLS` times."""
+        groups, batch, share = self.groups, self.batch_size, self.random_share
+        size = max(self.slices[-1][1], int(groups.members.max(initial=-1)) + 1)
+        drawn, none = np.zeros(size), np.zeros(size)
+        pools = self._pools(np.arange(self.num_draws // batch))
+        parts = np.array_split(pools, min(len(np.unique(pools)), _MOST_POOLS))
+        for pool, steps in ((int(part[len(part) // 2]), len(part)) for part in parts):
+            within = groups.members < pool
+            members = groups.members[within]
+            sizes = np.diff(np.concatenate([[0], np.cumsum(within)])[groups.starts])
+            taken = np.repeat(np.minimum(sizes, batch), sizes)
+            drawn += steps * (1 - share) * batch / len(members) * np.bincount(members, minlength=size)
+            drawn[:pool] += steps * share * batch / pool
+            hit = (1 - share) / len(members) * np.bincount(members, weights=taken, minlength=size)
+            hit[:pool] += share * min(1.0, batch / pool)
+            with np.errstate(divide="ignore"):
+                none += steps * np.log1p(-np.minimum(hit, 1.0))
+        return drawn, np.exp(none)
 
     def nodes(self, steps: np.ndarray, key: int) -> np.ndarray:
         """The groups that these steps of the stage draw from; −1: from everything."""

@@ -1,0 +1,169 @@
+"""How often a plan shows its examples: how many at all, how many never, and which ones how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf_curriculum.planning.batches import ImageLayout, LengthLayout
+from hf_curriculum.planning.stage import Stage
+
+if TYPE_CHECKING:
+    from hf_curriculum.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How often examples are shown, as an expectation over seeds. Made by `Plan.exposure`.
+
+    Args:
+        examples: rows of the data set, without those that `unscored="drop"` leaves out.
+        distinct: of them, those shown at least once.
+        never_shown: the others.
+        average: how often an example is shown.
+        most_repeated: how often the example that is shown most often is.
+        easiest_tenth: how often one of the easiest tenth is; None where the rule does not go by a score alone.
+        hardest_tenth: how often one of the hardest tenth is, rows without a score among them; None likewise.
+        exact: whether `distinct` and `never_shown` are the same with every seed.
+    """
+
+    examples: int
+    distinct: float
+    never_shown: float
+    average: float
+    most_repeated: float
+    easiest_tenth: float | None
+    hardest_tenth: float | None
+    exact: bool
+
+    def describe(self) -> str:
+        """In words, on one line.
+
+        Example:
+            >>> Exposure(2500, 2083, 417, 3.0, 12.1, 5.7, 0.28, False).describe()
+            'about 417 of 2,500 examples (17 %) are never shown; the easiest tenth 5.7 × each, the hardest 0.28 ×, ...'
+        """
+        parts = [f"{'' if self.exact else 'about '}{self._never()} are never shown"]
+        if self.never_shown < 0.05:
+            parts = ["every example is shown"]
+        if self.easiest_tenth is not None:
+            parts.append(
+                f"the easiest tenth {_times(self.easiest_tenth)} each, the hardest {_times(self.hardest_tenth)}"
+            )
+        elif self.most_repeated < 1.01 * self.average:
+            return f"{parts[0]}; {_times(self.average)} each"
+        else:
+            parts.append(f"on average {_times(self.average)}")
+        most = f", the most repeated one {_times(self.most_repeated)}"
+        return "; ".join(parts) + (most if self.most_repeated > 1.05 * (self.easiest_tenth or 0) else "")
+
+    def _never(self) -> str:
+        digits = 1 if self.never_shown < 10 and not self.exact else 0
+        share = 100 * self.never_shown / self.examples
+        return (
+            f"{self.never_shown:,.{digits}f} of {self.examples:,} examples ({share:.{'0f' if share >= 1 else '2g'}} %)"
+        )
+
+
+def _times(count: float) -> str:
+    return f"{count:,.0f} ×" if count >= 100 else f"{count:.3g} ×"
+
+
+def exposure_of(plan: Plan) -> Exposure:
+    """The exposure that the known stages of a plan lead to.
+
+    Every stage says how often it draws each position of the order (`Stage.expected_draws`) and how likely it is to
+    draw it never (`Stage.missed`); stages draw independently of each other, so the former add up and the latter
+    multiply. Stretches of the order that no stage divides are looked at once.
+
+    The rounds of a rule that orders by losses are taken as if the order stayed the same: that gives the least distinct
+    examples there can be, and the most repetitions.
+    """
+    size, unit = len(plan.order), plan.layout.unit
+    stages = [_counted(stage, plan.key) for stage in plan.stages]
+    captions = None
+    if isinstance(plan.layout, ImageLayout):
+        captions = plan.layout.groups.sizes[plan.order.order]
+    starts, lengths = _stretches(stages, size, captions)
+    each = np.ones(1, np.int64) if captions is None else captions[starts]
+    drawn, missed = np.zeros(len(starts)), np.ones(len(starts))
+    for stage in stages:
+        drawn += stage.expected_draws(starts)
+        for number in np.unique(each).tolist():
+            chosen = np.flatnonzero(each == number) if len(each) > 1 else slice(None)
+            missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
+    shown, rows = drawn * unit / each, lengths * each  # per example, and how many examples are shown so often
+    return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed))
+
+
+def _is_exact(plan: Plan, stages: list[Stage], missed: np.ndarray) -> bool:
+    """Whether every seed shows as many examples: passes are complete, or there is one stage, of single examples."""
+    in_passes = all(stage.in_passes for stage in stages) and plan.losses is None
+    cut_windows = plan.uncut is not None and isinstance(plan.layout, LengthLayout)
+    complete = bool(((missed == 0) | (missed == 1)).all())
+    return in_passes and not cut_windows and (complete or (len(stages) == 1 and plan.layout.unit == 1))
+
+
+def _summary(plan: Plan, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray, exact: bool) -> Exposure:
+    total, ends = len(plan.ranking), np.cumsum(rows)
+    distinct = float((rows * (1 - missed)).sum())
+    tenths: list[float | None] = [None, None]
+    if plan.curriculum.needs_easy and not plan.curriculum.reads and plan.curriculum.signal != "losses":
+        tenth = max(1, round(total / 10))
+        easiest = np.clip(tenth - (ends - rows), 0, rows)
+        hardest = np.clip(ends - (total - tenth), 0, rows)  # rows that the rule leaves out are harder still
+        tenths = [float((part * shown).sum() / tenth) for part in (easiest, hardest)]
+    most = float(shown.max(initial=0))
+    return Exposure(total, distinct, total - distinct, float((rows * shown).sum() / total), most, *tenths, exact)
+
+
+def _stretches(stages: list[Stage], size: int, captions: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of stretches of an order, so long as possible, whose examples are shown alike."""
+    points = [stage.change_points() for stage in stages]
+    uneven = captions is not None and captions.min() != captions.max()
+    if uneven or any(part is None for part in points):
+        return np.arange(size), np.ones(size, np.int64)
+    starts = np.unique(np.concatenate([[0], *points]).astype(np.int64))
+    starts = starts[starts < size]
+    return starts, np.diff(starts, append=size)
+
+
+class _Counted:
+    """A stage that draws in a way of its own, with what it really draws counted."""
+
+    in_passes = False
+
+    def __init__(self, stage: Stage, key: int) -> None:
+        drawn = stage.positions(0, stage.num_samples, key)
+        self._counts = np.bincount(drawn[drawn >= 0])
+
+    def change_points(self) -> None:
+        return None
+
+    def expected_draws(self, positions: np.ndarray) -> np.ndarray:
+        counts = np.pad(self._counts, (0, max(0, int(positions.max()) + 1 - len(self._counts))))
+        return counts[positions].astype(np.float64)
+
+    def missed(self, positions: np.ndarray, part: float) -> np.ndarray:
+        return (1 - part) ** self.expected_draws(positions)
+
+
+def _counted(stage: Stage, key: int) -> Stage | _Counted:
+    """The stage, or what it draws if it does not say what to expect."""
+    told = type(stage).expected_draws is not Stage.expected_draws or type(stage).positions is Stage.positions
+    return stage if told else _Counted(stage, key)
+
+
+def exposure_lines(plan: Plan) -> Iterator[str]:
+    """What a plan's description says of how often examples are shown."""
+    if not plan.undecided:
+        yield plan.exposure().describe()
+        return
+    scenarios = plan.scenarios()
+    for name, one in scenarios.items():
+        yield f"  {name}: {one.exposure().describe()}"
+    if not scenarios and plan.stages:
+        yield f"  up to the next decision {plan.exposure().describe()}"
