@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, validate_thresholds
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, uneven_buckets, validate_thresholds
 from hf_curriculum.planning.curriculum import (
     Budget,
     Log,
@@ -146,6 +146,11 @@ class BabySteps(SizedCurriculum):
             "forced in at the latest: "
             + ", ".join(f"bucket {number} after step {step:,}" for number, step in enumerate(deadlines, start=2)),
         )
+
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Whether ties make buckets empty, or divide them by the order of the file."""
+        note = uneven_buckets(self._buckets(ranking), ranking)
+        return (note,) if note else ()
 
     def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
         """The metric never improves, and buckets join as soon as they can; or always, and all are forced in."""

@@ -86,6 +86,14 @@ class Filter(Curriculum):
         """Those of `then`."""
         return self.then.scenarios()
 
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Those of `then`."""
+        return self.then.notes(ranking, budget)
+
+    def most_decisions(self, ranking: Ranking, budget: Budget) -> int | None:
+        """Those of `then`."""
+        return self.then.most_decisions(ranking, budget)
+
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`, over what is kept."""
         return self.then.fitted_epochs(budget, ranking)

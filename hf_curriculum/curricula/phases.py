@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar, Literal
 
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, validate_thresholds
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, uneven_buckets, validate_thresholds
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,6 @@ class Phases(Curriculum):
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per phase."""
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
-        self._warn_of_empty_buckets(buckets, ranking)
         stages, multiple = [], self.batch_multiple(budget)
         for number, (start, stop) in enumerate(buckets.slices()):
             first = 0 if self.pools == "cumulative" else start
@@ -116,11 +112,8 @@ class Phases(Curriculum):
             return "all" if last else f"easiest {share[number + 1]}"
         return f"easiest {share[number]} to {share[number + 1]}"
 
-    def _warn_of_empty_buckets(self, buckets: Buckets, ranking: Ranking) -> None:
-        empty = [str(number + 1) for number, size in enumerate(buckets.sizes) if size == 0]
-        if empty and self.pools == "cumulative":
-            logger.warning(
-                f"Bucket {', '.join(empty)} of {self.num_phases} by value holds no example, because one value of "
-                f"`{ranking.name or 'the score'}` spans more than a bucket: that phase adds nothing new. "
-                "Fewer phases, other thresholds, or cut='rank' would."
-            )
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Whether ties make buckets empty, or divide them by the order of the file."""
+        buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
+        note = uneven_buckets(buckets, ranking)
+        return (note,) if note else ()

@@ -107,7 +107,7 @@ class SelfPaced(SizedCurriculum):
                 f"The scoring pass after step {observed.step} found no finite loss: the model has diverged, or it "
                 "computes none. Without losses no pool can be chosen."
             )
-        least = max(1, int(self.initial * len(ranking) + 0.5))
+        least = self._least(len(ranking))
         threshold = log[-1]["threshold"] * self.growth if log else float(losses[min(least, len(losses)) - 1])
         within = int(np.searchsorted(losses, np.float32(threshold), side="right"))
         return {"decision": "threshold", "threshold": threshold, "pool": max(within, least), "within": within}
@@ -117,6 +117,15 @@ class SelfPaced(SizedCurriculum):
         total = self.declared_steps(ranking, budget)
         last = total - self._final_steps(len(ranking), budget.global_batch_size)
         return (f"a scoring pass over all {len(ranking):,} examples before each round; everything from step {last:,}",)
+
+    def most_decisions(self, ranking: Ranking, budget: Budget) -> int:
+        """Rounds, each after a scoring pass, if no pool is larger than the smallest there can be."""
+        size, batch, total = len(ranking), budget.global_batch_size, self.declared_steps(ranking, budget)
+        first = num_steps(self.warmup_epochs * size, batch) if self.warmup_epochs else 0
+        return -(-(total - self._final_steps(size, batch) - first) // num_steps(self._least(size), batch))
+
+    def _least(self, size: int) -> int:
+        return max(1, int(self.initial * size + 0.5))
 
     def _final_steps(self, size: int, batch: int) -> int:
         return num_steps(self.final_epochs * size, batch) if self.final_epochs else 0

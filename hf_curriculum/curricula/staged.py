@@ -84,6 +84,11 @@ class Staged(Curriculum):
         columns = {name: values for part in parts.values() for name, values in part.columns.items()}
         return replace(ranking, order=order, columns={**columns, self.column: Groups(tuple(parts), starts, order)})
 
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Those of the parts."""
+        parts = self._stretches(ranking).items()
+        return tuple(f"{name}: {note}" for name, part in parts for note in self.parts[name].notes(part, budget))
+
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The parts' epochs in epochs of everything."""
         parts = self._stretches(ranking).items()

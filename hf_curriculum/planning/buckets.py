@@ -97,6 +97,49 @@ def cut_buckets(
     return Buckets(ends, tuple(ranking.score_at(end - 1) for end in ends[:-1]), cut)
 
 
+def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
+    """What to know of buckets that ties make unlike what was asked for: empty, or of equal scores; None: nothing.
+
+    Args:
+        buckets: cut from the order.
+        ranking: the order.
+
+    Example:
+        >>> ranking = rank_scores(np.array([1.0, 2, 2, 2, 2, 2, 2, 2]))
+        >>> uneven_buckets(cut_buckets(ranking, 2), ranking)
+        'Bucket 2 of 2 by rank holds no score but one that its neighbour holds too: of `the score`, 7 examples are ...'
+    """
+    name, many = f"`{ranking.name or 'the score'}`", len(buckets.ends)
+    empty = [str(number) for number, size in enumerate(buckets.sizes, start=1) if size == 0]
+    if empty:
+        return (
+            f"Bucket {', '.join(empty)} of {many} by value holds no example, because one value of {name} spans more "
+            "than a bucket: that phase adds nothing new. Fewer phases, other thresholds, or cut='rank' would."
+        )
+    if buckets.cut == "value" or ranking.scores is None:
+        return None
+
+    def tied(first: int, second: int) -> bool:
+        scored = first >= 0 and second < ranking.num_scored
+        return scored and ranking.score_at(first) == ranking.score_at(second)
+
+    spans = enumerate(buckets.slices(), start=1)
+    alike = [
+        (number, start)
+        for number, (start, stop) in spans
+        if tied(start, stop - 1) and (tied(start - 1, start) or tied(stop - 1, stop))
+    ]
+    if not alike:
+        return None
+    value = ranking.score_at(alike[0][1])
+    equal = int((ranking.scores[ranking.order[: ranking.num_scored]] == value).sum())
+    return (
+        f"Bucket {', '.join(str(number) for number, _ in alike)} of {many} by rank holds no score but one that its "
+        f"neighbour holds too: of {name}, {equal:,} examples are {value:g}, and the order of the file says which of "
+        "them come first. Use a score with more distinct values, or cut='value'."
+    )
+
+
 def validate_thresholds(thresholds: Sequence[float] | None, num_buckets: int, cut: Cut) -> None:
     """Checks that inner thresholds, if any, fit the number of buckets and the cut.
 

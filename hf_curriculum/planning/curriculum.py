@@ -246,6 +246,14 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         """
         return {}
 
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """What to know before training by this rule on these examples, for `Plan.notes`."""
+        return ()
+
+    def most_decisions(self, ranking: Ranking, budget: Budget) -> int | None:
+        """The most decisions a run takes; None: not known beforehand."""
+        return None
+
     @abstractmethod
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs that an i.i.d. control of the same name runs for."""

@@ -167,3 +167,21 @@ def exposure_lines(plan: Plan) -> Iterator[str]:
         yield f"  {name}: {one.exposure().describe()}"
     if not scenarios and plan.stages:
         yield f"  up to the next decision {plan.exposure().describe()}"
+
+
+def small_pools(plan: Plan) -> Iterator[str]:
+    """A note on pools and stages that are smaller than a step."""
+    batch = plan.global_batch_size // plan.layout.unit
+    least = [(min(size for *_, size in stage.pools()), stage.name) for stage in plan.stages]
+    small = [f"{name} begins with {size:,}" for size, name in least if size < batch]
+    short = [stage.name for stage in plan.stages if stage.num_samples < batch]
+    if small:
+        yield (
+            f"A step takes {batch:,} examples, and the pool of {', that of '.join(small)}: a batch repeats them, or "
+            "holds those of other stages too. Use a smaller global batch size or a larger first pool."
+        )
+    elif short:
+        yield (
+            f"A step takes {batch:,} examples, and {', '.join(short)} fewer in all: one step holds several stages. "
+            "Use a smaller global batch size, or longer stages."
+        )

@@ -15,7 +15,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
-from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_of
+from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -308,6 +308,12 @@ class Plan(RenamedAttributes):
             plans[name] = plan
         return plans
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before training by this plan: pools smaller than a step, and buckets that ties make uneven."""
+        budget = _unit_budget(self.budget, self.layout)
+        return (*small_pools(self), *self.curriculum.notes(self.order, budget))
+
     def exposure(self) -> Exposure:
         """How many examples are shown how often, by all stages that are known: up to the next decision, if any.
 
@@ -383,8 +389,8 @@ def make_plan(
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)
     _validate_length(plan)
-    if plan.uncut is not None:
-        logger.warning(_cut_line(plan))
+    for line in (*([_cut_line(plan)] if plan.uncut is not None else []), *plan.notes):
+        logger.warning(line)
     return plan
 
 
@@ -520,6 +526,15 @@ def _table(plan: Plan) -> list[str]:
     ]
 
 
+def _scoring_line(plan: Plan) -> str:
+    """What a rule that orders by losses costs beside its draws."""
+    most = plan.curriculum.most_decisions(plan.order, _unit_budget(plan.budget, plan.layout))
+    taken, rows = len(plan.log), f"of scoring all {plan.ranking.num_rows:,} rows (forward only)"
+    if not plan.undecided:
+        return f"+ {taken:,} {'round' if taken == 1 else 'rounds'} {rows}"
+    return f"+ {'a number of' if most is None else f'at most {most:,}'} rounds {rows}"
+
+
 def _cut_line(plan: Plan) -> str:
     """What a run that `max_steps` ends early never reaches."""
     whole, reached = plan.uncut, plan.stages
@@ -546,8 +561,11 @@ def _totals(plan: Plan) -> list[str]:
             f"({plan.control_draws:,} examples)"
         )
     lines.extend(exposure_lines(plan))
+    if plan.curriculum.signal == "losses":
+        lines.append(_scoring_line(plan))
     if plan.uncut is not None:
         lines.append(_cut_line(plan))
+    lines.extend(f"note: {note}" for note in plan.notes)
     return lines
 
 

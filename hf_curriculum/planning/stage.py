@@ -13,7 +13,7 @@ from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, permute
 
-_MOST_POOLS = 24
+_MOST_POOLS = 16
 _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit changes no batch."""
 

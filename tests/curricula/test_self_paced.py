@@ -158,3 +158,14 @@ def test_json_and_budgets():
 def test_self_paced_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         SelfPaced(**arguments)
+
+
+def test_its_scoring_passes_stand_beside_the_cost():
+    ranking = Ranking.unordered(40)
+    plan = make_plan(SelfPaced(initial=0.25, epochs=4), ranking, global_batch_size=5)
+    most = 16 // 2  # steps between the first and the last pass / steps of the smallest pool
+    assert f"+ at most {most} rounds of scoring all 40 rows (forward only)" in plan.describe()
+    while plan.undecided:
+        plan = plan.decided(Observed(plan.known_steps, losses=np.arange(1.0, 41)))
+    assert len(plan.log) <= most
+    assert plan.describe().splitlines()[-1] == f"+ {len(plan.log)} rounds of scoring all 40 rows (forward only)"

@@ -15,6 +15,7 @@ from hf_curriculum import (
     ByImage,
     ByLength,
     Filter,
+    Growing,
     Phases,
     Stage,
     curriculum_from,
@@ -250,6 +251,47 @@ def test_phases_fit_a_budget_with_the_same_pools_and_shares():
 def test_budgets_that_nothing_fits(fit, message):
     with pytest.raises(ValueError, match=message):
         fit()
+
+
+def test_ties_that_divide_buckets_by_the_order_of_the_file_are_said_once(caplog):
+    scores = np.array([1.0] * 5 + [7.0] * 95)
+    plan = make_plan(Phases(4), scores, global_batch_size=5)
+    assert caplog.messages == [
+        "Bucket 2, 3, 4 of 4 by rank holds no score but one that its neighbour holds too: of `the score`, 95 examples "
+        "are 7, and the order of the file says which of them come first. Use a score with more distinct values, or "
+        "cut='value'."
+    ]
+    assert f"note: {caplog.messages[0]}" in plan.describe()
+    caplog.clear()
+    make_plan(BabySteps(2, epochs=4), scores, global_batch_size=5)
+    assert "Bucket 2 of 2 by rank" in caplog.text
+    make_plan(Filter(0.9, Phases(2)), scores, global_batch_size=5)
+    assert (
+        "Bucket 2 of 2 by rank holds no score but one that its neighbour holds too: of `the score`, 85" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("rule", [Phases(4), Phases(4, cut="value"), IID(epochs=1), Growing(initial=0.3)])
+def test_a_plan_without_faults_has_no_notes(rule, caplog):
+    plan = make_plan(rule, np.repeat(np.arange(20), 5), global_batch_size=5)
+    assert not plan.notes
+    assert "note" not in plan.describe()
+    assert not caplog.messages
+
+
+def test_pools_smaller_than_a_step_are_said(caplog):
+    plan = make_plan(Phases(2, 1), np.arange(100), global_batch_size=80)
+    assert caplog.messages == [
+        "A step takes 80 examples, and the pool of phase 1 begins with 50: a batch repeats them, or holds those of "
+        "other stages too. Use a smaller global batch size or a larger first pool."
+    ]
+    assert caplog.messages[0] in plan.describe()
+    caplog.clear()
+    make_plan(Growing(), np.arange(160), global_batch_size=16)
+    assert "A step takes 16 examples, and the pool of growing begins with 2: a batch repeats them" in caplog.text
+    caplog.clear()
+    make_plan(Phases(2, (0.1, 1)), np.arange(100), global_batch_size=20)
+    assert "A step takes 20 examples, and phase 1 fewer in all: one step holds several stages" in caplog.text
 
 
 def test_one_example():
