@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
-from hf_curriculum.planning.batches import ImageLayout, LengthLayout
+from hf_curriculum.planning.batches import ImageLayout, Layout, LengthLayout
+from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
-if TYPE_CHECKING:
-    from hf_curriculum.planning.plan import Plan
+
+class Shown(Protocol):
+    """What is read of a plan."""
+
+    curriculum: Any
+    ranking: Ranking
+    order: Ranking
+    layout: Layout
+    stages: Sequence[Stage]
+    global_batch_size: int
+    losses: np.ndarray | None
+    uncut: Any
+    key: int
+    undecided: bool
+
+    def exposure(self) -> Exposure:
+        """How often its known stages show examples."""
+
+    def scenarios(self) -> Mapping[str, Shown]:
+        """Plans of extreme courses of a metric, by name."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,8 @@ class Exposure:
         """In words, on one line.
 
         Example:
-            >>> Exposure(2500, 2083, 417, 3.0, 12.1, 5.7, 0.28, False).describe()
-            'about 417 of 2,500 examples (17 %) are never shown; the easiest tenth 5.7 × each, the hardest 0.28 ×, ...'
+            >>> Exposure(2500, 2083, 417, 3.0, 5.8, 5.7, 0.28, False).describe()
+            'about 417 of 2,500 examples (17 %) are never shown; the easiest tenth 5.7 × each, the hardest 0.28 ×'
         """
         parts = [f"{'' if self.exact else 'about '}{self._never()} are never shown"]
         if self.never_shown < 0.05:
@@ -72,7 +91,7 @@ def _times(count: float) -> str:
     return f"{count:,.0f} ×" if count >= 100 else f"{count:.3g} ×"
 
 
-def exposure_of(plan: Plan) -> Exposure:
+def exposure_of(plan: Shown) -> Exposure:
     """The exposure that the known stages of a plan lead to.
 
     Every stage says how often it draws each position of the order (`Stage.expected_draws`) and how likely it is to
@@ -99,7 +118,7 @@ def exposure_of(plan: Plan) -> Exposure:
     return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed))
 
 
-def _is_exact(plan: Plan, stages: list[Stage], missed: np.ndarray) -> bool:
+def _is_exact(plan: Shown, stages: list[Stage], missed: np.ndarray) -> bool:
     """Whether every seed shows as many examples: passes are complete, or there is one stage, of single examples."""
     in_passes = all(stage.in_passes for stage in stages) and plan.losses is None
     cut_windows = plan.uncut is not None and isinstance(plan.layout, LengthLayout)
@@ -107,7 +126,7 @@ def _is_exact(plan: Plan, stages: list[Stage], missed: np.ndarray) -> bool:
     return in_passes and not cut_windows and (complete or (len(stages) == 1 and plan.layout.unit == 1))
 
 
-def _summary(plan: Plan, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray, exact: bool) -> Exposure:
+def _summary(plan: Shown, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray, exact: bool) -> Exposure:
     total, ends = len(plan.ranking), np.cumsum(rows)
     distinct = float((rows * (1 - missed)).sum())
     tenths: list[float | None] = [None, None]
@@ -157,7 +176,7 @@ def _counted(stage: Stage, key: int) -> Stage | _Counted:
     return stage if told else _Counted(stage, key)
 
 
-def exposure_lines(plan: Plan) -> Iterator[str]:
+def exposure_lines(plan: Shown) -> Iterator[str]:
     """What a plan's description says of how often examples are shown."""
     if not plan.undecided:
         yield plan.exposure().describe()
@@ -169,7 +188,7 @@ def exposure_lines(plan: Plan) -> Iterator[str]:
         yield f"  up to the next decision {plan.exposure().describe()}"
 
 
-def small_pools(plan: Plan) -> Iterator[str]:
+def small_pools(plan: Shown) -> Iterator[str]:
     """A note on pools and stages that are smaller than a step."""
     batch = plan.global_batch_size // plan.layout.unit
     least = [(min(size for *_, size in stage.pools()), stage.name) for stage in plan.stages]

@@ -172,3 +172,9 @@ def test_equal_scores_are_no_order():
         make_plan(Growing(epochs=1), np.full(9, 2.0), global_batch_size=2)
     assert make_plan(Growing(initial=1, epochs=1), np.full(9, 2.0), global_batch_size=2).num_steps == 5
     assert make_plan(Growing(epochs=1), np.ones(1), global_batch_size=2).num_steps == 1
+
+
+def test_the_share_of_a_step_is_that_of_the_steps_before_it():
+    plan = make_plan(Growing("polynomial", 0.2, full_at=1, power=1, epochs=4), np.arange(100), global_batch_size=40)
+    assert plan.num_steps == 10
+    assert plan.stages[0].pool_at(np.arange(10)).tolist() == [20, 28, 36, 44, 52, 60, 68, 76, 84, 92]

@@ -28,7 +28,8 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.groups import Groups, read_columns
+from hf_curriculum.planning.ranking import Ranking
 
 
 def plan_of(rule, columns, scores=None, batch=6, **kwargs):
@@ -268,3 +269,35 @@ def test_lengths_of_any_kind_are_sorted_like_counts(change):
 def test_a_last_window_of_one_row_takes_lengths_of_any_kind():
     plan = plan_of(IID(epochs=1, batches=ByLength(window=2)), {"caption_length": [-1.5, 0.5, 2.5, 7.0, -9.0]}, batch=1)
     assert sorted(row for step in steps_of(plan) for row in step) == [0, 1, 2, 3, 4]
+
+
+def test_ends_and_fillings_count_examples_where_images_are_drawn():
+    plan = plan_of(IID(epochs=2.5, batches=ByImage(2)), {"image_id": [row // 2 for row in range(20)]}, batch=8)
+    # 25 draws of images are 50 examples; the seventh step lacks 6. Passes end after 20, 40 and 56 examples.
+    assert (plan.num_draws, plan.num_filled, plan.num_steps) == (56, 6, 7)
+    assert plan.pass_ends == {3, 5, 7}
+    assert "50 examples drawn + 6 to fill the last batch" in plan.describe()
+
+
+def test_windows_shuffle_their_batches_by_the_seed():
+    def first_lengths(seed):
+        ranking = replace(Ranking.unordered(64), columns={"caption_length": np.arange(64, dtype=np.float32)})
+        rule = IID(epochs=1, batches=ByLength(window=16))
+        plan = make_plan(rule, ranking, global_batch_size=4, seed=seed)
+        return [int(plan.step_rows(step).min()) // 4 for step in range(16)]  # all rows in one window, sorted
+
+    orders = [first_lengths(seed) for seed in range(5)]
+    assert all(sorted(order) == list(range(16)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 5
+
+
+def test_images_named_in_any_order_are_drawn_alike():
+    rows = np.arange(12, dtype=np.int32).reshape(6, 2)
+
+    def plan(images):
+        groups = Groups(None, np.arange(0, 13, 2), rows[images].ravel())
+        ranking = replace(Ranking.unordered(12), columns={"image_id": groups})
+        return make_plan(IID(epochs=2, batches=ByImage(2)), ranking, global_batch_size=4)
+
+    first, other = plan([0, 1, 2, 3, 4, 5]), plan([3, 0, 5, 1, 2, 4])
+    assert first.rows(0, 24).tolist() == other.rows(0, 24).tolist()

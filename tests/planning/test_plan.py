@@ -318,6 +318,14 @@ def test_where_stages_and_passes_end():
     assert {step: stage.name for step, stage in plan.stage_ends.items()} == {2: "phase 1", 6: "phase 2"}
 
 
+def test_a_last_partial_pass_ends_too():
+    plan = make_plan(IID(epochs=2.5), np.zeros(8), global_batch_size=4)
+    assert plan.stages[0].pass_ends() == [8, 16, 20]
+    assert plan.pass_ends == {2, 4, 5}
+    kept = make_plan(IID(epochs=1.5, partial_batches="keep"), np.zeros(10), global_batch_size=4)
+    assert kept.stages[0].pass_ends() == [12, 20]
+
+
 def test_a_plan_is_written_down():
     import json
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hf_curriculum import rank_scores
+from hf_curriculum import CaptionLength, add_scores, rank_scores
 from hf_curriculum.planning.ranking import Ranking, read_scores, resolve_easy
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
@@ -90,3 +90,12 @@ def test_rows_without_a_score_are_in_their_own_order():
     ranking = Ranking.unordered(7)
     assert ranking.order.tolist() == list(range(7))
     assert (ranking.order.dtype, len(ranking), ranking.num_rows) == (np.int32, 7, 7)
+
+
+def test_what_is_recorded_with_the_data_goes_before_the_scorer_s_default(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    data = Dataset.from_dict({"caption": ["a dog", "a dog runs"]})
+    assert resolve_easy(add_scores(data, CaptionLength()), "caption_length") == "low"
+    longer = add_scores(data, CaptionLength(easy="high"))
+    assert resolve_easy(longer, "caption_length") == "high"
+    assert resolve_easy(longer, "caption_length", "low") == "low"

@@ -167,6 +167,14 @@ def test_the_order_within_a_bucket_follows_the_seed(tmp_path):
     assert sorted(orders[0]) == sorted(orders[2])
 
 
+def test_each_bucket_is_shuffled_in_an_order_of_its_own(tmp_path):
+    data = scored(40).remove_columns("difficulty").add_column("difficulty", list(range(40)))
+    save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", easy="low")
+    first, second = ids(tmp_path / "out", "bucket_0"), ids(tmp_path / "out", "bucket_1")
+    assert (sorted(first), sorted(second)) == (list(range(20)), list(range(20, 40)))
+    assert first != [row - 20 for row in second]
+
+
 def test_a_shuffled_and_filtered_data_set_is_written_as_seen(tmp_path):
     data = scored().shuffle(seed=0).select(range(40)).with_format("numpy", columns=["id"])
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty")
