@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,8 @@ def plan_command(
     data = load_split(dataset, split)
     ranking = rank_training_data(data, rule, score_for(rule, data, score_column), None)
     made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
-    say(made.describe(), made.to_dict(), as_json)
+    shown = asdict(made.exposure()) if made.stages else None
+    say(made.describe(), {**made.to_dict(), "exposure": shown, "notes": list(made.notes)}, as_json)
     if figure is not None:
         from hf_curriculum.reporting.figures.growth import plan_growth
 

@@ -46,6 +46,7 @@ def test_score_then_plan(photos, tmp_path):
     assert "phase 1  easiest 50 %" in text
     facts = told("plan", tmp_path / "scored", json.dumps(Phases(2).to_dict()), "--batch-size", "4")
     assert [stage["pool"] for stage in facts["stages"]] == [8, 16]
+    assert (facts["exposure"]["distinct"], facts["exposure"]["exact"], facts["notes"]) == (16, True, [])
 
 
 def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_path):
