@@ -55,6 +55,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.planning.batches": ("Batches", "ByImage", "ByLength", "ByNode"),
     "hf_curriculum.planning.buckets": ("cut_buckets",),
     "hf_curriculum.planning.curriculum": ("Budget", "Curriculum", "Observed", "curriculum_from"),
+    "hf_curriculum.planning.exposure": ("Exposure",),
     "hf_curriculum.planning.plan": ("Plan", "make_plan"),
     "hf_curriculum.planning.ranking": ("rank_scores",),
     "hf_curriculum.planning.stage": ("Stage",),

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hf_curriculum.planning.batches import ImageLayout, Layout, LengthLayout
+from hf_curriculum.planning.batches import ImageLayout, Layout, LengthLayout, NodeLayout
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
@@ -26,6 +26,9 @@ class Shown(Protocol):
     uncut: Any
     key: int
     undecided: bool
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """The rows of its known stages."""
 
     def exposure(self) -> Exposure:
         """How often its known stages show examples."""
@@ -101,6 +104,8 @@ def exposure_of(plan: Shown) -> Exposure:
     The rounds of a rule that orders by losses are taken as if the order stayed the same: that gives the least distinct
     examples there can be, and the most repetitions.
     """
+    if type(plan.layout) not in (Layout, ImageLayout, LengthLayout, NodeLayout):
+        return _counted_rows(plan)
     size, unit = len(plan.order), plan.layout.unit
     stages = [_counted(stage, plan.key) for stage in plan.stages]
     captions = None
@@ -116,6 +121,15 @@ def exposure_of(plan: Shown) -> Exposure:
             missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
     shown, rows = drawn * unit / each, lengths * each  # per example, and how many examples are shown so often
     return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed))
+
+
+def _counted_rows(plan: Shown) -> Exposure:
+    """The exposure of rows that a layout of another kind makes of the draws, counted with the plan's own seed."""
+    counts = np.zeros(plan.ranking.num_rows, np.int64)
+    for rows in plan.chunks():
+        counts += np.bincount(rows[rows >= 0], minlength=len(counts))
+    shown = counts[plan.ranking.order]
+    return _summary(plan, shown, (shown == 0).astype(float), np.ones(len(shown), np.int64), exact=False)
 
 
 def _is_exact(plan: Shown, stages: list[Stage], missed: np.ndarray) -> bool:

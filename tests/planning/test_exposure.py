@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import curriculum_cases as TABLE
 import numpy as np
@@ -12,6 +12,7 @@ from hf_curriculum import (
     IID,
     AdaptiveGuidance,
     BabySteps,
+    Batches,
     ByImage,
     Filter,
     Growing,
@@ -20,6 +21,7 @@ from hf_curriculum import (
     Weighted,
     make_plan,
 )
+from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import rank_scores
 from hf_curriculum.rng import PAD_INDEX
@@ -132,6 +134,25 @@ def test_stages_of_ones_own_are_counted():
 
     said = make_plan(Own(), np.arange(40), global_batch_size=4).exposure()
     assert (said.distinct, said.never_shown, said.most_repeated, said.exact) == (20, 20, 1, False)
+
+
+def test_rows_that_a_layout_of_ones_own_makes_of_draws_are_counted():
+    class Pairs(Layout):
+        unit = 2
+
+        def rows(self, plan, start, stop):
+            return np.repeat(plan.order.order[plan.positions(start // 2, -(-stop // 2))], 2)
+
+    @dataclass(frozen=True)
+    class InPairs(Batches):
+        reads = {}  # noqa: RUF012
+
+        def layout(self, ranking):
+            return Pairs()
+
+    plan = make_plan(IID(epochs=0.5, batches=InPairs()), np.arange(20), global_batch_size=4)
+    said = plan.exposure()
+    assert (said.distinct, said.average, said.most_repeated, said.exact) == (10, 1, 2, False)
 
 
 @pytest.mark.parametrize(
