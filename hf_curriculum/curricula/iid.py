@@ -92,7 +92,7 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
             "value are not the same from both ends. Use cut='rank'."
         )
     # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
-    ends = [-(-end // plan.global_batch_size) for end in plan.stage_starts]
+    ends = [-(-end // plan.global_batch_size) for end in (plan.uncut or plan).stage_starts]
     lengths = tuple(end - first for first, end in itertools.pairwise(ends))
     return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
 

@@ -96,3 +96,15 @@ def test_given_cuts_are_turned_round():
     assert plan_of(flipped).max_steps == plan_of(rule).max_steps
     same = Filter(1.0, BabySteps(2, cut="value", thresholds=(3,), epochs=5))
     assert control_of(plan_of(same), "hard_first") == replace(same, easy="high")
+
+
+def test_controls_of_a_run_that_max_steps_ends():
+    plan = plan_of(Phases(3, 2, "value"), max_steps=9)
+    assert plan_of(control_of(plan, "iid"), max_steps=9).num_steps == 9
+    assert plan_of(control_of(plan, "hard_first"), max_steps=9).num_steps == 9
+    # From the other end the pools are smaller, and the whole is shorter than the trial.
+    scores = np.array([1.0] * 320 + [2.0] * 10 + [3.0] * 10)
+    plan = plan_of(Phases(3, 1, "value", thresholds=(1.5, 2.5)), scores, max_steps=40)
+    turned = control_of(plan, "hard_first")
+    assert turned.steps_per_phase is not None
+    assert plan_of(turned, scores, max_steps=40).num_steps == 40
