@@ -44,6 +44,8 @@ class CaptionCollator:
             by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
             the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
             rows: start several GPUs with `torchrun` or `accelerate launch`.
+        encoder_decoder: for a model that makes its decoder's inputs from the labels (VisionEncoderDecoderModel): the
+            batch has no `input_ids` and no `attention_mask`, which it would take for the image encoder's.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
         longest caption of the batch, in tokens. With `vision_features`, in place of `pixel_values`, `image_features`
@@ -79,6 +81,7 @@ class CaptionCollator:
         prefix: str = "",
         vision_features: Mapping[str, np.ndarray] | None = None,
         share_images: bool = False,
+        encoder_decoder: bool = False,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -103,7 +106,7 @@ class CaptionCollator:
                 f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
                 f"to train on. Pass {least} or more."
             )
-        self.share_images = share_images
+        self.share_images, self.encoder_decoder = share_images, encoder_decoder
         self.tokenizer, self.image_processor = tokenizer, image_processor
         self.prefix, self.vision_features = prefix, vision_features
         self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
@@ -175,6 +178,8 @@ class CaptionCollator:
             batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
         if self._prefix_span:
             batch["labels"][(positions >= self._prefix_span.start) & (positions < self._prefix_span.stop)] = IGNORED
+        if self.encoder_decoder:
+            batch = {"labels": batch["labels"]}
         if self.share_images:
             # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
