@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,3 +188,29 @@ def drawn_quantiles(plan: Plan, number: int) -> dict[str, float]:
     return {
         f"q{share}": float(value) for share, value in zip(_QUANTILES, np.percentile(scores, _QUANTILES), strict=True)
     }
+
+
+class RoundReader:
+    """Reads a plan's batches round by round.
+
+    The loader of a round ends with the plan's known steps. After a decision it is asked for a new iterator, whose
+    sampler reads the new plan from the current step: so a decision takes effect in the first step after it, however
+    far ahead workers had read.
+    """
+
+    def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
+        self.loader, self.iterator, self.decisions = loader, iterator, decisions
+
+    def is_current(self, plan: Plan) -> bool:
+        """Whether the current iterator has the next step of this plan."""
+        return self.decisions == len(plan.log)
+
+    def refresh(self, plan: Plan) -> None:
+        """Makes the iterator of the next round."""
+        # Asking once more lets accelerate's loader close itself.
+        if next(self.iterator, None) is not None:
+            raise RuntimeError(
+                "The loader holds more batches than the round that has just ended: it does not follow the plan. Look "
+                "for a replaced sampler or data loader."
+            )
+        self.iterator, self.decisions = iter(self.loader), len(plan.log)
