@@ -24,6 +24,11 @@ class CurriculumTrainingArguments(TrainingArguments):
     `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
     `global_batch_size`, or is `TrainingArguments`' default.
 
+    The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
+    and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
+    full. What would draw other examples than the plan (`train_sampling_strategy`, `ignore_data_skip`, `split_batches`
+    and `dispatch_batches` of `accelerator_config`) is refused.
+
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting contradicts
             exact resuming.
