@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ PLACEHOLDER = 0
 """Stands for an example of a completed step, which the trainer skips unread."""
 
 
-class CurriculumSampler(Sampler):
+class CurriculumSampler(Sampler[Any]):
     """The rows of a plan, one after the other, up to the next decision.
 
     It is stateless: the position comes from `start` when iteration begins, so it is right after a resume on any number
