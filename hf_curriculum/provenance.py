@@ -27,7 +27,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _FORMAT = 1  # version of the JSON in features and files
 _MARK = "hf_curriculum_score"
 
-AnyDataset = TypeVar("AnyDataset", Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
+AnyDataset = TypeVar("AnyDataset", bound=Dataset | DatasetDict | IterableDataset | IterableDatasetDict)
 
 
 @dataclass(frozen=True)
