@@ -12,7 +12,7 @@ from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

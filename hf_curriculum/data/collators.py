@@ -106,11 +106,17 @@ class CaptionCollator:
                 f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
                 f"to train on. Pass {least} or more."
             )
-        self.share_images, self.encoder_decoder = share_images, encoder_decoder
-        self.tokenizer, self.image_processor = tokenizer, image_processor
-        self.prefix, self.vision_features = prefix, vision_features
-        self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
-        self.image_column, self.caption_column = image_column, caption_column
+        self.share_images = share_images
+        self.encoder_decoder = encoder_decoder
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        self.prefix = prefix
+        self.vision_features = vision_features
+        self.max_length = max_length
+        self.ignore_padding = ignore_padding
+        self.augment = augment
+        self.image_column = image_column
+        self.caption_column = caption_column
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
         self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
 
@@ -274,7 +280,9 @@ class Augment:
             raise ValueError(f"`crop={crop}` was given. It is the smallest and largest share of the area, in 0…1.")
         if not 0 < ratio[0] <= ratio[1]:
             raise ValueError(f"`ratio={ratio}` was given. It is the smallest and largest change of width over height.")
-        self.crop, self.ratio, self.flip = crop, ratio, flip
+        self.crop = crop
+        self.ratio = ratio
+        self.flip = flip
 
     def __call__(self, image: Image.Image) -> Image.Image:
         area = random.uniform(*self.crop)

@@ -88,7 +88,8 @@ class FlagParser(HfArgumentParser):
         )
         self._successors, self._others = dict(successors or {}), list(others)
         self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
-        self.fields, self.required = set(), []
+        self.fields: set[str] = set()
+        self.required: list[str] = []
         inherited = {item.name for item in dataclasses.fields(TrainingArguments)}
         for dtype in self.dataclass_types:
             hints = get_type_hints(dtype)
@@ -187,7 +188,9 @@ class RecipeParser(FlagParser):
         **kwargs: Any,
     ) -> None:
         super().__init__(dataclass_types, **kwargs)
-        self.presets, self._check, self._upgrade = presets, check, upgrade or dict
+        self.presets = presets
+        self._check = check
+        self._upgrade = upgrade or dict
         group = self.add_argument_group("which runs")
         group.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
         group.add_argument("--config", help="a YAML file of fields that hold against the preset's")

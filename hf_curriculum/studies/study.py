@@ -19,7 +19,7 @@ from accelerate import PartialState
 from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 RESULT_FILE = "result.json"
@@ -126,7 +126,7 @@ class Study:
         losses: Sequence[str] = LOSSES,
         former: Callable[[Settings], Settings] | None = None,
     ) -> None:
-        self.output_dir = Path(output_dir)
+        self.output_dir: Path = Path(output_dir)
         self._function = run
         self._losses = tuple(losses)
         seeds = list(seeds)
@@ -138,7 +138,7 @@ class Study:
             for name in ("seed", "output_dir"):
                 if name in settings:
                     raise ValueError(f"The arm {arm!r} has a setting `{name}`, which every run gets from the study.")
-        self.runs = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
+        self.runs: list[StudyRun] = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
         taken: set[Path] = set()
         for item in self.runs:
             item.key = settings_key(item.settings, item.seed)

@@ -7,11 +7,16 @@ import math
 import os
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from transformers import TrainingArguments
 
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+
+if TYPE_CHECKING:
+    AnyCurriculum = Curriculum | dict[str, Any] | str
+else:  # what a command line can give
+    AnyCurriculum = dict | str
 
 
 @dataclass
@@ -59,7 +64,7 @@ class CurriculumTrainingArguments(TrainingArguments):
             "gradient_accumulation_steps stays, the other follows; if neither is, one forward pass takes all."
         },
     )
-    curriculum: dict | str | None = field(
+    curriculum: AnyCurriculum | None = field(
         default=None,
         metadata={
             "help": "Which examples are shown when: a curriculum in Python, its JSON or YAML text, a file of it, or "

@@ -23,7 +23,7 @@ from hf_curriculum.planning.plan import Plan
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 LAST = "last-checkpoint"

@@ -48,7 +48,7 @@ from hf_curriculum.training.checkpoints import (
 if TYPE_CHECKING:
     from hf_curriculum.planning.plan import Plan
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 FACTS_FILE = "training_facts.json"

@@ -6,7 +6,7 @@ import gc
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -58,18 +58,6 @@ def open_training_data(data: Any) -> Any:
             "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
         )
     return data
-
-
-def open_given_data(
-    init: Callable[..., None], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a trainer's constructor, with `train_dataset` opened, by name or place."""
-    names = list(inspect.signature(init).parameters)
-    place = names.index("train_dataset") if "train_dataset" in names else len(args)
-    opened = {"train_dataset": open_training_data(kwargs["train_dataset"])} if "train_dataset" in kwargs else {}
-    if place < len(args):
-        args = (*args[:place], open_training_data(args[place]), *args[place + 1 :])
-    return args, {**kwargs, **opened}
 
 
 def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool) -> None:

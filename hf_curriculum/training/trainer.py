@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
@@ -59,7 +60,6 @@ from hf_curriculum.training.sampler import (
 from hf_curriculum.training.setup import (
     ListCollator,
     may_be_random,
-    open_given_data,
     open_training_data,
     plan_stream,
     prolonged,
@@ -74,7 +74,10 @@ from hf_curriculum.training.setup import (
     validate_shared_images,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+_PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
 class CurriculumTrainer(PublishingTrainer):
@@ -85,11 +88,13 @@ class CurriculumTrainer(PublishingTrainer):
     continues bit for bit, and the same global batch on more processes sees the same examples in every step.
 
     Args:
-        *args: what `Trainer` takes; `args` is a `CurriculumTrainingArguments`. `train_dataset` may also be the folder
-            that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size is then read from its shards.
+        model, and all that is not named here: as in `Trainer`.
+        args: a `CurriculumTrainingArguments`.
+        train_dataset: may also be the folder that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size
+            is then read from its shards.
         scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
             sets without named columns.
-        **kwargs: what `Trainer` takes.
+        **kwargs: what another trainer takes beside these, see `with_curriculum`.
 
     Attributes:
         plan: what is drawn when; `print(trainer.plan.describe())` before paying for it. It follows the arguments and
@@ -121,12 +126,31 @@ class CurriculumTrainer(PublishingTrainer):
                     "place of the curriculum's. Put CurriculumTrainer first."
                 )
 
-    def __init__(self, *args: Any, scores: np.ndarray | torch.Tensor | None = None, **kwargs: Any) -> None:
-        args, kwargs = open_given_data(super().__init__, args, kwargs)
-        given, others = [*args, *kwargs.values()], self._other_trainers()
-        validate_arguments(others, next((one for one in given if isinstance(one, TrainingArguments)), None))
-        super().__init__(*args, **kwargs)
-        if scores is not None and not any(one is self.train_dataset for one in (*given, None)):
+    def __init__(
+        self,
+        model: PreTrainedModel | torch.nn.Module | None = None,
+        args: CurriculumTrainingArguments | None = None,
+        data_collator: DataCollator | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., Any] | None = None,
+        compute_loss_func: Callable[..., Any] | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, Any] | None = None,
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., torch.Tensor] | None = None,
+        *,
+        scores: np.ndarray | torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        train_dataset = open_training_data(train_dataset)
+        given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
+        others = self._other_trainers()
+        validate_arguments(others, args)
+        super().__init__(**given, **kwargs)
+        if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(
                 f"{type(self).__name__} made new rows of train_dataset, which scores= may not belong to. Give them as "
                 'a column: train_dataset.add_column("difficulty", scores) and score_column="difficulty".'
@@ -231,7 +255,7 @@ class CurriculumTrainer(PublishingTrainer):
 
     # ---- Loading data by the plan ----
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of the whole run as one stream, from the step the run is at."""
         before = self._plan
         self._follow_arguments()  # auto_find_batch_size may have lowered the batch size
@@ -276,7 +300,7 @@ class CurriculumTrainer(PublishingTrainer):
             lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_samples=True
         )
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list, Any]:
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """`Trainer.get_batch_samples`, from the round that the last decision began.
 
         Raises:
@@ -342,7 +366,7 @@ class CurriculumTrainer(PublishingTrainer):
             return self.args.seed_examples
         return may_be_random(self.train_dataset, self.data_collator)
 
-    def set_initial_training_values(self, args: Any, dataloader: DataLoader) -> tuple:
+    def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         """`Trainer`'s counts, with the plan's number of steps."""
         counted = copy.copy(args)
         counted.max_steps = self.plan.max_steps
