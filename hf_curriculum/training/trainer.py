@@ -26,11 +26,13 @@ from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.callbacks import PacingCallback, TrainingClock
 from hf_curriculum.training.checkpoints import (
+    TrainingData,
     invalidate,
     last_complete_checkpoint,
     load_renamed_weights,
     read_curriculum,
-    read_losses,
+    resume_plan,
+    validate_same_data,
     validate_same_plan,
     validate_training_state,
     write_curriculum,
@@ -401,7 +403,8 @@ class CurriculumTrainer(PublishingTrainer):
         """`Trainer.train`; `resume_from_checkpoint=True` takes the last complete checkpoint, "me/model" the Hub's.
 
         Raises:
-            ValueError: there is no complete checkpoint, it holds weights alone, or it belongs to another plan.
+            ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
+                another plan or other data.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -409,12 +412,14 @@ class CurriculumTrainer(PublishingTrainer):
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
         self._plan = self.plan.with_log(())
+        self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
         if resume_from_checkpoint:
-            saved = read_curriculum(resume_from_checkpoint)
+            saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
             validate_training_state(resume_from_checkpoint)
             validate_same_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
+            validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._seconds_before = saved["seconds"]
-            self._plan = self.plan.with_log(saved["log"], read_losses(resume_from_checkpoint))
+            self._plan = resume_plan(saved, self.plan, resume_from_checkpoint)
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
@@ -444,7 +449,8 @@ class CurriculumTrainer(PublishingTrainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            write_curriculum(folder, self.plan, self._clock.seconds)
+            seconds, step = self._clock.seconds, self.state.global_step
+            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step)
         self._saves_checkpoint = True
         try:
             super()._save_checkpoint(model, trial)
