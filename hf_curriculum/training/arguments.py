@@ -93,6 +93,13 @@ class CurriculumTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "Write the row numbers trained on, step by step, into output_dir/draws-rank*.jsonl."},
     )
+    resume_on_other_data: bool = field(
+        default=False,
+        metadata={
+            "help": "Resume a checkpoint although rows, collator or transform are others than it was trained on; the "
+            "number of rows, the scores and the curriculum must still be the same."
+        },
+    )
     predict_with_generate: bool = field(
         default=False, metadata={"help": "Whether evaluation generates text for compute_metrics."}
     )

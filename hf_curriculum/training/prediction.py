@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import unwrap_model
 
-from hf_curriculum.data.seeding import IndexedDataset
+from hf_curriculum.data.seeding import IndexedDataset, forked_generators
 from hf_curriculum.streaming.dataset import BucketedStream
 
 _ANSWER = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
@@ -182,3 +182,11 @@ def _scoring(trainer: Any) -> Iterator[nn.Module]:
             yield model
     finally:
         model.train(was_training)
+
+
+@contextlib.contextmanager
+def preserve_rng_state() -> Iterator[None]:
+    """Puts the random states back on leaving: Python's, numpy's and torch's, on every device."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with forked_generators(), torch.random.fork_rng(devices=devices):
+        yield

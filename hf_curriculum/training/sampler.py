@@ -274,7 +274,7 @@ class RoundReader:
     far ahead workers had read.
     """
 
-    def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
+    def __init__(self, loader: Any, iterator: Iterator[Any], decisions: int) -> None:
         self.loader, self.iterator, self.decisions = loader, iterator, decisions
 
     def is_current(self, plan: Plan) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -201,6 +202,16 @@ def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
         )
 
 
+def validate_batch_size(given: int | None, total: int) -> None:
+    """An optimizer step takes the `global_batch_size` of the arguments."""
+    if given not in (None, total):
+        raise ValueError(
+            f"global_batch_size={given} was given, and an optimizer step takes {total} examples: the model's own "
+            "tensor parallelism, or the accelerator's configuration, changed how many devices share a step. Give "
+            "per_device_train_batch_size and gradient_accumulation_steps instead."
+        )
+
+
 def validate_metric(trainer: Any) -> None:
     """The metric that a curriculum decides on is one that `evaluate()` can return."""
     rule, data = trainer.curriculum, trainer.eval_dataset
@@ -266,7 +277,7 @@ def prolonged(saved: Mapping[str, Any], plan: Plan) -> Mapping[str, Any]:
         f"The checkpoint's run had {before:,} steps before, {plan.num_steps:,} now: the learning-rate schedule goes "
         "on as one made for all of them, not where the shorter one was."
     )
-    longer = plan.to_dict()
+    longer = json.loads(json.dumps(plan.to_dict()))  # as it is read back
     return {**saved, **{name: longer[name] for name in ("num_steps", "num_filled", "num_draws", "stages")}}
 
 

@@ -6,8 +6,7 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer,
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
-from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, forked_generators
+from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
 from hf_curriculum.planning.curriculum import Curriculum, Observed, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
@@ -34,11 +33,13 @@ from hf_curriculum.training.callbacks import (
     round_facts,
 )
 from hf_curriculum.training.checkpoints import (
+    TrainingData,
     invalidate,
     last_complete_checkpoint,
     load_renamed_weights,
     read_curriculum,
-    read_losses,
+    resume_plan,
+    validate_same_data,
     validate_same_plan,
     validate_training_state,
     write_curriculum,
@@ -48,6 +49,7 @@ from hf_curriculum.training.prediction import (
     example_losses,
     generate_predictions,
     measure_losses,
+    preserve_rng_state,
     try_first_batch,
 )
 from hf_curriculum.training.publishing import PublishingTrainer
@@ -66,6 +68,7 @@ from hf_curriculum.training.setup import (
     rank_training_data,
     saved_batch_size,
     validate_arguments,
+    validate_batch_size,
     validate_evaluation,
     validate_metric,
     validate_paced_loss,
@@ -147,8 +150,7 @@ class CurriculumTrainer(PublishingTrainer):
     ) -> None:
         train_dataset = open_training_data(train_dataset)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
-        others = self._other_trainers()
-        validate_arguments(others, args)
+        validate_arguments(self._other_trainers(), args)
         super().__init__(**given, **kwargs)
         if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(
@@ -217,24 +219,18 @@ class CurriculumTrainer(PublishingTrainer):
             "max_steps": args.max_steps if args.max_steps > 0 else None,
         }
         if self._planned_for is not None:
-            data, before = self._planned_for
-            if data is self.train_dataset and before == settings:
+            if self._planned_for[0] is self.train_dataset and self._planned_for[1] == settings:
                 return
         self._plan = None if self.train_dataset is None else self._make_plan(**settings)
         self._planned_for = self.train_dataset, settings
 
     def _make_plan(self, *, curriculum: Curriculum, score_column: str | None, **budget: Any) -> Plan:
-        args, total = self.args, budget["global_batch_size"]
+        args = self.args
         data = self.train_dataset = open_training_data(self.train_dataset)
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
         validate_paced_loss(self, type(self).example_losses is CurriculumTrainer.example_losses)
-        if args.global_batch_size not in (None, total):
-            raise ValueError(
-                f"global_batch_size={args.global_batch_size} was given, and an optimizer step takes {total} examples: "
-                "the model's own tensor parallelism, or the accelerator's configuration, changed how many devices "
-                "share a step. Give per_device_train_batch_size and gradient_accumulation_steps instead."
-            )
+        validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
             self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
             plan = self.train_dataset.plan
@@ -508,26 +504,28 @@ class CurriculumTrainer(PublishingTrainer):
             **kwargs: likewise.
 
         Raises:
-            ValueError: there is no complete checkpoint, it holds weights alone, or it belongs to another plan; or
-                what the curriculum decides on cannot be had.
+            ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
+                another plan or other data; or what the curriculum decides on cannot be had.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
-        self._resumed = bool(resume_from_checkpoint)
-        self.is_in_train = False  # an earlier call may have ended with an error
+        self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
         if resume_from_checkpoint and self.args.auto_find_batch_size:
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
         self._plan = plan = self.plan.with_log(())
+        self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
         validate_metric(self)
         if resume_from_checkpoint:
-            saved = read_curriculum(resume_from_checkpoint)
+            saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
             validate_training_state(resume_from_checkpoint)
-            validate_same_plan(prolonged(saved["plan"], plan), plan.fingerprint(), resume_from_checkpoint)
+            saved["plan"] = prolonged(saved["plan"], plan)
+            validate_same_plan(saved["plan"], plan.fingerprint(), resume_from_checkpoint)
+            validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._seconds_before = saved["seconds"]
-            self._plan = plan.with_log(saved["log"], read_losses(resume_from_checkpoint))
+            self._plan = resume_plan(saved, plan, resume_from_checkpoint)
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
@@ -558,7 +556,8 @@ class CurriculumTrainer(PublishingTrainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            write_curriculum(folder, self.plan, self._clock.seconds)
+            seconds, step = self._clock.seconds, self.state.global_step
+            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step)
         self._saves_checkpoint = True
         try:
             super()._save_checkpoint(model, trial)
@@ -599,11 +598,3 @@ class CurriculumTrainer(PublishingTrainer):
         prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
         loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
-
-
-@contextmanager
-def preserve_rng_state() -> Iterator[None]:
-    """Puts the random states back on leaving: Python's, numpy's and torch's, on every device."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with forked_generators(), torch.random.fork_rng(devices=devices):
-        yield
