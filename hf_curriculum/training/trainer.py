@@ -218,9 +218,9 @@ class CurriculumTrainer(PublishingTrainer):
             "epochs": args.num_train_epochs if args.num_train_epochs > 0 else None,
             "max_steps": args.max_steps if args.max_steps > 0 else None,
         }
-        if self._planned_for is not None:
-            if self._planned_for[0] is self.train_dataset and self._planned_for[1] == settings:
-                return
+        before = self._planned_for
+        if before is not None and before[0] is self.train_dataset and before[1] == settings:
+            return
         self._plan = None if self.train_dataset is None else self._make_plan(**settings)
         self._planned_for = self.train_dataset, settings
 
