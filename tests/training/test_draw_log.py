@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 from curriculum_cases import CASES, plan_of, rounds
+from transformers import TrainerCallback
 
 from hf_curriculum import IID, BabySteps, Growing, Phases, SelfPaced, make_plan
 from hf_curriculum.planning.curriculum import Observed
@@ -150,3 +151,15 @@ def test_a_phase_that_begins_is_announced(make_trainer, caplog):
     assert phase_line(make_plan(IID(epochs=2), np.zeros(6), global_batch_size=3), 0) == (
         "i.i.d.: all, pool 6 (6 new), 4 steps"
     )
+
+
+def test_a_loss_logged_before_the_first_step_has_nothing_to_tell(make_trainer):
+    class Early(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            trainer.log({"loss": 1.0})
+
+    trainer = make_trainer(RULE, trainer={"callbacks": [Early()]})
+    trainer.train()
+    first, second = trainer.state.log_history[:2]
+    assert not any(name.startswith("curriculum/") for name in first)
+    assert second["curriculum/phase"] == second["step"] == 1
