@@ -1,4 +1,5 @@
-"""Writes the rows of scores and curricula into README.md, from the tables of `hf_curriculum` and their docstrings.
+"""Writes what follows from the tables of `hf_curriculum.names`: the rows of scores and curricula in README.md, and the
+`__init__.pyi` of every package, by which type checkers and editors know the names that are loaded on first use.
 
 python docs/update_tables.py
 """
@@ -9,8 +10,10 @@ import re
 from pathlib import Path
 
 from hf_curriculum import BATCHES, CURRICULA, SCORERS
+from hf_curriculum.names import homes
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 
 
 def first_line(kind: type) -> str:
@@ -38,5 +41,21 @@ def updated(text: str) -> str:
     return text
 
 
+def stubs() -> dict[Path, str]:
+    """What every package whose names are loaded on first use offers, as a stub file per package."""
+    found = {}
+    for path in sorted((ROOT / "hf_curriculum").rglob("__init__.py")):
+        if "exports(__name__)" not in path.read_text(encoding="utf-8"):
+            continue
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        lines = [f"from {home} import {name} as {name}" for name, home in sorted(homes(package).items())]
+        if package == "hf_curriculum":
+            lines.append("__version__: str")
+        found[path.with_suffix(".pyi")] = "\n".join(["# Made by docs/update_tables.py from names.py.", *lines, ""])
+    return found
+
+
 if __name__ == "__main__":
+    for file, content in stubs().items():
+        file.write_text(content, encoding="utf-8")
     README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")

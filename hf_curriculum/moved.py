@@ -275,7 +275,7 @@ class MovedModule(ModuleType):
 
     def __init__(self, name: str, home: str) -> None:
         super().__init__(name, "Moved.")
-        self.__spec__ = ModuleSpec(name, None, is_package=True)
+        self.__spec__: ModuleSpec | None = ModuleSpec(name, None, is_package=True)
         self.__path__: list[str] = []
         self._home = home
 

@@ -226,24 +226,29 @@ MODELS = LazyTable(
 """Model classes by name."""
 
 
-def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables.
-
-    Names that were in the package before they moved are still found, with a `DeprecationWarning`.
-    """
+def homes(package: str) -> dict[str, str]:
+    """The names that a package offers, each with the module it lives in."""
     tables = (PUBLIC,) if package == "hf_curriculum" else (PUBLIC, BY_PACKAGE)
-    homes = {
+    return {
         name: module
         for table in tables
         for module, names in table.items()
         if module.startswith(f"{package}.")
         for name in names
     }
+
+
+def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables.
+
+    Names that were in the package before they moved are still found, with a `DeprecationWarning`.
+    """
+    found = homes(package)
     module_globals = sys.modules[package].__dict__
 
     def __getattr__(name: str) -> Any:
-        if name in homes:
-            value = getattr(import_module(homes[name]), name)
+        if name in found:
+            value = getattr(import_module(found[name]), name)
             module_globals[name] = value
             return value
         if f"{package}.{name}" in sys.modules:  # a module of before, see `moved.py`
@@ -258,6 +263,6 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*module_globals, *homes})
+        return sorted({*module_globals, *found})
 
-    return sorted(homes), __getattr__, __dir__
+    return sorted(found), __getattr__, __dir__

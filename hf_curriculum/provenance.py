@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,12 @@ from datasets.table import InMemoryTable, concat_tables
 
 from hf_curriculum.columns import require_columns
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # version of the JSON in features and files
 _MARK = "hf_curriculum_score"
 
-AnyDataset = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
+AnyDataset = TypeVar("AnyDataset", bound=Dataset | DatasetDict | IterableDataset | IterableDatasetDict)
 
 
 @dataclass(frozen=True)

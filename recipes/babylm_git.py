@@ -33,7 +33,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
-from babylm.data import prepare
+from babylm.data import prepare, read_data
 from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
@@ -130,7 +130,8 @@ def run(
 def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse()
-    study, controls = PARSER.study(run, options, output_folder(PARSER, options), former=as_version_0_1)
+    folder = output_folder(PARSER, options)
+    study, controls = PARSER.study(run, options, folder, former=as_version_0_1, data=read_data)
     study.run()
     write_results("GIT", study, controls)
     finish(study)

@@ -14,7 +14,7 @@ from hf_curriculum.cli.report import report_command
 from hf_curriculum.cli.score import score_command
 from hf_curriculum.cli.train import train_command
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="Curriculum learning for image-text data.\n\n"
     "From a folder of images with captions.csv in it (file_name,caption) to a trained model:\n\n"
     "1. hf-curriculum score photos scored --scorer noun_count --per-image max\n\n"

@@ -19,7 +19,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.rng import hash64, mix64
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 TEXT_FIELDS = ("raw", "caption", "text")

@@ -44,6 +44,8 @@ class CaptionCollator:
             by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
             the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
             rows: start several GPUs with `torchrun` or `accelerate launch`.
+        encoder_decoder: for a model that makes its decoder's inputs from the labels (VisionEncoderDecoderModel): the
+            batch has no `input_ids` and no `attention_mask`, which it would take for the image encoder's.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
         longest caption of the batch, in tokens. With `vision_features`, in place of `pixel_values`, `image_features`
@@ -79,6 +81,7 @@ class CaptionCollator:
         prefix: str = "",
         vision_features: Mapping[str, np.ndarray] | None = None,
         share_images: bool = False,
+        encoder_decoder: bool = False,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -104,10 +107,16 @@ class CaptionCollator:
                 f"to train on. Pass {least} or more."
             )
         self.share_images = share_images
-        self.tokenizer, self.image_processor = tokenizer, image_processor
-        self.prefix, self.vision_features = prefix, vision_features
-        self.max_length, self.ignore_padding, self.augment = max_length, ignore_padding, augment
-        self.image_column, self.caption_column = image_column, caption_column
+        self.encoder_decoder = encoder_decoder
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        self.prefix = prefix
+        self.vision_features = vision_features
+        self.max_length = max_length
+        self.ignore_padding = ignore_padding
+        self.augment = augment
+        self.image_column = image_column
+        self.caption_column = caption_column
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
         self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
 
@@ -175,6 +184,8 @@ class CaptionCollator:
             batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
         if self._prefix_span:
             batch["labels"][(positions >= self._prefix_span.start) & (positions < self._prefix_span.stop)] = IGNORED
+        if self.encoder_decoder:
+            batch = {"labels": batch["labels"]}
         if self.share_images:
             # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
@@ -269,7 +280,9 @@ class Augment:
             raise ValueError(f"`crop={crop}` was given. It is the smallest and largest share of the area, in 0…1.")
         if not 0 < ratio[0] <= ratio[1]:
             raise ValueError(f"`ratio={ratio}` was given. It is the smallest and largest change of width over height.")
-        self.crop, self.ratio, self.flip = crop, ratio, flip
+        self.crop = crop
+        self.ratio = ratio
+        self.flip = flip
 
     def __call__(self, image: Image.Image) -> Image.Image:
         area = random.uniform(*self.crop)

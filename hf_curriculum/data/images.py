@@ -28,11 +28,11 @@ from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import write_atomically
 from hf_curriculum.data.captions import image_key, stored_images
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
-DECODING_ERRORS = (
+DECODING_ERRORS: tuple[type[BaseException], ...] = (
     OSError,
     SyntaxError,
     ValueError,

@@ -40,7 +40,9 @@ class JointText:
     def __init__(self, collator: Any, text: Dataset, text_collator: Any) -> None:
         if not len(text):
             raise ValueError("There is no text to join to the captions. Leave it out, or give some.")
-        self.collator, self.text, self.text_collator = collator, text, text_collator
+        self.collator = collator
+        self.text = text
+        self.text_collator = text_collator
 
     @property
     def columns(self) -> tuple[str, ...]:

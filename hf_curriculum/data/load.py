@@ -24,7 +24,7 @@ from hf_curriculum.data.readers.folder import find_caption_file, find_split_fold
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 ARROW_SUFFIXES = (".parquet", ".arrow")

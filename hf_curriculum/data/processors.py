@@ -73,11 +73,12 @@ class PixelTable:
     """
 
     def __init__(self, processor: PilBackend) -> None:
-        self.height, self.width = processor.size.height, processor.size.width
-        self.resample = PILImageResampling.BILINEAR if processor.resample is None else processor.resample
+        self.height: int = processor.size.height
+        self.width: int = processor.size.width
+        self.resample: int = PILImageResampling.BILINEAR if processor.resample is None else processor.resample
         ramp = Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2))  # (1, 256, 3)
         values = processor(ramp, do_resize=False, return_tensors="np")["pixel_values"]  # (1, 3, 1, 256)
-        self.table = np.ascontiguousarray(values[0, :, 0], dtype=np.float32)  # (3, 256)
+        self.table: np.ndarray = np.ascontiguousarray(values[0, :, 0], dtype=np.float32)  # (3, 256)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         resized = np.asarray(image.resize((self.width, self.height), self.resample))  # (H, W, 3)

@@ -64,7 +64,7 @@ class IndexedExample(NamedTuple):
     """Its position in the stream of draws, from 0."""
 
 
-class IndexedDataset(torch.utils.data.Dataset):
+class IndexedDataset(torch.utils.data.Dataset[Any]):
     """A data set asked for (index, draw) pairs, each fetched under its own seed.
 
     Transforms that draw from the global generators (`Dataset.set_transform`, torchvision) thereby give the same result
@@ -89,7 +89,9 @@ class IndexedDataset(torch.utils.data.Dataset):
                 f"A {type(dataset).__name__} was given, which has no rows by number or no length. Draws are row "
                 "numbers: give a map-style data set (a streamed one can be loaded without `streaming=True`)."
             )
-        self.dataset, self.seed, self.seeded = dataset, seed, seeded
+        self.dataset = dataset
+        self.seed = seed
+        self.seeded = seeded
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -140,7 +142,9 @@ class IndexedCollator:
     """
 
     def __init__(self, collator: Callable[[list[Any]], Any], seed: int, seeded: bool) -> None:
-        self.collator, self.seed, self.seeded = collator, seed, seeded
+        self.collator = collator
+        self.seed = seed
+        self.seeded = seeded
         # Asked once: a protocol's check costs as much as a small batch.
         self._prepares = isinstance(collator, PreparingCollator)
 

@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 SOURCE = "source"
@@ -107,7 +107,8 @@ class Texts:
             require_columns(
                 dataset.column_names, [column], reader="Texts reads it.", remedy="Name another with `column=`."
             )
-        self.datasets, self.column = datasets, column
+        self.datasets = datasets
+        self.column = column
 
     def __len__(self) -> int:
         return sum(map(len, self.datasets))

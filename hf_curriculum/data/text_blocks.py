@@ -16,7 +16,7 @@ from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.text import cached_arrow
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 INPUT_IDS = "input_ids"
@@ -99,7 +99,7 @@ class BlockCollator:
         tensor([[2, 7, 3]])
     """
 
-    columns = (INPUT_IDS,)
+    columns: tuple[str, ...] = (INPUT_IDS,)
     is_random = False
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

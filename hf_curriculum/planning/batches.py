@@ -199,8 +199,8 @@ class ImageLayout(Layout):
         groups = _present(ranking.columns[column], ranking)
         firsts = groups.members[groups.starts[:-1]]
         # The images in the order of their first rows.
-        self.groups = groups if (np.diff(firsts) > 0).all() else groups.keep(np.argsort(firsts, kind="stable"))
-        self.unit = int(captions or groups.sizes.max())
+        self.groups: Groups = groups if (np.diff(firsts) > 0).all() else groups.keep(np.argsort(firsts, kind="stable"))
+        self.unit: int = int(captions or groups.sizes.max())
 
     def units(self, ranking: Ranking) -> Ranking:
         """The images, by the mean score of their captions."""
@@ -243,7 +243,8 @@ class LengthLayout(Layout):
             )
         # NumPy sorts integers of 16 bits faster, and lengths mostly are counts.
         counts = lengths.min() >= 0 and lengths.max() < 1 << 16 and not (lengths % 1).any()
-        self.lengths, self.window = lengths.astype(np.uint16) if counts else lengths, window
+        self.lengths: Any = lengths.astype(np.uint16) if counts else lengths
+        self.window = window
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
         """Row numbers at sample positions `[start, stop)` of a plan."""

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores, read_scores, require_spread, resolve_easy
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 Cut = Literal["rank", "value"]

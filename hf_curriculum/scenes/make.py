@@ -50,7 +50,7 @@ _OBJECT = {
     "box": List(Value("float32"), length=4),
     "visible": Value("float32"),
 }
-FEATURES = Features(
+FEATURES: Features = Features(
     {
         IMAGE: Image(),
         CAPTION: Value("string"),

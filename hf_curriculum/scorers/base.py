@@ -123,8 +123,8 @@ class Scorer(Component):
     decode_false: tuple[str, ...] = ()
     fitted_attributes: tuple[str, ...] = ()
 
-    undecoded = _Renamed("decode_false")
-    learnt = _Renamed("fitted_attributes")
+    undecoded: _Renamed = _Renamed("decode_false")
+    learnt: _Renamed = _Renamed("fitted_attributes")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -139,7 +139,7 @@ class Scorer(Component):
         """Written column → its easy end. A scorer of several overrides this; its `score` returns a mapping."""
         return {self.name: self.easy}
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray | Mapping[str, np.ndarray]:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray | Mapping[str, np.ndarray]:
         """Scores a batch.
 
         Args:
@@ -191,7 +191,7 @@ class Scorer(Component):
                 "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
             )
 
-    def _read(self, batch: Mapping[str, Any]) -> tuple[dict[str, list], int]:
+    def _read(self, batch: Mapping[str, Any]) -> tuple[dict[str, list[Any]], int]:
         who = type(self).__name__
         if not isinstance(batch, Mapping):
             raise TypeError(
@@ -308,7 +308,9 @@ def scatter(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
     return scores
 
 
-def corpus_batches(dataset: Dataset | IterableDataset, columns: Sequence[str], who: str) -> Iterator[dict[str, list]]:
+def corpus_batches(
+    dataset: Dataset | IterableDataset, columns: Sequence[str], who: str
+) -> Iterator[dict[str, list[Any]]]:
     """Batches of some columns of a data set, for `who.fit`; other columns are not decoded."""
     from datasets import Dataset, IterableDataset
 

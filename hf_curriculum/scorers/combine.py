@@ -55,7 +55,7 @@ class Combine(Scorer):
     """
 
     name = "combined"
-    fitted_attributes = ("low_is_easy_", "fitted_")
+    fitted_attributes: tuple[str, ...] = ("low_is_easy_", "fitted_")
 
     def __init__(
         self,
@@ -88,10 +88,14 @@ class Combine(Scorer):
                 '`missing="skip"` does not go with `normalise="none"`: in natural units a missing part shifts '
                 'the sum by its size. Normalise, or leave such rows unscored (`missing="nan"`).'
             )
-        self.weights = self.parts = {column: float(weight) for column, weight in weights.items()}
-        self.normalise, self.name, self.easy, self.missing = normalise, name, easy, missing
-        self.easy_of = dict(easy_of or {})
-        self.columns = tuple(self.parts)
+        self.weights: Any = {column: float(weight) for column, weight in weights.items()}
+        self.parts: dict[str, float] = self.weights
+        self.normalise = normalise
+        self.name: str = name
+        self.easy: Literal["low", "high"] = easy
+        self.missing = missing
+        self.easy_of: dict[str, str] = dict(easy_of or {})
+        self.columns: tuple[str, ...] = tuple(self.parts)
 
     @classmethod
     def mean_of(cls, columns: Sequence[str], normalise: Normalise = "zscore", **options: Any) -> Combine:
@@ -127,7 +131,8 @@ class Combine(Scorer):
             scores = score_values(dataset, column)
             low_is_easy[column] = self._easy_end(column, recorded) == "low"
             fitted[column] = self._statistics(column, scores[np.isfinite(scores)])
-        self.low_is_easy_, self.fitted_ = low_is_easy, fitted
+        self.low_is_easy_: dict[str, bool] = low_is_easy
+        self.fitted_: dict[str, Any] = fitted
         return self
 
     def _easy_end(self, column: str, recorded: Mapping[str, Easy]) -> Easy:
@@ -165,7 +170,7 @@ class Combine(Scorer):
         wide = scores.astype(np.float64)
         return float(wide.mean()), float(wide.std())
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         total = weight_there = 0.0
         for column, weight in self.parts.items():
             part = self._normalised(column, np.array(batch[column], dtype=np.float64))  # None becomes NaN
@@ -247,4 +252,6 @@ class Addup(Combine):
             )
         parts = dict(zip((visual, textual), weights, strict=True))
         super().__init__(parts, normalise, name, easy=easy, easy_of=easy_of, missing=missing)
-        self.visual, self.textual, self.weights = visual, textual, tuple(weights)
+        self.visual = visual
+        self.textual = textual
+        self.weights: tuple[float, ...] = tuple(weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from array import array
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Concreteness(Scorer):
@@ -69,7 +69,7 @@ class Concreteness(Scorer):
         {'ball': 1.0, 'car': 1.0, 'idea': 2.0, 'red': 2.0}
     """
 
-    fitted_attributes = ("word_concreteness_", "images_", "recall_")
+    fitted_attributes: tuple[str, ...] = ("word_concreteness_", "images_", "recall_")
     easy = "high"
 
     def __init__(
@@ -91,12 +91,17 @@ class Concreteness(Scorer):
         for option, number in (("k", k), ("min_count", min_count)):
             if number < 1:
                 raise ValueError(f"`{option}` is {number}. It is a number of images, at least 1.")
-        self.k, self.count_self, self.min_count = k, count_self, min_count
+        self.k = k
+        self.count_self = count_self
+        self.min_count = min_count
         self.aggregate, self.search = aggregate, search
-        self.image_embedding, self.column, self.name, self.easy = image_embedding, column, name, easy
-        self.columns = (column,)
+        self.image_embedding = image_embedding
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,)
         if search == "faiss":
-            self.packages = ("faiss-cpu",)
+            self.packages: tuple[str, ...] = ("faiss-cpu",)
 
     def fit(self, dataset: Dataset) -> Concreteness:
         """Computes the concreteness of words from captions and image embeddings.
@@ -118,10 +123,10 @@ class Concreteness(Scorer):
             found = nearest_neighbours(vectors, self.k, include_self=self.count_self, device=self.device())
         else:
             found = approximate_neighbours(vectors, self.k, include_self=self.count_self)
-            self.recall_ = recall_of(found, vectors, include_self=self.count_self)
+            self.recall_: float = recall_of(found, vectors, include_self=self.count_self)
             logger.info("faiss found %.1f %% of the true neighbours.", 100 * self.recall_)
-        self.images_ = len(vectors)
-        self.word_concreteness_ = self._concreteness(words, codes, of_images, found)
+        self.images_: int = len(vectors)
+        self.word_concreteness_: dict[str, float] = self._concreteness(words, codes, of_images, found)
         return self
 
     def _words(self, dataset: Dataset, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -163,7 +168,7 @@ class Concreteness(Scorer):
                 member[images] = False
         return dict(sorted(concreteness.items()))
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         known, split = self.word_concreteness_, word_splitter("regex")
         aggregate = {"mean": np.mean, "max": max, "min": min}[self.aggregate]

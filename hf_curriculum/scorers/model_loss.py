@@ -94,14 +94,18 @@ class ModelLoss(PairScorer):
                 f"`max_length={max_length}` and `batch_size={batch_size}` were given. A caption has at least 2 tokens "
                 "(one is scored after the other), and a batch at least 1 pair."
             )
-        self.model, self.reduction = str(model), reduction
-        self.processor = None if processor is None else str(processor)
-        self.max_length, self.batch_size = max_length, batch_size
-        self.revision = folder_digest(self.model) if revision is None else revision
-        self.image_column, self.caption_column = image_column, caption_column
-        self.name, self.easy = name, easy
-        self.columns = (image_column, caption_column)
-        self.decode_false = (image_column,)
+        self.model: str = str(model)
+        self.reduction = reduction
+        self.processor: str | None = None if processor is None else str(processor)
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.revision: str | None = folder_digest(self.model) if revision is None else revision
+        self.image_column = image_column
+        self.caption_column = caption_column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (image_column, caption_column)
+        self.decode_false: tuple[str, ...] = (image_column,)
 
     def load(self, device: torch.device) -> _Loaded:
         from transformers import (
@@ -145,7 +149,7 @@ class ModelLoss(PairScorer):
                 "save the model again."
             )
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         return self.pair_scores(batch, rank)
 
     def pixels(self, image: Image.Image, loaded: _Loaded) -> torch.Tensor:

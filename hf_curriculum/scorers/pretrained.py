@@ -13,7 +13,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.scorers.base import Scorer, readable_captions
 from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
@@ -92,16 +92,16 @@ class PairScorer(Scorer):
     scores of pairs whose images have one size, (pairs,).
     """
 
-    group_by = IMAGE_ID
-    packages = ("torch", "transformers", "tokenizers", "pillow")
-    backend = "pil"
+    group_by: str = IMAGE_ID
+    packages: tuple[str, ...] = ("torch", "transformers", "tokenizers", "pillow")
+    backend: str = "pil"
 
     @property
     def num_truncated(self) -> int:
         """Captions that were truncated so far, in this process."""
         return getattr(self, "_num_truncated", 0)
 
-    def pair_scores(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def pair_scores(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         """Scores of a batch, float64 (rows,), NaN for unreadable captions and images."""
         captions, mask = readable_captions(batch[self.caption_column], self.caption_column)
         scores = np.full(len(mask), np.nan)

@@ -32,7 +32,7 @@ from hf_curriculum.provenance import (
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FITTED = "learnt.pickle"  # the name that version 0.1 gave it
 

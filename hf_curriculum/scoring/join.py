@@ -29,7 +29,7 @@ from hf_curriculum.provenance import (
     score_values,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 Easy = Literal["low", "high"]

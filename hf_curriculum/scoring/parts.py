@@ -78,10 +78,12 @@ class PartFolder:
     def __init__(
         self, folder: str | Path, manifest: Mapping[str, Any], rows: int, step: int, single_process: bool = False
     ) -> None:
-        self.folder, self.rows, self.step = Path(folder), rows, step
-        self.count = -(-rows // step)
-        self.manifest = json.loads(json.dumps({**manifest, "rows": rows, "rows_per_part": step}))
-        self.digest = digest(json.dumps(self.manifest, sort_keys=True))
+        self.folder: Path = Path(folder)
+        self.rows = rows
+        self.step = step
+        self.count: int = -(-rows // step)
+        self.manifest: Any = json.loads(json.dumps({**manifest, "rows": rows, "rows_per_part": step}))
+        self.digest: str = digest(json.dumps(self.manifest, sort_keys=True))
         file = self.folder / _MANIFEST
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         if single_process and not [name for name in names if name != _MANIFEST and not name.startswith(_TEMPORARY)]:

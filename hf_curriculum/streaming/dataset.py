@@ -27,7 +27,7 @@ _VERSION = 1
 _RENAMED = {"shares": "partitions_per_step", "turns": "worker_partitions"}
 
 
-class BucketedStream(IterableDataset):
+class BucketedStream(IterableDataset[Any]):
     """What `save_bucketed` wrote, read as one stream: the whole run of a curriculum, easiest bucket first.
 
     A pass over a pool reads each of its buckets from front to back, shards in a random order, the buckets mixed in
@@ -98,14 +98,15 @@ class BucketedStream(IterableDataset):
         decode: bool = True,
         with_samples: bool = False,
     ) -> None:
-        self.path = Path(path)
-        self.index = BucketIndex.read(path)
+        self.path: Path = Path(path)
+        self.index: BucketIndex = BucketIndex.read(path)
         self.features = self.index.typed_features()
         if columns is not None:
             reader, remedy = "The stream was asked for it.", "Leave it out of `columns`."
             require_columns(self.features, columns, reader=reader, remedy=remedy)
-            self.features = type(self.features)({name: self.features[name] for name in columns})
-        self.decode, self.with_samples = decode, with_samples
+            self.features: Any = type(self.features)({name: self.features[name] for name in columns})
+        self.decode = decode
+        self.with_samples = with_samples
         self.opened: Counter[str] = Counter()
         self._batch_size, self._rank, self._world_size = batch_size, 0, 1
         self._options = {
@@ -123,7 +124,7 @@ class BucketedStream(IterableDataset):
         self._start: Mapping[str, Any] = {"step": 0}
         self._seen: int | None = None
         self._placeholders = False
-        self.plan = self._plan(self._given)
+        self.plan: StreamPlan = self._plan(self._given)
         self._part()
 
     def _plan(self, given: Mapping[str, Any]) -> StreamPlan:
@@ -305,7 +306,7 @@ class BucketedStream(IterableDataset):
         return replace(part, first_step=start["step"]), 0
 
 
-class StreamExamples(torch.utils.data.Dataset):
+class StreamExamples(torch.utils.data.Dataset[Any]):
     """A stream's examples by (row number, sample position), as the sampler of `CurriculumTrainer` asks for them.
 
     The row numbers that come back are those that were read.

@@ -50,8 +50,8 @@ class BucketScores:
     dtype: ClassVar[np.dtype] = np.dtype(np.float64)
 
     def __init__(self, index: BucketIndex) -> None:
-        self.num_rows = index.num_rows
-        self.num_scored = index.num_rows - (0 if index.unscored == "drop" else index.num_unscored)
+        self.num_rows: int = index.num_rows
+        self.num_scored: int = index.num_rows - (0 if index.unscored == "drop" else index.num_unscored)
         positions, values = [np.empty(0)], [np.empty(0)]
         stop = 0
         for number, bucket in enumerate(index.buckets):

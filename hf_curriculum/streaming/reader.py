@@ -23,10 +23,13 @@ class StreamReader:
     """Reads examples by sample position, fastest in ascending order; `opened` counts how often each shard was."""
 
     def __init__(self, folder: Path, plan: StreamPlan, features: Features, decode: bool, opened: Counter[str]) -> None:
-        self.folder, self.plan, self.opened = folder, plan, opened
-        self.features, self.columns = features, list(features)
+        self.folder = folder
+        self.plan = plan
+        self.opened = opened
+        self.features = features
+        self.columns: tuple[str, ...] = list(features)
         decoded = decode and any(require_decoding(feature) for feature in features.values())
-        self.decode = features.decode_example if decoded else None
+        self.decode: Any = features.decode_example if decoded else None
         self._pass: PassOrder | None = None
         self._partitions: dict[int, PartitionReader] = {}
 
@@ -74,7 +77,9 @@ class PartitionReader:
     """The examples of one partition in one pass. It holds one block of them, and a row group of each bucket."""
 
     def __init__(self, stream: StreamReader, order: PassOrder, number: int) -> None:
-        self.stream, self.order, self.number = stream, order, number
+        self.stream = stream
+        self.order = order
+        self.number = number
         self._columns, self._decode = stream.columns, stream.decode
         self._open: dict[int, tuple[int, ParquetShard | TarShard]] = {}
         self._start = self._stop = 0

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -216,7 +217,7 @@ def _tables(dataset: Dataset, rows: np.ndarray, start: int, stop: int, key: int)
         yield embed_table_storage(table) if has_files else table
 
 
-def configurations(index: BucketIndex, split: str) -> list[dict]:
+def configurations(index: BucketIndex, split: str) -> list[dict[str, Any]]:
     """The `configs:` of the card: one for each bucket that has a file, and `default` over all of them."""
     named = [f"bucket_{number}" for number, bucket in enumerate(index.buckets) if bucket.shards]
     paths = [f"{name}/*.{_ENDINGS[index.format]}" for name in named]

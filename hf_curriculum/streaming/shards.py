@@ -106,9 +106,9 @@ class TarShard:
             for name, feature in features.items()
             if isinstance(feature, Value) and feature.dtype.startswith("float")
         }
-        self.num_rows = len(self._layout)
+        self.num_rows: int = len(self._layout)
 
-    def read(self, start: int, stop: int) -> list[list]:
+    def read(self, start: int, stop: int) -> list[list[Any]]:
         """Rows `[start, stop)` as Python values, a list per column; a float that is null becomes NaN."""
         out: list[list] = [[] for _ in self._columns]
         for number in range(start, stop):
@@ -172,9 +172,9 @@ class ParquetShard:
         for number in range(groups.num_row_groups):
             self._starts.append(self._starts[-1] + groups.row_group(number).num_rows)
         self._group, self._arrays = -1, []
-        self.num_rows = self._starts[-1]
+        self.num_rows: int = self._starts[-1]
 
-    def read(self, start: int, stop: int) -> list[list]:
+    def read(self, start: int, stop: int) -> list[list[Any]]:
         """Rows `[start, stop)` as Python values, a list per column."""
         out: list[list] = [[] for _ in self._columns]
         group = max(self._group, 0)

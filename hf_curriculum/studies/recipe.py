@@ -28,7 +28,7 @@ CONTROL = "control"
 """What a run without a curriculum is called."""
 _SHARED = re.compile(
     r"(hub|push|trackio|do|log_level|log_on)_\w+|output_dir|seed|report_to|run_name|project|disable_tqdm|local_rank"
-    r"|resume_from_checkpoint|use_cpu|dataloader_pin_memory"
+    r"|resume_from_checkpoint|resume_on_other_data|use_cpu|dataloader_pin_memory"
 )
 """Training arguments that no result depends on, and that therefore make no other run: trackers, the Hub, devices."""
 
@@ -88,7 +88,8 @@ class FlagParser(HfArgumentParser):
         )
         self._successors, self._others = dict(successors or {}), list(others)
         self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
-        self.fields, self.required = set(), []
+        self.fields: set[str] = set()
+        self.required: list[str] = []
         inherited = {item.name for item in dataclasses.fields(TrainingArguments)}
         for dtype in self.dataclass_types:
             hints = get_type_hints(dtype)
@@ -187,7 +188,9 @@ class RecipeParser(FlagParser):
         **kwargs: Any,
     ) -> None:
         super().__init__(dataclass_types, **kwargs)
-        self.presets, self._check, self._upgrade = presets, check, upgrade or dict
+        self.presets = presets
+        self._check = check
+        self._upgrade = upgrade or dict
         group = self.add_argument_group("which runs")
         group.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
         group.add_argument("--config", help="a YAML file of fields that hold against the preset's")
@@ -254,6 +257,7 @@ class RecipeParser(FlagParser):
         output_dir: str | Path,
         *,
         former: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        data: Callable[..., Any] | None = None,
     ) -> tuple[Study, dict[str, str]]:
         """The runs that the command line asks for, all settings checked before the first one starts.
 
@@ -264,6 +268,7 @@ class RecipeParser(FlagParser):
             options: of `parse`.
             output_dir: where the runs' folders go.
             former: settings → as an earlier version wrote them, see `Study`.
+            data: called as `run` is; returns the data sets that the run reads, see `Study`.
 
         Returns:
             the study, and arm → its control; the first arm is the others' control if there is none.
@@ -287,7 +292,8 @@ class RecipeParser(FlagParser):
             arguments({**settings, "seed": options.seeds[0], "output_dir": str(folder / "run")})
         is_main = PartialState().is_main_process
         logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
-        made = Study(lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former)
+        read = None if data is None else (lambda given: data(*arguments(given)))
+        made = Study(lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former, data=read)
         for item in made.runs:
             if shared.get("push_to_hub") and item.status == "finished" and not item.result.get("pushed"):
                 item.status = "pending"

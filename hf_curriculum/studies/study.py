@@ -17,9 +17,10 @@ from typing import Any, Literal
 from accelerate import PartialState
 
 from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 RESULT_FILE = "result.json"
@@ -41,6 +42,7 @@ class StudyRun:
         result: what it returned, as JSON has it.
         step: the optimizer step at which it was seen to have diverged, if known.
         error: what went wrong.
+        data: the fingerprints of the data it was made on, by name, where the study has `data`.
     """
 
     arm: str
@@ -52,6 +54,7 @@ class StudyRun:
     result: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     error: str | None = None
+    data: dict[str, Any] | None = None
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -67,6 +70,7 @@ class StudyRun:
         if facts is not None and facts["key"] == self.key:
             for name in ("status", "result", "step", "error"):
                 setattr(self, name, facts[name])
+            self.data = facts.get("data")
 
     def write(self) -> None:
         """Writes `result.json`."""
@@ -79,6 +83,7 @@ class StudyRun:
             "error": self.error,
             "result": self.result,
             "settings": plain(self.settings),
+            **({} if self.data is None else {"data": self.data}),
         }
         write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1, allow_nan=False))
 
@@ -89,8 +94,8 @@ class Study:
     A finished run is read back from its `result.json`. A run that diverged is done too: it is recorded with its step,
     and is no number. A run that crashed is recorded with its error, the others go on, and it is tried again the next
     time, as is one that was killed; its folder is as it was left, so that it may continue from its own checkpoints.
-    Another setting is another run, in another folder. What is not a setting (code, versions, the content of a data
-    file) is not looked at: delete a run's folder to make it again.
+    Another setting is another run, in another folder. With `data` the rows that a run was made on are compared too.
+    What is neither (code, versions) is not looked at: delete a run's folder to make it again.
 
     On several processes every process takes part in every run and the main one writes; a crash then ends the study,
     because the other processes wait for the one that fell.
@@ -103,6 +108,8 @@ class Study:
         output_dir: where the runs' folders go.
         losses: numbers that mean the run has diverged when they are not finite.
         former: settings → as an earlier version wrote them: a run that has these in its folder is read back.
+        data: called as `run` is; returns the data set that the run reads, or several by name, of which `run` may keep
+            a cache. A run is read back, and continued, only where they are the same as before.
 
     Attributes:
         runs: all runs, those not made yet included.
@@ -125,8 +132,10 @@ class Study:
         *,
         losses: Sequence[str] = LOSSES,
         former: Callable[[Settings], Settings] | None = None,
+        data: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        self.output_dir = Path(output_dir)
+        self.output_dir: Path = Path(output_dir)
+        self._data, self._read_rows = data, {}
         self._function = run
         self._losses = tuple(losses)
         seeds = list(seeds)
@@ -138,7 +147,7 @@ class Study:
             for name in ("seed", "output_dir"):
                 if name in settings:
                     raise ValueError(f"The arm {arm!r} has a setting `{name}`, which every run gets from the study.")
-        self.runs = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
+        self.runs: list[StudyRun] = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
         taken: set[Path] = set()
         for item in self.runs:
             item.key = settings_key(item.settings, item.seed)
@@ -179,9 +188,13 @@ class Study:
 
         Returns:
             All runs.
+
+        Raises:
+            ValueError: a run was made on other data.
         """
         state = PartialState()
         state.wait_for_everyone()  # all have read what is done before anything changes
+        self._validate_data()
         waiting = [item for item in self.runs if item.status not in _DONE]
         if len(waiting) < len(self.runs):
             logger.info(
@@ -195,13 +208,48 @@ class Study:
         log(self.describe())
         return self.runs
 
+    def _validate_data(self) -> None:
+        """Refuses runs that were made on other data, before any is made."""
+        if self._data is None:
+            return
+        unknown = [item for item in self.runs if item.status in _DONE and item.data is None]
+        if unknown:
+            logger.warning(
+                f"{len(unknown)} of {len(self.runs)} runs were made before the data of a run was recorded: whether it "
+                "is that of now cannot be compared. Delete a run's folder to make it again."
+            )
+        changed = {}
+        for item in self.runs:
+            if item.data is not None and (found := _difference(item.data, self._fingerprints(item))):
+                changed[item.folder] = found
+        if changed:
+            first, found = next(iter(changed.items()))
+            others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            raise ValueError(
+                f"The run in {first}{others} was made on other data: {found}. Its numbers would stand beside those of "
+                "the data of now. Give another output_dir, or delete the run's folder to make it again."
+            )
+
+    def _fingerprints(self, item: StudyRun) -> dict[str, Any]:
+        """The fingerprints of the data that a run reads, by name; those of the data sets read last are kept."""
+        found = self._data(_given(item))
+        parts = dict(found) if isinstance(found, Mapping) else {"data": found}
+        self._read_rows = {
+            id(part): self._read_rows.get(id(part)) or (part, fingerprint_rows(part).to_dict())
+            for part in parts.values()
+        }
+        return {name: self._read_rows[id(part)][1] for name, part in parts.items()}
+
     def _make(self, item: StudyRun, state: PartialState) -> None:
         item.status, item.result, item.step, item.error = "running", {}, None, None
         if state.is_main_process:
             item.write()
         try:
-            given = {**item.settings, "seed": item.seed, "output_dir": str(item.folder)}
-            result = self._function(given)
+            if self._data is not None:
+                item.data = self._fingerprints(item)
+                if state.is_main_process:
+                    item.write()
+            result = self._function(_given(item))
             if not isinstance(result, Mapping):
                 raise TypeError(f"The run returned a {type(result).__name__}; a study needs its numbers by name.")
             lost = [name for name in self._losses if _is_lost(result.get(name))]
@@ -237,6 +285,23 @@ class Study:
         if counts["crashed"]:
             lines.append("Start the study again to try those that crashed once more.")
         return "\n".join(lines)
+
+
+def _given(item: StudyRun) -> dict[str, Any]:
+    """What a run's functions are called with."""
+    return {**item.settings, "seed": item.seed, "output_dir": str(item.folder)}
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How the data sets of a run differ from those it was made on, in words; empty if they do not."""
+    found = []
+    for name in [*before, *(name for name in now if name not in before)]:
+        if name in before and name in now:
+            text = RowsFingerprint.from_dict(before[name]).difference(RowsFingerprint.from_dict(now[name]))
+        else:
+            text = "there then, and no more" if name in before else "new"
+        found += [f"{name}: {text}"] if text else []
+    return "; ".join(found)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -50,11 +52,26 @@ def with_curriculum(
     if issubclass(trainer_class, CurriculumTrainer):
         return trainer_class
     content = {
+        "__init__": _init_like(trainer_class),
         "args_class": _arguments_with_curriculum(args_class),
         "__module__": __name__,
         "__doc__": f"`CurriculumTrainer` and `{trainer_class.__name__}`.",
     }
     return type(f"Curriculum{trainer_class.__name__}", (CurriculumTrainer, trainer_class), content)
+
+
+def _init_like(trainer_class: type[Trainer]) -> Callable[..., None]:
+    """A constructor with the parameters of a trainer, in their order, and `scores`."""
+    parameters = list(inspect.signature(trainer_class.__init__).parameters.values())
+
+    def __init__(self: CurriculumTrainer, *args: Any, **kwargs: Any) -> None:
+        names = [parameter.name for parameter in parameters[1:]]
+        CurriculumTrainer.__init__(self, **dict(zip(names, args, strict=False)), **kwargs)
+
+    scores = inspect.Parameter("scores", inspect.Parameter.KEYWORD_ONLY, default=None)
+    others = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    __init__.__signature__ = inspect.Signature([*others, scores])  # type: ignore[attr-defined]
+    return __init__
 
 
 @cache

@@ -7,11 +7,16 @@ import math
 import os
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from transformers import TrainingArguments
 
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+
+if TYPE_CHECKING:
+    AnyCurriculum = Curriculum | dict[str, Any] | str
+else:  # what a command line can give
+    AnyCurriculum = dict | str
 
 
 @dataclass
@@ -23,6 +28,11 @@ class CurriculumTrainingArguments(TrainingArguments):
     `max_steps` ends the run after its first steps.
     `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
     `global_batch_size`, or is `TrainingArguments`' default.
+
+    The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
+    and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
+    full. What would draw other examples than the plan (`train_sampling_strategy`, `ignore_data_skip`, `split_batches`
+    and `dispatch_batches` of `accelerator_config`) is refused.
 
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting contradicts
@@ -54,7 +64,7 @@ class CurriculumTrainingArguments(TrainingArguments):
             "gradient_accumulation_steps stays, the other follows; if neither is, one forward pass takes all."
         },
     )
-    curriculum: dict | str | None = field(
+    curriculum: AnyCurriculum | None = field(
         default=None,
         metadata={
             "help": "Which examples are shown when: a curriculum in Python, its JSON or YAML text, a file of it, or "
@@ -82,6 +92,13 @@ class CurriculumTrainingArguments(TrainingArguments):
     audit_draws: bool = field(
         default=False,
         metadata={"help": "Write the row numbers trained on, step by step, into output_dir/draws-rank*.jsonl."},
+    )
+    resume_on_other_data: bool = field(
+        default=False,
+        metadata={
+            "help": "Resume a checkpoint although rows, collator or transform are others than it was trained on; the "
+            "number of rows, the scores and the curriculum must still be the same."
+        },
     )
     predict_with_generate: bool = field(
         default=False, metadata={"help": "Whether evaluation generates text for compute_metrics."}

@@ -6,25 +6,30 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_curriculum.config import write_atomically
+from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.curriculum import with_old_defaults
-from hf_curriculum.planning.plan import Plan
+from hf_curriculum.planning.plan import Plan, digest_of
+from hf_curriculum.streaming.dataset import BucketedStream
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 LAST = "last-checkpoint"
@@ -118,32 +123,107 @@ def _choose(
 
 CURRICULUM_FILE = "curriculum.json"
 LOSSES_FILE = "curriculum_losses.npy"
+ROWS_FILE = "curriculum_rows.npy"
+_FORMAT = 2
+_NEXT_STEPS = 16
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
-def write_curriculum(folder: str | Path, plan: Plan, seconds: float) -> None:
-    """Writes `curriculum.json` atomically, and the losses of the last decision into a file beside it."""
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run is trained on, apart from its scores: the rows, and what makes inputs of them, by name.
+
+    Args:
+        rows: of the training data.
+        collator: the name of the collator's class or function.
+        transform: the name of the data set's transform, if it has one.
+    """
+
+    rows: RowsFingerprint
+    collator: str | None
+    transform: str | None
+
+    @classmethod
+    def of(cls, dataset: Any, collator: Any) -> TrainingData:
+        """Of training data and its collator; the content of a `BucketedStream` is in its plan's fingerprint."""
+        if isinstance(dataset, BucketedStream):
+            return cls(RowsFingerprint("BucketedStream", dataset.index.num_rows), _name_of(collator), None)
+        shape = dataset.format if isinstance(dataset, Dataset) else {"format_kwargs": {}}
+        return cls(fingerprint_rows(dataset), _name_of(collator), _name_of(shape["format_kwargs"].get("transform")))
+
+    def difference(self, now: TrainingData) -> str:
+        """What is different now, in words; empty if nothing is."""
+        found = [self.rows.difference(now.rows)]
+        for name in ("collator", "transform"):
+            before, after = getattr(self, name), getattr(now, name)
+            if before != after:
+                found.append(f"its {name} was {before or 'none'}, is {after or 'none'}")
+        return "; ".join(filter(None, found))
+
+
+def _name_of(function: Any) -> str | None:
+    """The name of a function, or of an object's class."""
+    function = getattr(function, "func", function)  # of functools.partial
+    return None if function is None else getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def write_curriculum(
+    folder: str | Path, plan: Plan, seconds: float, *, data: TrainingData | None = None, step: int | None = None
+) -> None:
+    """Writes `curriculum.json` atomically, and arrays into files beside it.
+
+    Args:
+        folder: of the checkpoint, or of the model.
+        plan: with its decisions; the losses of the last one go into a file of their own.
+        seconds: of training so far.
+        data: what is trained on, for a checkpoint; the digests of its blocks of rows go into a file of their own.
+        step: the optimizer steps completed, for a checkpoint.
+    """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
-    if plan.losses is None:
-        # An earlier run may have written losses into this folder.
-        target.with_name(LOSSES_FILE).unlink(missing_ok=True)
-    else:
-        np.save(target.with_name(LOSSES_FILE), plan.losses)
+    arrays = {LOSSES_FILE: plan.losses, ROWS_FILE: data and data.rows.stacked_blocks()}
+    for name, array in arrays.items():
+        if array is None:
+            # An earlier run may have written one into this folder.
+            target.with_name(name).unlink(missing_ok=True)
+        else:
+            np.save(target.with_name(name), array)
     facts = {
-        "version": 1,
+        "version": _FORMAT,
+        "versions": _versions(),
         "plan": plan.to_dict(),
         "description": plan.describe(),
         "seconds": seconds,
         "log": plan.log,
     }
+    if data is not None:
+        facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
+    if step is not None:
+        facts["pools"] = [stage.slices for stage in plan.stages]
+        facts["next_rows"] = next_rows(plan, step, min(step + _NEXT_STEPS, plan.known_steps))
     write_atomically(target, json.dumps(facts, indent=1))
+
+
+def next_rows(plan: Plan, step: int, stop: int) -> dict[str, Any]:
+    """A digest of the rows of the optimizer steps `[step, stop)`."""
+    rows = plan.rows(step * plan.global_batch_size, stop * plan.global_batch_size)
+    return {"step": step, "stop": stop, "digest": digest_of(rows)}
+
+
+def _versions() -> dict[str, str]:
+    """The versions of the libraries that a run depends on."""
+    return {name: import_module(name).__version__ for name in ("hf_curriculum", "torch", "transformers", "datasets")}
 
 
 def read_losses(folder: str | Path) -> np.ndarray | None:
     """The losses that `write_curriculum` wrote, if any."""
     path = Path(folder) / LOSSES_FILE
-    return np.load(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return np.load(path)
+    except (ValueError, EOFError) as error:
+        raise _damaged(path, str(error)) from error
 
 
 def read_curriculum(folder: str | Path) -> dict[str, Any]:
@@ -154,7 +234,42 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
             f"{folder} has no {CURRICULUM_FILE}, so it was not saved by CurriculumTrainer: which examples it has "
             "seen is unknown. Resume it with the trainer that wrote it, or load its weights and start a new run."
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, f"it is not JSON ({error})") from error
+    if not isinstance(facts, dict):
+        raise _damaged(path, f"it holds a {type(facts).__name__} in place of a mapping")
+    version = facts.get("version")
+    if isinstance(version, int) and version > _FORMAT:
+        raise ValueError(
+            f"{path} is in format {version}, and this version of hf_curriculum reads up to {_FORMAT}: what it says "
+            f"might be misunderstood. It was written by {_spelt(facts.get('versions') or {})}; upgrade."
+        )
+    kinds = {"version": int, "plan": dict, "description": str, "seconds": (int, float), "log": list}
+    wrong = [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]
+    if not wrong:
+        plan = {"curriculum": dict, "num_rows": int, "num_steps": int, "seed": int, "stages": list}
+        wrong = [f"plan.{name}" for name, kind in plan.items() if not isinstance(facts["plan"].get(name), kind)]
+        wrong += [
+            f"log[{number}]"
+            for number, entry in enumerate(facts["log"])
+            if not isinstance(entry, dict) or entry.get("round") != number or not isinstance(entry.get("step"), int)
+        ]
+    if wrong:
+        raise _damaged(path, f"{', '.join(wrong)} is missing or holds something else")
+    return facts
+
+
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(
+        f"{path} is damaged: {reason}. Which examples the run has seen is not known without it. Resume from another "
+        "checkpoint, or start a new run from this one's weights."
+    )
+
+
+def _spelt(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items()) or "versions that it does not name"
 
 
 def invalidate(folder: str | Path) -> None:
@@ -234,6 +349,8 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
         "seed": "the examples would be in another order",
         "num_steps": "the learning-rate schedule would be another one",
     }
+    if saved.get("scores") == current["scores"]:
+        del reasons["score_column"]  # renamed
     for name, reason in reasons.items():
         if saved.get(name) != current.get(name):
             what = (
@@ -245,6 +362,80 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
                 f"{folder} cannot be resumed: {name} has changed since it was saved ({what}), and {reason}. "
                 "Set it back, or start a new run from the checkpoint's weights."
             )
+
+
+def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | Path, *, accept: bool = False) -> None:
+    """Compares what a checkpoint was trained on with what there is now; `accept` warns where they differ."""
+    facts, path = saved.get("data"), Path(folder) / CURRICULUM_FILE
+    if facts is None and saved["version"] > 1:
+        raise _damaged(path, "data is missing")
+    if facts is None:
+        logger.warning(
+            f"{folder} was saved by version 0.1.0, which did not record the rows that it was trained on: scores and "
+            "rule are the same, but whether captions and images are cannot be compared."
+        )
+        return
+    try:
+        blocks = np.load(Path(folder) / ROWS_FILE)
+    except (OSError, ValueError, EOFError):
+        blocks = None  # they only say which rows differ
+    try:
+        rows = RowsFingerprint.from_dict(facts["rows"], blocks)
+        before = TrainingData(rows, facts["collator"], facts["transform"])
+    except (KeyError, TypeError) as error:
+        raise _damaged(path, f"data lacks {error}") from error
+    found = before.difference(now)
+    if found and accept:
+        logger.warning(f"{folder} was made for other data: {found}. The run goes on: resume_on_other_data=True.")
+    elif found:
+        raise ValueError(
+            f"The checkpoint {folder} was made for other data: {found}. The rest of the run would be trained on other "
+            "examples than its first part. Resume with the data it was trained on, start a new run from its weights, "
+            "or pass resume_on_other_data=True to go on all the same."
+        )
+
+
+def resume_plan(saved: dict[str, Any], plan: Plan, folder: str | Path) -> Plan:
+    """The plan with the saved decisions, which must draw what the saved plan would have drawn."""
+    try:
+        plan = plan.with_log(tuple(saved["log"]), read_losses(folder))
+    except (KeyError, TypeError, IndexError) as error:
+        raise _damaged(Path(folder) / CURRICULUM_FILE, f"a decision in its log cannot be read ({error!r})") from error
+    if changed := _changed_order(saved, plan):
+        before, now = saved.get("versions") or {}, _versions()
+        other = {name: number for name, number in before.items() if now.get(name) != number}
+        cause = (
+            f"It was saved with {_spelt(other)}; here runs {_spelt({name: now.get(name, 'none') for name in other})}."
+            if other
+            else f"It was saved with {_spelt(before)}, as here, so the code has changed."
+            if before
+            else f"It does not say with which versions it was saved; here runs {_spelt(now)}."
+        )
+        raise ValueError(
+            f"{folder} cannot be resumed: rule and scores are the same, but {changed}. The code of "
+            f"{type(plan.curriculum).__name__}, or the way this library cuts pools, is another one than when it was "
+            f"saved, and the steps still to come would be another curriculum's. {cause} Set it back, or start a new "
+            "run from the checkpoint's weights."
+        )
+    return plan
+
+
+def _changed_order(saved: dict[str, Any], plan: Plan) -> str:
+    """Which stage, or which of the next steps, has other rows than the saved plan says."""
+    before, now = saved["plan"]["stages"], json.loads(json.dumps(plan.to_dict()["stages"]))
+    if len(before) != len(now):
+        return f"the plan had {len(before)} stages and has {len(now)}"
+    pools = saved.get("pools") or [None] * len(before)
+    for old, new, slices, stage in zip(before, now, pools, plan.stages, strict=True):
+        for name in ("pool", "draws", "first_slot", "last_slot", "pools"):  # not the words that describe a stage
+            if old.get(name) != new[name]:
+                return f"{new['name']} had {name}={old.get(name)} and has {name}={new[name]}"
+        if slices is not None and slices != [list(part) for part in stage.slices]:
+            return f"{new['name']} had the positions {slices} of the order for its pool and has {list(stage.slices)}"
+    ahead = saved.get("next_rows")
+    if ahead is not None and next_rows(plan, ahead["step"], ahead["stop"]) != ahead:
+        return f"the rows of steps {ahead['step'] + 1} to {ahead['stop']} are others"
+    return ""
 
 
 def load_renamed_weights(model: nn.Module, folder: str | Path, result: Any) -> None:

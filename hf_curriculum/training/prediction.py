@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,10 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.modeling_utils import unwrap_model
+
+from hf_curriculum.data.seeding import IndexedDataset, forked_generators
+from hf_curriculum.streaming.dataset import BucketedStream
 
 _ANSWER = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
 """Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
@@ -47,7 +53,8 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
     Args:
         model: takes `inputs` and returns `logits`: (B, C) with `labels` (B,), or (B, T, V) with `labels` (B, S), where
             the last S of T positions are the text's and position t predicts token t + 1. T may be S − 1, where the
-            model leaves out the last position.
+            model leaves out the last position. In encoder–decoders, masked language models and token classifiers
+            position t predicts token t.
         inputs: one batch, with `labels`; −100 marks tokens that do not count.
 
     Returns:
@@ -67,7 +74,7 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
     if logits.ndim == 2 and labels.ndim == 1:
         return functional.cross_entropy(logits.float(), labels, reduction="none")
     if logits.ndim == 3 and labels.ndim == 2 and logits.shape[1] >= labels.shape[1] - 1:
-        targets = labels[:, 1:]
+        targets = labels[:, 1:] if _predicts_next(model) else labels
         kept = logits[:, -labels.shape[1] :] if logits.shape[1] >= labels.shape[1] else logits
         kept = kept[:, : targets.shape[1]].float()
         each = functional.cross_entropy(kept.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
@@ -80,6 +87,66 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
     )
 
 
+def _predicts_next(model: nn.Module) -> bool:
+    """Whether position t is for token t + 1, as in `Trainer`'s own count of labels."""
+    base = _base_model(model)
+    if getattr(getattr(base, "config", None), "is_encoder_decoder", False):
+        return False
+    return getattr(base, "loss_type", None) not in ("ForMaskedLM", "ForTokenClassification")
+
+
+def _base_model(model: nn.Module) -> nn.Module:
+    """The model inside wrappers for several processes and adapters."""
+    model = unwrap_model(model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def try_first_batch(trainer: Any) -> None:
+    """Collates the next step's first batch; its losses are taken too where losses decide.
+
+    Raises:
+        ValueError: the model does not take the batch, or it has no loss per example.
+    """
+    data, plan, step = trainer.train_dataset, trainer.plan, trainer.state.global_step
+    if isinstance(data, BucketedStream):
+        return
+    known = step < plan.known_steps
+    rows = (plan.step_rows(step) if known else plan.ranking.order)[: trainer._train_batch_size].tolist()
+    if hasattr(data, "remove_columns"):
+        data = trainer._remove_unused_columns(data, description="Training")
+    collator = trainer._get_collator_with_removed_columns(trainer.data_collator, description="Training")
+    first = step * plan.global_batch_size
+    drawn = IndexedDataset(data, plan.seed, trainer._seeded).__getitems__(list(zip(rows, count(first), strict=False)))
+    batch = collator(drawn)
+    if not isinstance(batch, Mapping):
+        return
+    batch = {name: value for name, value in batch.items() if name != "example_index"}
+    validate_decoder_inputs(trainer.model, batch)
+    if trainer.curriculum.signal != "losses":
+        return
+    with _scoring(trainer) as model:
+        losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
+    if tuple(losses.shape) != (len(rows),):
+        raise ValueError(
+            f"example_losses returned a tensor of shape {tuple(losses.shape)} for {len(rows)} examples, and "
+            f"{type(trainer.curriculum).__name__} decides on one loss of each. Return shape ({len(rows)},)."
+        )
+
+
+def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuses a caption's tokens as inputs of an image encoder, as VisionEncoderDecoderModel would take them."""
+    base = _base_model(model)
+    encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
+    if not encodes or "pixel_values" not in batch or "input_ids" not in batch:
+        return
+    if "input_ids" not in inspect.signature(base.forward).parameters:
+        raise ValueError(
+            f"The batch has {sorted(batch)}, and a {type(base).__name__} makes its decoder's inputs from the labels: "
+            "`input_ids` and `attention_mask` of the caption would be taken for the image encoder's. Use "
+            "CaptionCollator(..., encoder_decoder=True), or leave the two out of your collator's batch."
+        )
+
+
 SCORING = "Scoring"
 """The description of the loader of a scoring pass, which keeps the last incomplete batch."""
 
@@ -89,17 +156,11 @@ def measure_losses(trainer: Any) -> np.ndarray:
     loader = trainer._get_dataloader(
         trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
     )
-    # A model that is sharded over processes computes only as a whole.
-    model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
-    was_training, parts = model.training, []
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-            for inputs in loader:
-                losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
-                parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
-    finally:
-        model.train(was_training)
+    parts = []
+    with _scoring(trainer) as model:
+        for inputs in loader:
+            losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
+            parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
     losses = torch.cat(parts).numpy()
     if len(losses) != len(trainer.train_dataset):
         raise RuntimeError(
@@ -107,3 +168,25 @@ def measure_losses(trainer: Any) -> np.ndarray:
             "example_losses has to return one number per example of its batch."
         )
     return losses
+
+
+@contextlib.contextmanager
+def _scoring(trainer: Any) -> Iterator[nn.Module]:
+    """The model, without dropout and gradients."""
+    # A model that is sharded over processes computes only as a whole.
+    model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+            yield model
+    finally:
+        model.train(was_training)
+
+
+@contextlib.contextmanager
+def preserve_rng_state() -> Iterator[None]:
+    """Puts the random states back on leaving: Python's, numpy's and torch's, on every device."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with forked_generators(), torch.random.fork_rng(devices=devices):
+        yield

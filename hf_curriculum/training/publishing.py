@@ -48,7 +48,7 @@ from hf_curriculum.training.checkpoints import (
 if TYPE_CHECKING:
     from hf_curriculum.planning.plan import Plan
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 FACTS_FILE = "training_facts.json"
@@ -69,6 +69,7 @@ class PublishingTrainer(Trainer):
     plan: Plan
     _plan: Plan | None
     _clock: TrainingClock
+    _trained_seconds: float
     _saves_checkpoint = False
     """TRL's trainers ask for a card with every checkpoint, whose figures would take longer than the checkpoint."""
 
@@ -177,7 +178,8 @@ class PublishingTrainer(Trainer):
         """Seconds of training so far; what passes between its end and a push does not count."""
         if self.is_in_train:
             return self._clock.seconds
-        return next((entry["seconds"] for entry in reversed(self.state.log_history) if "seconds" in entry), 0.0)
+        before = next((entry["seconds"] for entry in reversed(self.state.log_history) if "seconds" in entry), 0.0)
+        return self._trained_seconds or before
 
     def local_checkpoint(self, name: str | os.PathLike[str]) -> str:
         """The folder of a complete checkpoint, downloaded from the Hub where "me/model@revision" is given."""

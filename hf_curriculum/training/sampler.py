@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from operator import length_hint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +18,22 @@ from torch.utils.data import Sampler
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 PLACEHOLDER = 0
 """Stands for an example of a completed step, which the trainer skips unread."""
 
 
-class CurriculumSampler(Sampler):
+class CurriculumSampler(Sampler[Any]):
     """The rows of a plan, one after the other, up to the next decision.
 
-    It is stateless: the position comes from `start` when iteration begins, so it is right after a resume on any number
-    of processes, where `set_epoch` may never arrive.
+    What is drawn depends on the position alone, which comes from `start` when iteration begins, so it is right after a
+    resume on any number of processes, where `set_epoch` may never arrive.
+
+    A loader of it takes `plan.global_batch_size` examples per batch, or that divided by processes × accumulated
+    batches. Its position is that of the next example it hands out: `state_dict` is exact for a loader without
+    workers and for torchdata's `StatefulDataLoader`; workers of a plain `DataLoader` read ahead, so give
+    `start=completed steps` there.
 
     Args:
         plan: what is drawn when, or a function that returns it when iteration begins: the plan of a signal-paced run
@@ -32,6 +42,9 @@ class CurriculumSampler(Sampler):
         placeholders: whether the completed steps are yielded too, as `PLACEHOLDER`: for a loop that skips the batches
             it has seen, like `Trainer`'s; or a function that says so when iteration begins.
         with_samples: whether to yield (row, sample position) pairs, from which its own randomness can be seeded.
+
+    Raises:
+        ValueError: the plan pads batches, and `with_samples` is off.
 
     Example:
         >>> import numpy as np
@@ -58,6 +71,8 @@ class CurriculumSampler(Sampler):
         self.start = start
         self.placeholders = placeholders
         self.with_samples = with_samples
+        self._loaded: int | None = None  # the position of `load_state_dict`
+        self._part: tuple[Iterator[int], int] = (iter(()), -1)  # what is handed out of, and the position after it
 
     @property
     def plan(self) -> Plan:
@@ -65,24 +80,86 @@ class CurriculumSampler(Sampler):
         return self._plan() if callable(self._plan) else self._plan
 
     def __len__(self) -> int:
-        """Sample positions of the whole run, wherever it is resumed; the declared maximum of a signal-paced one."""
-        return self.plan.max_steps * self.plan.global_batch_size
+        """Examples from the position that iteration begins at to the next decision, or to the end of the run.
+
+        With `placeholders`, those of the whole run; the declared maximum of a signal-paced one.
+        """
+        if self.placeholders is not False:
+            return self.plan.max_steps * self.plan.global_batch_size
+        return max(0, self.plan.known_samples - self._first())
 
     def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
         # A chain hands out each index without waking a generator, which would cost as much as drawing it.
         return chain.from_iterable(self._parts())
 
+    def _first(self) -> int:
+        """The position that iteration begins at."""
+        if self._loaded is not None:
+            return self._loaded
+        return (self.start() if callable(self.start) else self.start) * self.plan.global_batch_size
+
     def _parts(self) -> Iterator[Iterable[int] | Iterable[tuple[int, int]]]:
         """The stream, thousands of indices at a time."""
-        plan = self.plan
-        steps = self.start() if callable(self.start) else self.start
-        sample = steps * plan.global_batch_size
+        plan, sample = self.plan, self._first()
         if sample and (self.placeholders() if callable(self.placeholders) else self.placeholders):
-            yield repeat((PAD_INDEX, PLACEHOLDER) if self.with_samples else PLACEHOLDER, sample)
+            skipped = repeat(PLACEHOLDER, sample)
+            self._part = skipped, sample
+            yield zip(repeat(PAD_INDEX), skipped, strict=False) if self.with_samples else skipped
         for rows in plan.chunks(sample):
-            drawn = rows.tolist()
-            yield zip(drawn, range(sample, sample + len(drawn)), strict=True) if self.with_samples else drawn
-            sample += len(drawn)
+            end = sample + len(rows)
+            drawn = iter(rows.tolist())
+            self._part = drawn, end
+            yield zip(drawn, range(sample, end), strict=True) if self.with_samples else drawn
+            sample = end
+        if plan.undecided and not callable(self._plan):
+            logger.warning(
+                f"The stream ends after step {plan.known_steps} of at most {plan.max_steps}: "
+                f"{type(plan.curriculum).__name__} decides there what comes next. Continue with "
+                f"CurriculumSampler(plan.decided(Observed({plan.known_steps}, metrics)), start={plan.known_steps})."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the next example, and what the plan was made of; JSON-able."""
+        drawn, end = self._part
+        position = self._first() if end < 0 else end - length_hint(drawn)
+        return {"position": position, "plan": self.plan.fingerprint(), "log": [dict(entry) for entry in self.plan.log]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Lets the next iteration begin where `state_dict` was asked for.
+
+        Args:
+            state: what `state_dict` returned, in this or another process.
+
+        Raises:
+            ValueError: it is of another plan, or no state of a sampler.
+        """
+        if not {"position", "plan", "log"} <= set(state):
+            raise ValueError(
+                f"This is no state of a CurriculumSampler, which has 'position', 'plan' and 'log': {sorted(state)} "
+                "were found. Give what state_dict() returned."
+            )
+        plan, made_for = self.plan, json.loads(json.dumps(state["plan"]))
+        here = json.loads(json.dumps(plan.fingerprint()))
+        different = sorted(name for name in {*here, *made_for} if here.get(name) != made_for.get(name))
+        if different:
+            raise ValueError(
+                f"The state was made for another plan: {', '.join(different)} differ, and from position "
+                f"{state['position']} on there would be other rows. Make the plan of the same data, scores, "
+                "curriculum, batch size and seed."
+            )
+        if len(state["log"]) != len(plan.log):
+            if callable(self._plan):
+                raise ValueError(
+                    f"The state was made after {len(state['log'])} decisions, and the plan here has {len(plan.log)}. "
+                    'Let the function return plan.with_log(state["log"]).'
+                )
+            self._plan = plan = plan.with_log(tuple(state["log"]))
+        if not 0 <= state["position"] <= plan.known_samples:
+            raise ValueError(
+                f"The state is of position {state['position']}, and the plan is known up to {plan.known_samples}: "
+                "it has been cut or changed. Give what state_dict() returned."
+            )
+        self._loaded, self._part = state["position"], (iter(()), -1)
 
 
 def validate_steps_per_process(plan: Plan, micro_batch: int) -> None:
@@ -187,3 +264,29 @@ def drawn_quantiles(plan: Plan, number: int) -> dict[str, float]:
     return {
         f"q{share}": float(value) for share, value in zip(_QUANTILES, np.percentile(scores, _QUANTILES), strict=True)
     }
+
+
+class RoundReader:
+    """Reads a plan's batches round by round.
+
+    The loader of a round ends with the plan's known steps. After a decision it is asked for a new iterator, whose
+    sampler reads the new plan from the current step: so a decision takes effect in the first step after it, however
+    far ahead workers had read.
+    """
+
+    def __init__(self, loader: Any, iterator: Iterator[Any], decisions: int) -> None:
+        self.loader, self.iterator, self.decisions = loader, iterator, decisions
+
+    def is_current(self, plan: Plan) -> bool:
+        """Whether the current iterator has the next step of this plan."""
+        return self.decisions == len(plan.log)
+
+    def refresh(self, plan: Plan) -> None:
+        """Makes the iterator of the next round."""
+        # Asking once more lets accelerate's loader close itself.
+        if next(self.iterator, None) is not None:
+            raise RuntimeError(
+                "The loader holds more batches than the round that has just ended: it does not follow the plan. Look "
+                "for a replaced sampler or data loader."
+            )
+        self.iterator, self.decisions = iter(self.loader), len(plan.log)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,19 +21,24 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorWithPadding,
     Trainer,
+    TrainerState,
     TrainingArguments,
     default_data_collator,
 )
 from transformers.data.data_collator import DefaultDataCollator
+from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.curricula.iid import IID
+from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.planning.batches import ByImage
-from hf_curriculum.planning.curriculum import Curriculum
+from hf_curriculum.planning.curriculum import Curriculum, metric_name
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, rank_scores, read_scores, resolve_easy
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 def open_training_data(data: Any) -> Any:
@@ -52,6 +59,29 @@ def open_training_data(data: Any) -> Any:
             "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
         )
     return data
+
+
+def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool) -> None:
+    """Scores are given once, for a curriculum, and for these rows."""
+    given = None if column is None else f"score_column={column!r}"
+    if scores is not None:
+        if given is not None:
+            raise ValueError(
+                f"scores= and {given} were both given, and a run has one order. Leave scores= out, or pass "
+                "score_column=None."
+            )
+        if not same_rows:
+            raise ValueError(
+                "scores= were given for the rows of another train_dataset, and row by row they would stand for other "
+                'examples. Add them as a column, train_dataset.add_column("difficulty", scores), and name it in '
+                "score_column; or make a new trainer."
+            )
+        given = "scores="
+    if rule is None and given is not None:
+        raise ValueError(
+            f"{given} was given without curriculum=, so the scores would change nothing: training would be i.i.d. "
+            "Pass a curriculum, such as curriculum=Phases(4); or curriculum=IID() for a control."
+        )
 
 
 def plan_stream(
@@ -76,7 +106,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
                 "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
             )
         return replace(Ranking.unordered(len(data)), columns=columns)
-    scores = read_scores(data, column) if scores is None else np.asarray(scores, dtype=np.float32)
+    scores = read_scores(data, column) if scores is None else _numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
@@ -86,6 +116,14 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
     default = None if rule.needs_easy else "low"
     easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
     return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
+
+
+def _numbers(scores: np.ndarray | torch.Tensor) -> np.ndarray:
+    """Scores as an array; numpy has no bfloat16."""
+    if not isinstance(scores, torch.Tensor):
+        return np.asarray(scores)
+    scores = scores.detach().cpu()
+    return (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy()
 
 
 def arguments_of(trainer_class: type[Trainer]) -> type[TrainingArguments]:
@@ -164,6 +202,85 @@ def validate_evaluation(rule: Curriculum, eval_dataset: Any) -> None:
         )
 
 
+def validate_batch_size(given: int | None, total: int) -> None:
+    """An optimizer step takes the `global_batch_size` of the arguments."""
+    if given not in (None, total):
+        raise ValueError(
+            f"global_batch_size={given} was given, and an optimizer step takes {total} examples: the model's own "
+            "tensor parallelism, or the accelerator's configuration, changed how many devices share a step. Give "
+            "per_device_train_batch_size and gradient_accumulation_steps instead."
+        )
+
+
+def validate_metric(trainer: Any) -> None:
+    """The metric that a curriculum decides on is one that `evaluate()` can return."""
+    rule, data = trainer.curriculum, trainer.eval_dataset
+    metric = getattr(getattr(rule, "then", rule), "metric", None)
+    if rule.signal != "metrics" or metric is None or "{" in metric or _evaluates_itself(trainer):
+        return
+    name = metric_name(metric)
+    if isinstance(data, Mapping):
+        if any(name.startswith(f"eval_{part}_") for part in data):
+            return
+        returned, remedy = [f"eval_{part}_loss" for part in data], f"metric={f'{next(iter(data))}_loss'!r}"
+    elif name == "eval_loss" or trainer.compute_metrics is not None:
+        return
+    else:
+        returned, remedy = ["eval_loss"], "compute_metrics="
+    raise ValueError(
+        f"{type(rule).__name__} decides on {name!r}, and evaluate() will return {returned}: no decision could be "
+        f"taken. Give {remedy}, for example."
+    )
+
+
+_STOCK = ("transformers", "hf_curriculum")
+
+
+def _evaluates_itself(trainer: Any) -> bool:
+    """Whether code of others has a say in what `evaluate()` returns."""
+    mine = {"evaluate", "evaluation_loop", "on_evaluate"}
+    classes = [base for one in (trainer, *trainer.callback_handler.callbacks) for base in type(one).__mro__]
+    return any(mine & set(vars(one)) and one.__module__.partition(".")[0] not in _STOCK for one in classes)
+
+
+def validate_paced_loss(trainer: Any, stock: bool) -> None:
+    """A curriculum that is paced by losses reads those that are trained; `stock`: `example_losses` is our own."""
+    if trainer.curriculum.signal != "losses" or not stock:
+        return
+    owner = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))
+    found = {
+        "compute_loss_func= was given": trainer.compute_loss_func is not None,
+        # TRL's adds statistics to the model's own loss.
+        f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
+        "label_smoothing_factor= was given": trainer.label_smoother is not None,
+    }
+    for what, is_so in found.items():
+        if is_so:
+            raise ValueError(
+                f"{what}, and {type(trainer.curriculum).__name__} is paced by `example_losses`, which would still be "
+                "the cross-entropy of the labels: another loss than is trained. Override "
+                "`CurriculumTrainer.example_losses` with the loss of each example."
+            )
+
+
+def saved_batch_size(folder: str | os.PathLike[str]) -> int | None:
+    """The batch size of a device that a run was saved with, which `auto_find_batch_size` may have found."""
+    return TrainerState.load_from_json(os.path.join(folder, TRAINER_STATE_NAME)).train_batch_size
+
+
+def prolonged(saved: Mapping[str, Any], plan: Plan) -> Mapping[str, Any]:
+    """A saved plan, as long as `plan` where that one begins with the same steps: shuffled passes, as many as asked."""
+    rule, before = plan.curriculum, saved.get("num_steps")
+    if rule != IID(easy=rule.easy, unscored=rule.unscored) or before is None or before >= plan.num_steps:
+        return saved
+    logger.warning(
+        f"The checkpoint's run had {before:,} steps before, {plan.num_steps:,} now: the learning-rate schedule goes "
+        "on as one made for all of them, not where the shorter one was."
+    )
+    longer = json.loads(json.dumps(plan.to_dict()))  # as it is read back
+    return {**saved, **{name: longer[name] for name in ("num_steps", "num_filled", "num_draws", "stages")}}
+
+
 def validate_shared_images(model: nn.Module, collator: Any, num_devices: int) -> None:
     """A collator with one image for several captions needs a model that takes `image_index`, on one device."""
     if not getattr(collator, "share_images", False):
@@ -197,6 +314,13 @@ def may_be_random(dataset: Any, collator: Any) -> bool:
         return True
     plain = collator is default_data_collator or type(collator) in _PLAIN_COLLATORS
     return getattr(collator, "is_random", not plain)
+
+
+class ListCollator(IndexedCollator):
+    """For a trainer that takes its examples as a list: each says its row."""
+
+    def __call__(self, drawn: Sequence[Any]) -> list[dict[str, Any]]:
+        return [{**one, "example_index": item.index} for one, item in zip(super().__call__(drawn), drawn, strict=True)]
 
 
 def close_process_group() -> None:

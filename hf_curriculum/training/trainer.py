@@ -3,60 +3,84 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast, broadcast_object_list
+from accelerate.utils import broadcast
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
-from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, forked_generators
-from hf_curriculum.planning.curriculum import Curriculum, Observed
+from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
+from hf_curriculum.planning.curriculum import Curriculum, Observed, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.callbacks import PacingCallback, TrainingClock
+from hf_curriculum.training.callbacks import (
+    DrawLog,
+    PacingCallback,
+    TrainingClock,
+    broadcast_decision,
+    numbers_of,
+    round_facts,
+)
 from hf_curriculum.training.checkpoints import (
+    TrainingData,
     invalidate,
     last_complete_checkpoint,
     load_renamed_weights,
     read_curriculum,
-    read_losses,
+    resume_plan,
+    validate_same_data,
     validate_same_plan,
     validate_training_state,
     write_curriculum,
 )
-from hf_curriculum.training.prediction import SCORING, example_losses, generate_predictions, measure_losses
+from hf_curriculum.training.prediction import (
+    SCORING,
+    example_losses,
+    generate_predictions,
+    measure_losses,
+    preserve_rng_state,
+    try_first_batch,
+)
 from hf_curriculum.training.publishing import PublishingTrainer
 from hf_curriculum.training.sampler import (
     CurriculumSampler,
     DrawAudit,
+    RoundReader,
     validate_steps_per_process,
 )
 from hf_curriculum.training.setup import (
+    ListCollator,
     may_be_random,
     open_training_data,
     plan_stream,
+    prolonged,
     rank_training_data,
+    saved_batch_size,
     validate_arguments,
+    validate_batch_size,
     validate_evaluation,
+    validate_metric,
+    validate_paced_loss,
     validate_sampling,
+    validate_scores,
     validate_shared_images,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
-_INDEX = "example_index"
+_PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
 class CurriculumTrainer(PublishingTrainer):
@@ -67,20 +91,24 @@ class CurriculumTrainer(PublishingTrainer):
     continues bit for bit, and the same global batch on more processes sees the same examples in every step.
 
     Args:
-        *args: what `Trainer` takes; `args` is a `CurriculumTrainingArguments`. `train_dataset` may also be the folder
-            that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size is then read from its shards.
-        scores: one score per training row, float, shape (n,), in place of `args.score_column`: for data sets without
-            named columns.
-        **kwargs: what `Trainer` takes.
+        model, and all that is not named here: as in `Trainer`.
+        args: a `CurriculumTrainingArguments`.
+        train_dataset: may also be the folder that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size
+            is then read from its shards.
+        scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
+            sets without named columns.
+        **kwargs: what another trainer takes beside these, see `with_curriculum`.
 
     Attributes:
-        plan: what is drawn when; `print(trainer.plan.describe())` before paying for it.
+        plan: what is drawn when; `print(trainer.plan.describe())` before paying for it. It follows the arguments and
+            the training data, as they are now and when `train()` begins; a run in progress keeps its own.
 
     Raises:
         FileNotFoundError: the folder was not written by `save_bucketed`.
         TypeError: `args` is not a `CurriculumTrainingArguments`, the training data has no length, or the curriculum
             cannot be read from buckets.
-        ValueError: the scores are missing or do not fit, or the plan contradicts `num_train_epochs` or `max_steps`.
+        ValueError: the scores are missing, do not fit, are given twice or without a curriculum, or the plan
+            contradicts `num_train_epochs` or `max_steps`.
 
     Example:
         >>> trainer = CurriculumTrainer(model=model, args=args, train_dataset=train, data_collator=collator)
@@ -101,29 +129,46 @@ class CurriculumTrainer(PublishingTrainer):
                     "place of the curriculum's. Put CurriculumTrainer first."
                 )
 
-    def __init__(self, *args: Any, scores: np.ndarray | None = None, **kwargs: Any) -> None:
-        if "train_dataset" in kwargs:
-            kwargs["train_dataset"] = open_training_data(kwargs["train_dataset"])
-        given, others = [*args, *kwargs.values()], self._other_trainers()
-        validate_arguments(others, next((one for one in given if isinstance(one, TrainingArguments)), None))
-        super().__init__(*args, **kwargs)
-        if scores is not None and not any(one is self.train_dataset for one in (*given, None)):
+    def __init__(
+        self,
+        model: PreTrainedModel | torch.nn.Module | None = None,
+        args: CurriculumTrainingArguments | None = None,
+        data_collator: DataCollator | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., Any] | None = None,
+        compute_loss_func: Callable[..., Any] | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, Any] | None = None,
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., torch.Tensor] | None = None,
+        *,
+        scores: np.ndarray | torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        train_dataset = open_training_data(train_dataset)
+        given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
+        validate_arguments(self._other_trainers(), args)
+        super().__init__(**given, **kwargs)
+        if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(
                 f"{type(self).__name__} made new rows of train_dataset, which scores= may not belong to. Give them as "
                 'a column: train_dataset.add_column("difficulty", scores) and score_column="difficulty".'
             )
         validate_shared_images(self.model, self.data_collator, self.args.n_gpu)
-        self._scores = scores
+        self._scores, self._scored_data = scores, self.train_dataset
         self._plan: Plan | None = None
-        self._ranking: Ranking | None = None
+        self._planned_for: tuple[Any, Mapping[str, Any]] | None = None
+        self._ranking: tuple[Any, Curriculum, str | None, Ranking] | None = None
+        self._asked_batch_size = self.args.train_batch_size
         self._audit: DrawAudit | None = None
         self._clock = TrainingClock()
         self._reader: RoundReader | None = None
-        self._skips = False
-        self.train_dataset = open_training_data(self.train_dataset)
-        if self.train_dataset is not None:
-            self._plan = self._make_plan()
-            validate_sampling(others, self.args, self._plan)
+        self._skips = self._resumed = False
+        self._draw_log, self._trained_seconds = DrawLog(), 0.0
+        self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
         self.add_callback(PacingCallback(self))
 
@@ -139,11 +184,13 @@ class CurriculumTrainer(PublishingTrainer):
 
     @property
     def plan(self) -> Plan:
-        """What is drawn when.
+        """What is drawn when, by the arguments and the data as they are now; of a run in progress, by its own.
 
         Raises:
-            ValueError: there is no training data.
+            ValueError: there is no training data, or what was changed contradicts something.
         """
+        if not self.is_in_train:
+            self._follow_arguments()
         if self._plan is None:
             raise ValueError("The trainer has no train_dataset, so there is nothing to plan. Pass train_dataset=.")
         return self._plan
@@ -151,43 +198,69 @@ class CurriculumTrainer(PublishingTrainer):
     @property
     def curriculum(self) -> Curriculum:
         """The rule; shuffled passes over everything where none was given."""
-        return self.args.curriculum or IID()
+        return IID() if self.args.curriculum is None else curriculum_from(self.args.curriculum)
 
     def examples_seen(self, step: int | None = None) -> int:
         """Examples trained on after `step` optimizer steps, so far if None."""
         step = self.state.global_step if step is None else step
         return self.plan.draws_after(step)
 
-    def _make_plan(self) -> Plan:
-        args, data, rule = self.args, self.train_dataset, self.curriculum
-        validate_evaluation(rule, self.eval_dataset)
-        total = self.get_total_train_batch_size(args)
-        if args.global_batch_size not in (None, total):
-            raise ValueError(
-                f"global_batch_size={args.global_batch_size} was given, and an optimizer step takes {total} examples: "
-                "the model's own tensor parallelism, or the accelerator's configuration, changed how many devices "
-                "share a step. Give per_device_train_batch_size and gradient_accumulation_steps instead."
-            )
-        budget = {
-            "global_batch_size": total,
+    def _follow_arguments(self) -> None:
+        """Makes the plan anew where the arguments or the training data are not those that it was made for."""
+        args = self.args
+        if args.train_batch_size != self._asked_batch_size:
+            self._asked_batch_size = self._train_batch_size = args.train_batch_size
+        settings = {
+            "curriculum": self.curriculum,
+            "score_column": args.score_column,
+            "global_batch_size": self.get_total_train_batch_size(args),
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "epochs": args.num_train_epochs if args.num_train_epochs > 0 else None,
             "max_steps": args.max_steps if args.max_steps > 0 else None,
         }
+        before = self._planned_for
+        if before is not None and before[0] is self.train_dataset and before[1] == settings:
+            return
+        self._plan = None if self.train_dataset is None else self._make_plan(**settings)
+        self._planned_for = self.train_dataset, settings
+
+    def _make_plan(self, *, curriculum: Curriculum, score_column: str | None, **budget: Any) -> Plan:
+        args = self.args
+        data = self.train_dataset = open_training_data(self.train_dataset)
+        validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
+        validate_evaluation(curriculum, self.eval_dataset)
+        validate_paced_loss(self, type(self).example_losses is CurriculumTrainer.example_losses)
+        validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
-            self.train_dataset = plan_stream(data, rule, args.score_column, self._scores, **budget)
-            return self.train_dataset.plan
-        if self._ranking is None:
-            self._ranking = rank_training_data(data, rule, args.score_column, self._scores)
-        return make_plan(rule, self._ranking, **budget)
+            self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
+            plan = self.train_dataset.plan
+        else:
+            plan = make_plan(curriculum, self._rank(data, curriculum, score_column), **budget)
+        validate_sampling(self._other_trainers(), args, plan)
+        return plan
+
+    def _rank(self, data: Any, rule: Curriculum, column: str | None) -> Ranking:
+        """The order of the rows, which other lengths, seeds and batch sizes do not change."""
+        if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, column):
+            self._ranking = data, rule, column, rank_training_data(data, rule, column, self._scores)
+        return self._ranking[3]
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        super()._hp_search_setup(trial)
+        self._follow_arguments()
 
     # ---- Loading data by the plan ----
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of the whole run as one stream, from the step the run is at."""
-        if self.plan.global_batch_size != self.get_total_train_batch_size(self.args):
-            # auto_find_batch_size has lowered the batch size.
-            self._plan = self._make_plan()
+        before = self._plan
+        self._follow_arguments()  # auto_find_batch_size may have lowered the batch size
+        if self.is_in_train and self._resumed and self._plan is not before:
+            raise ValueError(
+                f"The run was resumed with batches of {before.global_batch_size}, and now memory ran out. With "
+                f"{self.plan.global_batch_size} a step number would stand for other examples. Free memory, or start a "
+                "new run from the checkpoint's weights."
+            )
         validate_steps_per_process(self.plan, self._train_batch_size)
         data = self.train_dataset
         if hasattr(data, "remove_columns"):
@@ -223,7 +296,7 @@ class CurriculumTrainer(PublishingTrainer):
             lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_samples=True
         )
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list, Any]:
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """`Trainer.get_batch_samples`, from the round that the last decision began.
 
         Raises:
@@ -289,7 +362,7 @@ class CurriculumTrainer(PublishingTrainer):
             return self.args.seed_examples
         return may_be_random(self.train_dataset, self.data_collator)
 
-    def set_initial_training_values(self, args: Any, dataloader: DataLoader) -> tuple:
+    def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         """`Trainer`'s counts, with the plan's number of steps."""
         counted = copy.copy(args)
         counted.max_steps = self.plan.max_steps
@@ -300,9 +373,9 @@ class CurriculumTrainer(PublishingTrainer):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
         if isinstance(inputs, list):
-            rows = torch.tensor([example.pop(_INDEX) for example in inputs])
+            rows = torch.tensor([example.pop("example_index") for example in inputs])
         else:
-            rows = inputs.pop(_INDEX, None) if hasattr(inputs, "pop") else None
+            rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
         return super().training_step(model, inputs, num_items_in_batch)
@@ -331,15 +404,28 @@ class CurriculumTrainer(PublishingTrainer):
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """`Trainer.log`, with the examples and seconds of training so far."""
+        """`Trainer.log`, with the examples so far, and with a loss what was drawn since the last: see `DrawLog`.
+
+        Entries of evaluations and decisions have the seconds of training so far too.
+        """
         # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
         own = all(name.startswith("curriculum/") for name in logs)
         if self.is_in_train:
-            logs = {**logs, "examples": self.examples_seen(), "seconds": round(self._clock.seconds, 3)}
+            logs = {**logs, "examples": self.examples_seen()}
+            if "loss" in logs or "train_runtime" in logs:
+                drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
+                logs |= {f"curriculum/{name}": value for name, value in drawn.items()}
+                self._trained_seconds = round(self._clock.seconds, 3)
+            else:
+                logs["seconds"] = round(self._clock.seconds, 3)
         if own:
             Trainer.log(self, logs, *args, **kwargs)
         else:
             super().log(logs, *args, **kwargs)
+
+    def note_draws(self) -> None:
+        """Notes what was drawn since the last entry with a loss, before a decision changes the order."""
+        self._draw_log.note(self.plan, self.state)
 
     def log_curriculum(self, facts: Mapping[str, float]) -> None:
         """Logs numbers about the curriculum, as `curriculum/…`."""
@@ -360,6 +446,15 @@ class CurriculumTrainer(PublishingTrainer):
             self.evaluate()
         else:
             self._decide({}, self.training_losses())
+
+    def try_first_batch(self) -> None:
+        """Collates the next batch, and tries what the curriculum decides on; training's randomness is untouched.
+
+        Raises:
+            ValueError: the model does not take the batch, or it has no loss per example.
+        """
+        with preserve_rng_state(), self._clock.paused():
+            try_first_batch(self)
 
     def training_losses(self) -> np.ndarray:
         """The current loss of every training row, float32, shape (num_rows,); training's randomness is untouched."""
@@ -398,23 +493,39 @@ class CurriculumTrainer(PublishingTrainer):
     # ---- Resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`Trainer.train`; `resume_from_checkpoint=True` takes the last complete checkpoint, "me/model" the Hub's.
+        """`Trainer.train`, by the arguments and the data as they are now.
+
+        Before the first step one batch is collated (not of a `BucketedStream`, whose shards would have to be opened),
+        and what a curriculum decides on is tried: the losses of that batch, or the metric's name.
+
+        Args:
+            resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
+            *args: what `Trainer.train` takes.
+            **kwargs: likewise.
 
         Raises:
-            ValueError: there is no complete checkpoint, it holds weights alone, or it belongs to another plan.
+            ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
+                another plan or other data; or what the curriculum decides on cannot be had.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
-        self._plan = self.plan.with_log(())
+        self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
+        if resume_from_checkpoint and self.args.auto_find_batch_size:
+            self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
+        self._plan = plan = self.plan.with_log(())
+        self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
+        validate_metric(self)
         if resume_from_checkpoint:
-            saved = read_curriculum(resume_from_checkpoint)
+            saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
             validate_training_state(resume_from_checkpoint)
-            validate_same_plan(saved["plan"], self.plan.fingerprint(), resume_from_checkpoint)
+            saved["plan"] = prolonged(saved["plan"], plan)
+            validate_same_plan(saved["plan"], plan.fingerprint(), resume_from_checkpoint)
+            validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._seconds_before = saved["seconds"]
-            self._plan = self.plan.with_log(saved["log"], read_losses(resume_from_checkpoint))
+            self._plan = resume_plan(saved, plan, resume_from_checkpoint)
         output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
@@ -434,6 +545,7 @@ class CurriculumTrainer(PublishingTrainer):
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args, **kwargs)
         self._clock = TrainingClock(self._seconds_before)
+        self._draw_log = DrawLog()
         self._audit = self._start_audit()
         if self._audit is not None:
             self._audit.resume(self.state.global_step)
@@ -444,7 +556,8 @@ class CurriculumTrainer(PublishingTrainer):
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
-            write_curriculum(folder, self.plan, self._clock.seconds)
+            seconds, step = self._clock.seconds, self.state.global_step
+            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step)
         self._saves_checkpoint = True
         try:
             super()._save_checkpoint(model, trial)
@@ -485,71 +598,3 @@ class CurriculumTrainer(PublishingTrainer):
         prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
         loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
-
-
-class ListCollator(IndexedCollator):
-    """For a trainer that takes its examples as a list: each says its row."""
-
-    def __call__(self, drawn: Sequence[Any]) -> list[dict[str, Any]]:
-        return [{**one, _INDEX: item.index} for one, item in zip(super().__call__(drawn), drawn, strict=True)]
-
-
-@contextmanager
-def preserve_rng_state() -> Iterator[None]:
-    """Puts the random states back on leaving: Python's, numpy's and torch's, on every device."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with forked_generators(), torch.random.fork_rng(devices=devices):
-        yield
-
-
-class RoundReader:
-    """Reads a plan's batches round by round.
-
-    The loader of a round ends with the plan's known steps. After a decision it is asked for a new iterator, whose
-    sampler reads the new plan from the current step: so a decision takes effect in the first step after it, however
-    far ahead workers had read.
-    """
-
-    def __init__(self, loader: Any, iterator: Iterator, decisions: int) -> None:
-        self.loader, self.iterator, self.decisions = loader, iterator, decisions
-
-    def is_current(self, plan: Plan) -> bool:
-        """Whether the current iterator has the next step of this plan."""
-        return self.decisions == len(plan.log)
-
-    def refresh(self, plan: Plan) -> None:
-        """Makes the iterator of the next round."""
-        # Asking once more lets accelerate's loader close itself.
-        if next(self.iterator, None) is not None:
-            raise RuntimeError(
-                "The loader holds more batches than the round that has just ended: it does not follow the plan. Look "
-                "for a replaced sampler or data loader."
-            )
-        self.iterator, self.decisions = iter(self.loader), len(plan.log)
-
-
-def broadcast_decision(plan: Plan, observed: Observed) -> Plan:
-    """The plan after the next decision: the main process's, on every process."""
-    plan = plan.decided(observed)
-    shared = [plan.log, plan.losses]
-    broadcast_object_list(shared)
-    return plan.with_log(*shared)
-
-
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are numbers."""
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, np.number))}
-
-
-def round_facts(plan: Plan, step: int) -> dict[str, float]:
-    """What is logged when a decision begins a round: its number from 1, its pool, and what decided."""
-    stage = plan.stage_at(step)
-    return {"round": stage.number + 1, "next_pool_size": stage.pool_size, **decision_numbers(plan.log[-1])}
-
-
-def decision_numbers(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an entry of the log of decisions, mappings flattened: `decision_value`, `decision_best`, …"""
-    flat: dict[str, Any] = {}
-    for name, value in entry.items():
-        flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
-    return {f"decision_{name}": value for name, value in numbers_of(flat).items() if name not in ("round", "step")}

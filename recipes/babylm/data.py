@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -30,7 +31,10 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.config import digest
+from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.scenes.captions import write_scene_text
+
+logger = logging.getLogger(__name__)
 
 _TAGGED = (
     *("tagger_training", "data", "images", "num_examples", "limit", "captions_per_image", "mismatched", "validation"),
@@ -73,9 +77,9 @@ def prepare(data_args: DataArguments, seed: int, folder: Path) -> Prepared:
 
 @lru_cache(maxsize=1)
 def _prepare(given: str, seed: int, folder: Path) -> Prepared:
-    data_args = DataArguments(**json.loads(given))
+    data_args, (data, text) = DataArguments(**json.loads(given)), _load(given, seed, folder)
+    data = DatasetDict(data)
     with PartialState().main_process_first():
-        data, text = load_pairs(data_args, seed), load_corpus(data_args, folder)
         allowed = Texts(data["train"], *([text["train"]] if text else []))
         tagger = make_tagger(data_args, allowed, folder, seed)
         tags = data_args.noun_tags.split("+") if data_args.noun_tags else None
@@ -86,6 +90,26 @@ def _prepare(given: str, seed: int, folder: Path) -> Prepared:
     tokenizer = train_wordpiece(allowed, data_args.vocab_size, max_length=1024)
     images = {key: value for key in ("mean", "std") if (value := getattr(data_args, f"image_{key}")) is not None}
     return Prepared(data, text, tokenizer, make_image_processor(data_args.image_size, **images), words, tagger)
+
+
+def read_data(data_args: DataArguments, *others: Any) -> dict[str, Dataset]:
+    """The splits of captioned images and of text that a run reads, by name; nothing is scored or fitted.
+
+    Args:
+        data_args: of the run.
+        *others: its further arguments; the last are its training arguments.
+    """
+    folder, seed = Path(others[-1].output_dir).parent, others[-1].seed
+    data, text = _load(json.dumps(asdict(data_args)), seed, folder)
+    return {**data, **{f"text, {name}": part for name, part in (text or {}).items()}}
+
+
+@lru_cache(maxsize=1)
+def _load(given: str, seed: int, folder: Path) -> tuple[DatasetDict, DatasetDict | None]:
+    """What `load_pairs` and `load_corpus` read; kept for the next run, which mostly has the same."""
+    data_args = DataArguments(**json.loads(given))
+    with PartialState().main_process_first():
+        return load_pairs(data_args, seed), load_corpus(data_args, folder)
 
 
 def load_pairs(data_args: DataArguments, seed: int) -> DatasetDict:
@@ -134,7 +158,14 @@ def make_tagger(data_args: DataArguments, texts: Texts, folder: Path, seed: int)
         return data_args.tagger
     how = dict(data_args.tagger_training)
     facts = json.dumps([*(getattr(data_args, name) for name in _TAGGED), len(texts), seed])
-    target = folder / f"tagger-{digest(facts, size=6)}"
+    rows = [fingerprint_rows(part.select_columns(texts.column)).to_dict() for part in texts.datasets]
+    before, target = folder / f"tagger-{digest(facts, size=6)}", folder / f"tagger-{digest(facts, str(rows), size=6)}"
+    if before.is_dir() and not target.is_dir():
+        logger.warning(
+            f"{before} was trained before the texts of a tagger were recorded, and is used again: whether they are "
+            "those of now cannot be compared. Delete it to train the tagger again."
+        )
+        return PosTagger(before)
     if not target.is_dir():
         config, most = how.pop("config", None), how.pop("max_sentences", None)
         draft = target.with_name(f".{target.name}.{os.getpid()}")  # a kill leaves no incomplete tagger

@@ -244,7 +244,7 @@ def test_what_happens_behind_training_costs_no_training(tmp_path, monkeypatch):
     trainer = make(tmp_path)
     assert gather_facts(trainer)["cost"]["seconds"] == 0
     trainer.train()
-    trained = trainer.state.log_history[-1]["seconds"]
+    trained = trainer.trained_seconds
     monkeypatch.setattr("time.perf_counter", lambda now=time.perf_counter: now() + 3600)
     trainer.evaluate()
     assert gather_facts(trainer)["cost"]["seconds"] == round(trained, 1)

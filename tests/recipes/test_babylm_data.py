@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import babylm.data
 import pytest
-from babylm.data import load_pairs, make_tagger
+from babylm.data import load_pairs, make_tagger, read_data
 from babylm.models import model_config
 from datasets import Dataset, DatasetDict
-from recipe_runs import arguments_of
+from PIL import Image
+from recipe_runs import arguments_of, parser_of
 
 from hf_curriculum import Texts, train_wordpiece
+from hf_curriculum.config import digest
 from hf_curriculum.models.git.build import paper_git_config, small_git_config
 
 THINGS = ("ball", "table", "mat", "tree", "dog")
@@ -85,6 +88,55 @@ def test_another_split_is_another_tagger(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 0)  # the next start is another process
     assert (made("--captions_per_image", "3") / "config.json").is_file()
     assert len(trained) == 4  # the one that a kill left half is not taken
+
+
+def test_other_texts_make_another_tagger(tmp_path, monkeypatch, caplog):
+    def train(sentences, *, output_dir, **options):
+        output_dir.mkdir()
+
+    class Tagger:
+        def __new__(cls, folder):
+            return folder
+
+    Tagger.train = train
+    monkeypatch.setattr(babylm.data, "PosTagger", Tagger)
+
+    def made(animal):
+        texts = Texts(Dataset.from_dict({"caption": [f"a {animal}"]}))
+        return make_tagger(data_args("--tagger", "pos_bert"), texts, tmp_path, seed=0)
+
+    assert made("dog") == made("dog") != made("zebra")  # as many lines of the same file
+    before = tmp_path / "first"
+    before.mkdir()
+    facts = json.dumps([*(getattr(data_args("--tagger", "pos_bert"), name) for name in babylm.data._TAGGED), 1, 0])
+    former = before / f"tagger-{digest(facts, size=6)}"
+    former.mkdir()
+    texts = Texts(Dataset.from_dict({"caption": ["a dog"]}))
+    assert make_tagger(data_args("--tagger", "pos_bert"), texts, before, seed=0) == former
+    assert "was trained before the texts of a tagger were recorded, and is used again" in caplog.text
+
+
+def test_a_finished_run_is_not_read_back_for_other_captions(tmp_path, monkeypatch):
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number * 20, 0, 0)).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png,a dog and a ball {number}" for number in range(12)]
+    captions = tmp_path / "metadata.csv"
+    parser = parser_of()
+    options = ["--preset", "smoke", "--data", str(tmp_path), "--validation", "0.25"]
+
+    def start():
+        babylm.data._load.cache_clear()  # another start is another process
+        made, _ = parser.study(lambda *_: {"eval_loss": 1.0}, parser.parse(options), tmp_path / "out", data=read_data)
+        return [item.status for item in made.run()]
+
+    captions.write_text("\n".join(["file_name,caption", *lines]))
+    assert start() == start() == ["finished"]
+    captions.write_text("\n".join(["file_name,caption", *lines]).replace("dog", "zebra"))
+    message = (
+        "curriculum-seed0 was made on other data: train: 9 rows then and now, but `caption` differs; validation: 3"
+    )
+    with pytest.raises(ValueError, match=message):
+        start()
 
 
 def test_the_papers_model_without_the_papers_tower_is_told(caplog):

@@ -74,6 +74,8 @@ def test_the_options_every_recipe_has(presets):
         *("small", [0], {}, False, True, "x"),
     )
     assert options.shared["report_to"] == "tensorboard"
+    resumed = parser_of(presets).parse(["--rate", "7", "--resume_on_other_data"])
+    assert (resumed.settings, resumed.shared["resume_on_other_data"]) == (options.settings, True)  # the same run
     again = parser_of(presets)
     assert again.parse(["--preset", "paper"]).settings["size"] == 1
     assert again.parse([]).settings["size"] == 2  # nothing stays of an earlier command line

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum import Diverged, Report, StopWhenDiverged, Study, grid_arms, summarise
+from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.studies.study import settings_key, short
 
 ARMS = {"control": {"rate": 1.0}, "faster": {"rate": 2.0}}
@@ -208,6 +210,71 @@ class TestDivergedAndCrashed:
             trainer.train()
         assert 1 <= caught.value.step < trainer.plan.num_steps
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+class TestData:
+    """What the runs were made on is recorded, and compared before another is made."""
+
+    first = Dataset.from_dict({"caption": ["a dog", "a cat", "two dogs"]})
+    other = Dataset.from_dict({"caption": ["a dog", "a zebra", "two dogs"]})
+
+    def test_runs_on_other_data_are_refused_before_any_is_made(self, tmp_path):
+        study(tmp_path, Function(), seeds=[0], arms={"control": {"rate": 1.0}}, data=self.read)
+        function = Function()
+        assert statuses(study(tmp_path, function, data=self.read)) == ["finished"] * 4
+        assert function.calls == [(2.0, 0), (1.0, 1), (2.0, 1)]  # the data is the same: the first run is read back
+        function = Function()
+        message = (
+            r"The run in .*control-seed0 \(and 3 more\) was made on other data: data: 3 rows then and now, "
+            r"but `caption` differs\. Its numbers .* Give another output_dir, or delete the run's folder"
+        )
+        with pytest.raises(ValueError, match=message):
+            study(tmp_path, function, seeds=range(3), data=lambda given: self.other)
+        assert function.calls == []
+        assert (
+            statuses(study(tmp_path / "other", function, seeds=[0], data=lambda given: self.other)) == ["finished"] * 2
+        )
+
+    def read(self, given):
+        assert set(given) == {"rate", "seed", "output_dir"}
+        return self.first
+
+    def test_a_killed_run_is_not_continued_on_other_data_either(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            study(tmp_path, Function(r1s0=KeyboardInterrupt()), seeds=[0], data=self.read)
+        with pytest.raises(ValueError, match=r"control-seed0 was made on other data"):
+            study(tmp_path, Function(), seeds=[0], data=lambda given: self.other)
+        assert statuses(study(tmp_path, Function(), seeds=[0], data=self.read)) == ["finished"] * 2
+
+    def test_several_data_sets_by_name(self, tmp_path):
+        parts = {"train": self.first, "validation": self.other}
+        study(tmp_path, Function(), seeds=[0], data=lambda given: parts)
+        facts = json.loads((tmp_path / "control-seed0" / "result.json").read_text())["data"]
+        assert {name: part["num_rows"] for name, part in facts.items()} == {"train": 3, "validation": 3}
+        now = {"train": self.first, "validation": self.first, "text": self.other}
+        with pytest.raises(ValueError, match=r"other data: validation: 3 rows then and now, .* differs; text: new"):
+            study(tmp_path, Function(), seeds=[0], data=lambda given: now)
+        with pytest.raises(ValueError, match="other data: validation: there then, and no more"):
+            study(tmp_path, Function(), seeds=[0], data=lambda given: {"train": self.first})
+
+    def test_a_data_set_is_read_once(self, tmp_path, monkeypatch):
+        read = []
+        module = "hf_curriculum.studies.study.fingerprint_rows"
+        monkeypatch.setattr(module, lambda data: read.append(data) or fingerprint_rows(data))
+        study(tmp_path, Function(), seeds=range(3), data=self.read)
+        assert len(read) == 1
+
+    def test_runs_without_a_record_are_read_back_with_a_warning(self, tmp_path, caplog):
+        study(tmp_path, Function(), seeds=[0])
+        function = Function()
+        made = study(tmp_path, function, data=self.read)
+        assert "2 of 4 runs were made before the data of a run was recorded" in caplog.text
+        assert (statuses(made), function.calls) == (["finished"] * 4, [(1.0, 1), (2.0, 1)])
+
+    def test_data_that_cannot_be_read_is_a_crash(self, tmp_path):
+        made = study(tmp_path, Function(), seeds=[0], data=lambda given: {}["gone"])
+        assert statuses(made) == ["crashed"] * 2
+        assert statuses(study(tmp_path, Function(), seeds=[0], data=self.read)) == ["finished"] * 2
 
 
 class TestArms:

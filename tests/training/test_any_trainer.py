@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import pickle
 from dataclasses import dataclass, fields
@@ -152,10 +153,9 @@ def test_the_trainers_own_numbers_are_logged_with_the_loss(name, tmp_path):
     trainer = make_short(name, tmp_path)
     trainer.train()
     with_loss = [entry for entry in trainer.state.log_history if "loss" in entry]
-    curriculum = [entry for entry in trainer.state.log_history if "curriculum/phase" in entry]
+    curriculum = [entry for entry in trainer.state.log_history if "curriculum/score_q0" in entry]
     own = {"sft": "mean_token_accuracy", "reward": "margin", "grpo": "reward"}.get(name, "examples")
-    assert all(own in entry for entry in with_loss)
-    assert own == "examples" or not any(own in entry for entry in curriculum)
+    assert all(own in entry and "curriculum/repeats" in entry for entry in with_loss)
     assert [entry["curriculum/score_q100"] for entry in curriculum] == [5, 8]
 
 
@@ -253,3 +253,16 @@ def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused
     with pytest.raises(TypeError, match="is not a class of TrainingArguments"):
         with_curriculum(SFTTrainer, dict)
     assert issubclass(with_curriculum(Trainer, Seq2SeqTrainingArguments).args_class, Seq2SeqTrainingArguments)
+
+
+def test_a_curriculum_class_takes_what_its_trainer_takes_in_its_order(tmp_path):
+    stock = list(inspect.signature(SFTTrainer).parameters)
+    assert list(inspect.signature(with_curriculum(SFTTrainer)).parameters) == [*stock, "scores"]
+    assert stock.index("compute_loss_func") != list(inspect.signature(Trainer).parameters).index("compute_loss_func")
+    trainer_class, parts, data = with_curriculum(SFTTrainer), OTHERS.sft_parts(), OTHERS.make_data("sft")
+    args = trainer_class.args_class(
+        str(tmp_path), use_cpu=True, bf16=False, report_to=[], score_column="length", **SHORT
+    )
+    trainer = trainer_class(parts["model"], args, None, data, None, parts["processing_class"], make_short)
+    assert (trainer.args, trainer.compute_loss_func) == (args, make_short)
+    assert trainer.plan.curriculum == SHORT["curriculum"]

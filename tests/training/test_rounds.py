@@ -299,7 +299,7 @@ def test_what_is_missing_is_said(make, make_trainer):
         make_trainer(RULES["filter, baby steps"])
     assert make_trainer(RULES["self-paced"]).plan.undecided  # it measures on the training data
     with pytest.raises(
-        ValueError, match=r"BabySteps decides on 'eval_cider', and evaluate\(\) returned \['eval_loss'"
+        ValueError, match=r"BabySteps decides on 'eval_cider', and evaluate\(\) will return \['eval_loss'"
     ):
         make(BabySteps(2, metric="cider", epochs=4, **EASY)).train()
     with pytest.raises(ValueError, match="`nodes` is not in the data"):

@@ -53,7 +53,8 @@ def test_without_a_curriculum_it_is_a_trainer(make_trainer, tmp_path):
 def test_each_phase_logs_what_was_drawn_beside_the_loss(make_trainer):
     trainer = make_trainer(Phases(3, 1, cut="value", **EASY))
     trainer.train()
-    phases = [entry for entry in trainer.state.log_history if "curriculum/phase" in entry]
+    phases = [entry for entry in trainer.state.log_history if "curriculum/score_q0" in entry]
+    assert [entry["curriculum/phase"] for entry in phases] == [1, 2, 3]
     assert [entry["curriculum/pool_size"] for entry in phases] == [8, 16, 24]
     assert [entry["curriculum/score_q100"] for entry in phases] == [1, 3, 5]
     assert [entry["step"] for entry in phases] == [2, 6, 12]
@@ -145,7 +146,7 @@ def test_mistakes_are_said_before_training(make_trainer, data):
     with pytest.raises(TypeError, match="IterableDataset, which is read in its own order"):
         make_trainer(Phases(2, 1, **EASY), max_steps=5, trainer={"train_dataset": data.to_iterable_dataset()})
     with pytest.raises(ValueError, match=r"scores has shape \(3,\) but train_dataset has 24 rows"):
-        make_trainer(Phases(2, 1, **EASY), trainer={"scores": np.zeros(3)})
+        make_trainer(Phases(2, 1, **EASY), score_column=None, trainer={"scores": np.zeros(3)})
     with pytest.raises(ValueError, match="All 24 scored rows have the same"):
         make_trainer(Phases(2, 1, **EASY), score_column=None, trainer={"scores": np.zeros(24)})
     with pytest.raises(ValueError, match="no train_dataset, so there is nothing to plan"):

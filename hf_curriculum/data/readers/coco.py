@@ -8,7 +8,7 @@ from typing import Any
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def is_coco(content: Any) -> bool:
@@ -16,7 +16,7 @@ def is_coco(content: Any) -> bool:
     return isinstance(content, dict) and isinstance(content.get("images"), list) and "annotations" in content
 
 
-def read_coco(content: dict[str, Any]) -> dict[str, list]:
+def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
     """The columns of a COCO caption file, one row per annotation, in the file's order.
 
     `file_name`, `caption`, `image_id` (COCO's own, as a string), `caption_id`, and the further fields that all of its
@@ -67,7 +67,7 @@ def is_karpathy(content: Any) -> bool:
     return isinstance(images, list) and len(images) > 0 and "sentences" in images[0]
 
 
-def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list]]:
+def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list[Any]]]:
     """Split (`train`, `validation`, `test`) -> columns of a Karpathy file, one row per sentence, in the file's order.
 
     Columns: `file_name` (with its folder, where the file names one), `caption` (`raw`, or else the tokens joined by
@@ -86,7 +86,7 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
             f"`restval={restval!r}` was given. The images of that split are counted as 'train', kept apart ('keep') "
             "or left out ('drop')."
         )
-    splits: dict[str, dict[str, list]] = {}
+    splits: dict[str, dict[str, list[Any]]] = {}
     for number, image in enumerate(content["images"]):
         missing = [field for field in ("filename", "split", "sentences") if field not in image]
         if missing:
@@ -105,7 +105,7 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
     return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
 
 
-def _add(columns: dict[str, list], image: dict[str, Any]) -> None:
+def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
     file_name = f"{image['filepath']}/{image['filename']}" if image.get("filepath") else image["filename"]
     image_id = image.get("cocoid", image.get("imgid"))
     for sentence in image["sentences"]:

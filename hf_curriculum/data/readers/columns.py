@@ -15,12 +15,12 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import derive_image_ids, holds_text
 from hf_curriculum.data.readers.folder import locate_images
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Columns = Mapping[str, "str | Sequence[str]"]
 """Our name -> theirs. `caption` may name several columns of one caption each."""
 
-ALIASES = {
+ALIASES: dict[str, tuple[str, ...]] = {
     IMAGE: ("image", "img", "jpg", "jpeg", "png"),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),

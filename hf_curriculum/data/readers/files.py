@@ -31,7 +31,7 @@ from hf_curriculum.data.readers.tables import (
 )
 from hf_curriculum.data.text import ending, open_text
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 UNSPLIT = "all"

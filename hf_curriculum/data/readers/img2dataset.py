@@ -17,14 +17,14 @@ from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 URL = "url"
 IMAGE_SUFFIXES = (".jpg", ".png", ".webp")
 """The formats that `img2dataset` encodes images in."""
 _ROWS = 64
-FEATURES = Features(
+FEATURES: Features = Features(
     {IMAGE: Image(), CAPTION: Value("string"), IMAGE_ID: Value("string"), URL: Value("string"), "key": Value("string")}
 )
 """Names and types of the columns."""

@@ -15,7 +15,7 @@ FILE_NAME = "file_name"
 # What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
 FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img")
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
-SCALARS = {str, bool, int, float}
+SCALARS: set[type] = {str, bool, int, float}
 
 
 def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None
     return found if found[IMAGE] and found[CAPTION] else None
 
 
-def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list]:
+def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list[Any]]:
     """The columns of a table of file names and captions, one row per caption, in the table's order.
 
     `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row has,
@@ -92,7 +92,7 @@ def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str
         >>> read_caption_table(rows, table_fields(rows[0]))["caption"]
         ['A dog.', 'A puppy.']
     """
-    table: dict[str, list] = {FILE_NAME: [], CAPTION: [], IMAGE_ID: []}
+    table: dict[str, list[Any]] = {FILE_NAME: [], CAPTION: [], IMAGE_ID: []}
     rows = []
     for number, record in enumerate(records, 1):
         if not isinstance(record, Mapping):
@@ -131,7 +131,7 @@ def _captions(record: Mapping[str, Any], fields: list[str], number: int) -> list
     return captions
 
 
-def shared_scalars(records: Sequence[Mapping[str, Any]], *, without: Iterable[str | None]) -> dict[str, list]:
+def shared_scalars(records: Sequence[Mapping[str, Any]], *, without: Iterable[str | None]) -> dict[str, list[Any]]:
     """The fields that every record has, with a text, number or truth value of one type in all of them, as columns."""
     without = set(without)
     columns = {}

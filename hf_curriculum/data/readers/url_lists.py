@@ -29,7 +29,7 @@ from hf_curriculum.data.readers.img2dataset import (
 )
 from hf_curriculum.data.text import ending, open_text
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"https?://\S+$")
 _NARRATIVE = ("image_id", "caption", "annotator_id")

@@ -33,7 +33,9 @@ class BoxArrays(RegionSource):
         super().__init__(path)
         if order not in ORDERS:
             raise ValueError(f"`order` is {order!r}. It is one of {', '.join(map(repr, ORDERS))}.")
-        self.order, self.normalised, self.one_based = order, normalised, one_based
+        self.order = order
+        self.normalised = normalised
+        self.one_based = one_based
 
     def _boxes(self, image_id: str, values: Any) -> np.ndarray:
         """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
@@ -168,7 +170,7 @@ class RegionArchive(BoxArrays):
         normalised: bool = False,
         one_based: bool | None = None,
     ) -> None:
-        self.kind = Path(path).suffix.lower()
+        self.kind: str = Path(path).suffix.lower()
         if self.kind not in (".npz", ".h5", ".hdf5", ".mat"):
             raise ValueError(f"{str(path)!r} is no archive of regions: .npz, .h5, .hdf5 and .mat are.")
         matlab = self.kind == ".mat"

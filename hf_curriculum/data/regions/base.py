@@ -118,18 +118,22 @@ class RegionSource(Mapping[str, Regions]):
 
     packages: tuple[str, ...] = ()
     # a mapping compares what it holds, which here would read two whole files
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+        self.path: str = str(path)
         if not Path(path).exists():
             raise FileNotFoundError(
                 f"There are no regions at {self.path!r}: no such file or folder. Give the path of a file that "
                 "`open_regions` knows."
             )
         status = Path(path).stat()
-        self.stamp = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
+        self.stamp: tuple[int, int] = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
 
     def _find(self) -> dict[str, Any]:
         """Image id -> location of its regions, in the order of the file."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from hf_curriculum.data.regions.base import Regions, RegionSource
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 """The columns that bottom-up attention publishes."""
@@ -181,7 +181,7 @@ class RegionTable(RegionSource):
                     f"{sorted(LAYOUTS)}. Name the columns: `fields=[...]`."
                 )
             fields = LAYOUTS[columns]
-        self.fields = tuple(_ALIASES.get(field, field) for field in fields)
+        self.fields: tuple[str, ...] = tuple(_ALIASES.get(field, field) for field in fields)
         lacking = [field for field in ("image_id", "num_boxes") if field not in self.fields]
         if lacking or self.fields[0] != "image_id":
             raise ValueError(
@@ -291,7 +291,7 @@ class OscarFolder(RegionSource):
         features = Path(path) / "features.tsv" if Path(path).is_dir() else Path(path)
         super().__init__(features)
         labels = features.with_name("label.tsv")
-        self.labels = str(labels) if labels.is_file() else None
+        self.labels: str | None = str(labels) if labels.is_file() else None
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "labels": None if self.labels is None else Path(self.labels).name}

@@ -129,7 +129,9 @@ class RowImage:
                 f"Row {row}, column {column!r} was asked for, but the data set has {len(rows):,} rows with "
                 f"{rows.column_names}. It is not the one that the items' numbers count: check `sources`."
             )
-        self.rows, self.row, self.column = rows, row, column
+        self.rows = rows
+        self.row = row
+        self.column = column
 
     def __call__(self) -> Any:
         return self.rows[self.row][self.column]

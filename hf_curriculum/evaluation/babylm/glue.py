@@ -194,8 +194,9 @@ class TextClassifier(nn.Module):
         self, base: nn.Module, width: int, num_labels: int, pooling: Literal["last", "mean"] = "last"
     ) -> None:
         super().__init__()
-        self.base, self.pooling = base, pooling
-        self.head = nn.Linear(width, num_labels, bias=False)
+        self.base = base
+        self.pooling = pooling
+        self.head: nn.Linear = nn.Linear(width, num_labels, bias=False)
         nn.init.normal_(self.head.weight, std=0.02)  # what heads of `transformers` start from
 
     def forward(

@@ -382,7 +382,8 @@ class Drawings:
     """A folder of drawings, each made once."""
 
     def __init__(self, folder: Path, image_size: int) -> None:
-        self.folder, self.image_size = folder, image_size
+        self.folder = folder
+        self.image_size = image_size
         self.made: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 

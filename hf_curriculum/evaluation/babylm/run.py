@@ -26,7 +26,7 @@ from hf_curriculum.evaluation.babylm.scorer import (
     sum_of_log_probs,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

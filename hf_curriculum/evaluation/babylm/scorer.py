@@ -68,12 +68,14 @@ class TextImageScorer:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} was given. At least one text runs through the model at once.")
-        self.model, self.tokenizer, self.image_processor = model, tokenizer, image_processor
+        self.model = model
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
         self.batch_size = batch_size
-        self.image_text = find_image_text(model, tokenizer) if image_tokens is None else image_tokens
+        self.image_text: str = find_image_text(model, tokenizer) if image_tokens is None else image_tokens
         image_ids = tokenizer(self.image_text, add_special_tokens=False)["input_ids"] if self.image_text else []
-        self.image_ids = list(image_ids)
-        self.encoder = ItemEncoder(
+        self.image_ids: list[int] = list(image_ids)
+        self.encoder: ItemEncoder = ItemEncoder(
             tokenizer,
             prefix=prefix_token_id(tokenizer) if prefix_token is None else _known(tokenizer, prefix_token),
             image_ids=image_ids,
@@ -288,9 +290,11 @@ class ItemEncoder:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, *, prefix: int, image_ids: Sequence[int], max_length: int
     ) -> None:
-        self.tokenizer, self.prefix = tokenizer, prefix
-        self.image_ids, self.max_length = list(image_ids), max_length
-        self.num_truncated = 0
+        self.tokenizer = tokenizer
+        self.prefix = prefix
+        self.image_ids: list[int] = list(image_ids)
+        self.max_length = max_length
+        self.num_truncated: int = 0
 
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
         """A row per choice of each item."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -53,8 +53,8 @@ class CaptionFlamingoConfig(PretrainedConfig):
     """
 
     model_type = "curriculum_flamingo"
-    sub_configs = {"vision_config": AutoConfig, "text_config": AutoConfig}  # noqa: RUF012  (as `transformers` reads it)
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig, "text_config": AutoConfig}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionFlamingoConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""
@@ -84,8 +84,10 @@ class CaptionFlamingoConfig(PretrainedConfig):
     ) -> None:
         tokens = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
         # Before `super().__init__`, which hands the attention implementation on to both.
-        self.vision_config = vision_config_from(vision_config)
-        self.text_config = _text_config(text_config, tie_word_embeddings=tie_word_embeddings, **tokens)
+        self.vision_config: PretrainedConfig = vision_config_from(vision_config)
+        self.text_config: PretrainedConfig = _text_config(
+            text_config, tie_word_embeddings=tie_word_embeddings, **tokens
+        )
         self.image_token_id = image_token_id
         self.cross_attention_every = cross_attention_every
         self.cross_attention_heads = cross_attention_heads

@@ -46,8 +46,8 @@ class VisionFeatures:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.facts = _read_facts(self.path)
+        self.path: Path = Path(path)
+        self.facts: dict[str, Any] | None = _read_facts(self.path)
         if self.facts is None or self.facts["done"] < self.facts["images"]:
             state = "is no folder of vision features"
             if self.facts is not None:

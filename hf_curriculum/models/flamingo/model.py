@@ -41,9 +41,9 @@ from hf_curriculum.models.packed_loss import PackedText, pack
 class CaptionFlamingoPreTrainedModel(PreTrainedModel):
     """Class attributes and initialisation of both Flamingo classes."""
 
-    config_class = CaptionFlamingoConfig
+    config_class: type[CaptionFlamingoConfig] = CaptionFlamingoConfig
     base_model_prefix = "flamingo"
-    input_modalities = ("image", "text")
+    input_modalities: tuple[str, ...] = ("image", "text")
     supports_gradient_checkpointing = True
     _no_split_modules = [  # noqa: RUF012
         "OPTDecoderLayer",
@@ -76,9 +76,9 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
 
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__(config)
-        self.vision_tower = build_vision_tower(config)
-        self.perceiver = CaptionFlamingoPerceiver(config)
-        self.decoder = OPTDecoder(config.text_config)
+        self.vision_tower: Any = build_vision_tower(config)
+        self.perceiver: CaptionFlamingoPerceiver = CaptionFlamingoPerceiver(config)
+        self.decoder: OPTDecoder = OPTDecoder(config.text_config)
         blocks = -(-config.text_config.num_hidden_layers // config.cross_attention_every)
         self.gated_layers = nn.ModuleList([CaptionFlamingoGatedLayer(config, index) for index in range(blocks)])
         self.post_init()
@@ -297,7 +297,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__(config)
         text = config.text_config
-        self.flamingo = CaptionFlamingoModel(config)
+        self.flamingo: CaptionFlamingoModel = CaptionFlamingoModel(config)
         self.lm_head = nn.Linear(text.word_embed_proj_dim, text.vocab_size, bias=False)
         self.post_init()
 
@@ -305,7 +305,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
+        self.lm_head: Any = new_embeddings
 
     def forward(
         self,

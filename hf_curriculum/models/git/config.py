@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -46,8 +46,8 @@ class CaptionGitConfig(PretrainedConfig):
     """
 
     model_type = "curriculum_git"
-    sub_configs = {"vision_config": AutoConfig}  # noqa: RUF012  (the name and type `transformers` reads)
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionGitConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""
@@ -83,7 +83,7 @@ class CaptionGitConfig(PretrainedConfig):
                 "head has the same width. Change one of the two."
             )
         # Before `super().__init__`, which hands the attention implementation on to the vision tower.
-        self.vision_config = vision_config_from(vision_config)
+        self.vision_config: PretrainedConfig = vision_config_from(vision_config)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers

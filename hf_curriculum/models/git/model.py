@@ -26,9 +26,9 @@ from hf_curriculum.models.packed_loss import pack
 class CaptionGitPreTrainedModel(PreTrainedModel):
     """Class attributes of both GIT classes."""
 
-    config_class = CaptionGitConfig
+    config_class: type[CaptionGitConfig] = CaptionGitConfig
     base_model_prefix = "git"
-    input_modalities = ("image", "text")
+    input_modalities: tuple[str, ...] = ("image", "text")
     supports_gradient_checkpointing = True
     _no_split_modules = ["CaptionGitEmbeddings", "CaptionGitLayer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -48,10 +48,10 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
 
     def __init__(self, config: CaptionGitConfig) -> None:
         super().__init__(config)
-        self.embeddings = CaptionGitEmbeddings(config)
-        self.image_encoder = build_vision_tower(config)
-        self.encoder = CaptionGitEncoder(config)
-        self.visual_projection = CaptionGitProjection(config)
+        self.embeddings: CaptionGitEmbeddings = CaptionGitEmbeddings(config)
+        self.image_encoder: Any = build_vision_tower(config)
+        self.encoder: CaptionGitEncoder = CaptionGitEncoder(config)
+        self.visual_projection: CaptionGitProjection = CaptionGitProjection(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -272,7 +272,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
 
     def __init__(self, config: CaptionGitConfig) -> None:
         super().__init__(config)
-        self.git = CaptionGitModel(config)
+        self.git: CaptionGitModel = CaptionGitModel(config)
         self.output = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
         self.post_init()
 
@@ -280,7 +280,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         return self.output
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.output = new_embeddings
+        self.output: Any = new_embeddings
 
     def freeze_vision_tower(self) -> None:
         """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""

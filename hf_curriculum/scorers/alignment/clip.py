@@ -30,7 +30,7 @@ from hf_curriculum.scorers.base import Scorer, readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 SCENES_CLIP = "scenes_clip"
@@ -129,13 +129,19 @@ class CLIPSimilarity(Scorer):
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of images or captions, at least 1.")
         self.model: str | None = str(model)
-        self.pretrained = None if pretrained is None else str(pretrained)
-        self.backend, self.revision, self.batch_size, self.dtype = backend, revision, batch_size, dtype
-        self.image_column, self.caption_column = image_column, caption_column
-        self.image_embedding, self.text_embedding = image_embedding, text_embedding
-        self.name, self.easy = name, easy
-        self.columns = (image_embedding or image_column, text_embedding or caption_column)
-        self.decode_false = () if image_embedding else (image_column,)
+        self.pretrained: str | None = None if pretrained is None else str(pretrained)
+        self.backend = backend
+        self.revision = revision
+        self.batch_size = batch_size
+        self.dtype = dtype
+        self.image_column = image_column
+        self.caption_column = caption_column
+        self.image_embedding = image_embedding
+        self.text_embedding = text_embedding
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (image_embedding or image_column, text_embedding or caption_column)
+        self.decode_false: tuple[str, ...] = () if image_embedding else (image_column,)
         self.group_by = None if image_embedding else IMAGE_ID
         if image_embedding is None or text_embedding is None:
             self._resolve()
@@ -154,7 +160,7 @@ class CLIPSimilarity(Scorer):
                     'weights come with its name. Leave it out, or pass `backend="open_clip"`.'
                 )
             digest = folder_digest(str(self._source()))
-            self.packages = ("torch", "transformers", "tokenizers", "pillow")
+            self.packages: tuple[str, ...] = ("torch", "transformers", "tokenizers", "pillow")
         else:
             if self.revision is not None:
                 raise ValueError(
@@ -180,7 +186,7 @@ class CLIPSimilarity(Scorer):
             check = OutOfDistributionCheck(training["knows"])
         return _Loaded(towers, can_trim(towers), check)
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         captions: list[str] = []
         if self.text_embedding is not None:
             texts = given_vectors(batch[self.text_embedding], self.text_embedding)
@@ -210,7 +216,7 @@ class CLIPSimilarity(Scorer):
         scores[both] = np.einsum("nd,nd->n", *pairs)
         return scores
 
-    def _encode_images(self, batch: dict[str, list], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
+    def _encode_images(self, batch: dict[str, list[Any]], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
         """Vectors of the images of the rows in a mask, each image once."""
         opener, index, number = ImageOpener(), np.full(len(wanted), -1), 0
 
@@ -311,8 +317,9 @@ class OutOfDistributionCheck:
     """Counts captions and images unlike a model's `training_statistics`, and warns once if most are."""
 
     def __init__(self, training: Mapping[str, Any]) -> None:
-        self.words = frozenset(training["words"])
-        self.low, self.high = training["border_brightness"]
+        self.words: frozenset[Any] = frozenset(training["words"])
+        self.low: float = training["border_brightness"][0]
+        self.high: float = training["border_brightness"][1]
         self.warned = False
 
     def count_captions(self, captions: Sequence[str]) -> int:
@@ -331,7 +338,7 @@ class OutOfDistributionCheck:
     def check(self, number: int, of: int, what: str) -> None:
         """Warns if `number` is more than half `of` all."""
         if number > 0.5 * of and not self.warned:
-            self.warned = True
+            self.warned: bool = True
             logger.warning(
                 "The CLIP that ships with hf-curriculum was trained on the embedded scenes only, and %d of %d %s: "
                 "they are out of distribution, and their cosines mean little. Name a CLIP trained on such data, "

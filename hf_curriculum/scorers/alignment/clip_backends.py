@@ -62,7 +62,7 @@ class TransformersTowers(Towers):
     def __init__(self, name: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> None:
         from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-        self.model = load_model(AutoModel, name, revision)
+        self.model: Any = load_model(AutoModel, name, revision)
         lacking = [call for call in ("get_image_features", "get_text_features") if not hasattr(self.model, call)]
         if lacking:
             raise ValueError(
@@ -70,12 +70,13 @@ class TransformersTowers(Towers):
                 "caption needs a model with two towers. Name a CLIP or a SigLIP."
             )
         self.model.to(device=device, dtype=dtype)
-        self.tokenizer = load_pretrained(AutoTokenizer, name, revision)
-        self.processor = load_pretrained(AutoImageProcessor, name, revision, backend="pil")
-        self.context = min(self.model.config.text_config.max_position_embeddings, self.tokenizer.model_max_length)
-        self.crops = bool(getattr(self.processor, "do_center_crop", False))
-        self.table = PixelTable(self.processor) if is_plain(self.processor) else None
-        self.device, self.dtype = device, dtype
+        self.tokenizer: Any = load_pretrained(AutoTokenizer, name, revision)
+        self.processor: Any = load_pretrained(AutoImageProcessor, name, revision, backend="pil")
+        self.context: int = min(self.model.config.text_config.max_position_embeddings, self.tokenizer.model_max_length)
+        self.crops: bool = bool(getattr(self.processor, "do_center_crop", False))
+        self.table: PixelTable | None = PixelTable(self.processor) if is_plain(self.processor) else None
+        self.device = device
+        self.dtype = dtype
 
     def pixels(self, image: Image.Image) -> torch.Tensor:
         if self.table is not None:
@@ -165,7 +166,7 @@ class OpenClipTowers(Towers):
             self.model, self.preprocess = open_clip.create_model_from_pretrained(
                 name, pretrained, precision=_PRECISIONS[dtype], device=device
             )
-            self.tokenizer = open_clip.get_tokenizer(name)
+            self.tokenizer: Any = open_clip.get_tokenizer(name)
         except (OSError, RuntimeError, ValueError) as error:  # all three, for names it does not know or cannot fetch
             reason = " ".join(str(error).split())
             raise FileNotFoundError(
@@ -174,11 +175,12 @@ class OpenClipTowers(Towers):
                 "without network, give the weights as a file, or fetch them into the cache first."
             ) from error
         self.model.eval()
-        self.context = self.tokenizer.context_length
-        self.crops = self.model.visual.preprocess_cfg["resize_mode"] == "shortest"
-        self.padding = int(self.tokenizer(["a"])[0, -1])
-        self.text = self._text_tower()
-        self.device, self.dtype = device, dtype
+        self.context: int = self.tokenizer.context_length
+        self.crops: bool = self.model.visual.preprocess_cfg["resize_mode"] == "shortest"
+        self.padding: int = int(self.tokenizer(["a"])[0, -1])
+        self.text: Any = self._text_tower()
+        self.device = device
+        self.dtype = dtype
 
     def _text_tower(self) -> Any | None:
         """The text tower, if its context can be shortened."""

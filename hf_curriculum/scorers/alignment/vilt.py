@@ -104,13 +104,18 @@ class ViLTSimilarity(PairScorer):
                 f"`matching_weights={matching_weights!r}` was given, but the retrieval head does not use the matching "
                 'head\'s weights. Leave it out, or pass `head="matching"`.'
             )
-        self.model, self.head, self.batch_size = str(model), head, batch_size
-        self.matching_weights = None if matching_weights is None else str(matching_weights)
-        self.revision = folder_digest(self.model) if revision is None else revision
-        self.image_column, self.caption_column = image_column, caption_column
-        self.name, self.probability, self.easy = name, probability, easy
-        self.columns = (image_column, caption_column)
-        self.decode_false = (image_column,)
+        self.model: str = str(model)
+        self.head = head
+        self.batch_size = batch_size
+        self.matching_weights: str | None = None if matching_weights is None else str(matching_weights)
+        self.revision: str | None = folder_digest(self.model) if revision is None else revision
+        self.image_column = image_column
+        self.caption_column = caption_column
+        self.name = name
+        self.probability = probability
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (image_column, caption_column)
+        self.decode_false: tuple[str, ...] = (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -144,7 +149,7 @@ class ViLTSimilarity(PairScorer):
                 'checkpoint as `matching_weights=`, or name a fine-tuned ViLT and use `head="retrieval"`.'
             ) from error
 
-    def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> dict[str, np.ndarray]:
         logits = self.pair_scores(batch, rank)
         scores = {self.name: logits}
         if self.probability is not None:
@@ -207,8 +212,8 @@ class ViltForMatching(ViltPreTrainedModel):
 
     def __init__(self, config: ViltConfig) -> None:
         super().__init__(config)
-        self.vilt = ViltModel(config)
-        self.itm_score = nn.Module()
+        self.vilt: ViltModel = ViltModel(config)
+        self.itm_score: nn.Module = nn.Module()
         self.itm_score.fc = nn.Linear(config.hidden_size, 2)
         self.post_init()
 

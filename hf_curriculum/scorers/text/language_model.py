@@ -62,7 +62,7 @@ class LanguageModelLoss(Scorer):
         >>> add_scores(data, scorer)["language_model_loss"][:]           # doctest: +SKIP
     """
 
-    packages = ("torch", "transformers", "tokenizers")
+    packages: tuple[str, ...] = ("torch", "transformers", "tokenizers")
 
     def __init__(
         self,
@@ -84,11 +84,16 @@ class LanguageModelLoss(Scorer):
                 f"`max_length={max_length}` and `batch_tokens={batch_tokens}` were given. A caption has at least 2 "
                 "tokens (one is scored after the other), and a batch at least 1."
             )
-        self.model, self.reduction, self.first_token = str(model), reduction, first_token
-        self.max_length, self.batch_tokens = max_length, batch_tokens
-        self.revision = folder_digest(self.model) if revision is None else revision
-        self.column, self.name, self.easy = column, name, easy
-        self.columns = (column,)
+        self.model: str = str(model)
+        self.reduction = reduction
+        self.first_token = first_token
+        self.max_length = max_length
+        self.batch_tokens = batch_tokens
+        self.revision: str | None = folder_digest(self.model) if revision is None else revision
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,)
 
     @property
     def num_truncated(self) -> int:
@@ -132,7 +137,7 @@ class LanguageModelLoss(Scorer):
                 "left to right, such as GPT-2."
             )
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         if not captions:
             return scatter([], mask)

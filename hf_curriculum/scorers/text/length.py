@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,10 +56,13 @@ class CaptionLength(Scorer):
     ) -> None:
         check_choice("words", words, ("whitespace", "regex"))
         check_choice("easy", easy, ("low", "high"))
-        self.words, self.column, self.name, self.easy = words, column, name, easy
-        self.columns = (column,)
+        self.words = words
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,)
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         split = word_splitter(self.words)
         return scatter([len(split(caption)) for caption in captions], mask)

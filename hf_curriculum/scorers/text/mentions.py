@@ -59,7 +59,7 @@ class ObjectMentions(Scorer):
         ['dog', 'dining table', 'dog']
     """
 
-    packages = ("nltk",)
+    packages: tuple[str, ...] = ("nltk",)
     easy = "high"
 
     def __init__(
@@ -79,10 +79,14 @@ class ObjectMentions(Scorer):
             check_choice("categories", categories, tuple(CATEGORIES))
         else:
             categories = _forms(categories)
-        self.categories, self.count, self.per = categories, count, per
-        self.column, self.name, self.easy = column, name, easy
-        self.columns = (column,) if per == "caption" else (IMAGE_ID, column)
-        self.fitted_attributes = () if per == "caption" else ("image_mentions_",)
+        self.categories = categories
+        self.count = count
+        self.per = per
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,) if per == "caption" else (IMAGE_ID, column)
+        self.fitted_attributes: tuple[str, ...] = () if per == "caption" else ("image_mentions_",)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -155,10 +159,11 @@ class ObjectMentions(Scorer):
                 else:
                     mentions[image] = mentions.get(image, 0) + len(found)
         counts = {image: found if self.count == "tokens" else len(found) for image, found in mentions.items()}
-        self.image_mentions_ = dict(sorted(counts.items()))  # sorted: the cache key does not depend on the rows' order
+        # sorted: the cache key does not depend on the rows' order
+        self.image_mentions_: dict[str, int] = dict(sorted(counts.items()))
         return self
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         if self.per == "image":
             return np.array([self.image_mentions_.get(image, np.nan) for image in batch[IMAGE_ID]], np.float32)
         captions, mask = readable_captions(batch[self.column], self.column)

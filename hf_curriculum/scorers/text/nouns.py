@@ -63,21 +63,27 @@ class NounCount(Scorer):
             raise ValueError("`tags` is empty, so no word would count as a noun. Leave it out to count all nouns.")
         if max_words is not None and max_words < 1:
             raise ValueError(f"`max_words` is {max_words}. It is the number of tokens to count within, at least 1.")
-        self.tags, self.max_words, self.tags_column, self.column = tags, max_words, tags_column, column
-        self.name, self.easy = name, easy
-        self.columns = (column,) if tags_column is None else (tags_column,)
+        self.tags = tags
+        self.max_words = max_words
+        self.tags_column = tags_column
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,) if tags_column is None else (tags_column,)
         self.tagger = None
         if tags_column is None:
             # resolved here: a wrong name is an error at once, and the tagger's attributes are in the cache key
-            self.tagger = resolve_tagger(tagger)
-            self.packages, self.model, self.revision = self.tagger.packages, self.tagger.model, self.tagger.revision
+            self.tagger: Tagger = resolve_tagger(tagger)
+            self.packages: tuple[str, ...] = self.tagger.packages
+            self.model: str | None = self.tagger.model
+            self.revision: str | None = self.tagger.revision
         elif tagger != "pattern":
             raise ValueError(
                 f"Both `tagger={tagger!r}` and `tags_column={tags_column!r}` were given. Tags that are in the data "
                 "are not computed again. Give one of them."
             )
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         if self.tags_column is not None:
             tagged = [self._gold(row, tags) for row, tags in enumerate(batch[self.tags_column])]
             mask = np.fromiter(map(bool, tagged), bool, len(tagged))

@@ -56,13 +56,14 @@ class PosTagger(Tagger):
         >>> add_scores(data, NounCount(PosTagger("tagger")))                   # doctest: +SKIP
     """
 
-    packages = ("torch", "transformers", "tokenizers")
+    packages: tuple[str, ...] = ("torch", "transformers", "tokenizers")
 
     def __init__(self, model: str | Path, revision: str | None = None, *, batch_pieces: int = 8192) -> None:
         if batch_pieces < 1:
             raise ValueError(f"`batch_pieces` is {batch_pieces}. A batch has at least 1 word piece.")
-        self.model, self.batch_pieces = str(model), batch_pieces
-        self.revision = folder_digest(self.model) if revision is None else revision
+        self.model: str = str(model)
+        self.batch_pieces = batch_pieces
+        self.revision: str | None = folder_digest(self.model) if revision is None else revision
 
     @classmethod
     def from_pretrained(cls, model: str | Path, revision: str | None = None) -> PosTagger:
@@ -395,7 +396,8 @@ class WordPieces:
             )
         if max_length < 3:
             raise ValueError(f"`max_length` is {max_length}. A word between two special tokens takes at least 3.")
-        self.tokenizer, self.max_length = tokenizer, max_length
+        self.tokenizer = tokenizer
+        self.max_length = max_length
         self._known: dict[str, list[int]] = {}
 
     def windows(self, sentences: Sequence[Sequence[str]]) -> list[Window]:

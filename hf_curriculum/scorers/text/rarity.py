@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class WordRarity(Scorer):
         array([1.242, 1.792,   nan], dtype=float32)
     """
 
-    fitted_attributes = ("word_counts_",)
+    fitted_attributes: tuple[str, ...] = ("word_counts_",)
 
     def __init__(
         self,
@@ -67,8 +67,12 @@ class WordRarity(Scorer):
         check_choice("aggregate", aggregate, ("mean", "max", "sum"))
         check_choice("words", words, ("whitespace", "regex"))
         check_choice("easy", easy, ("low", "high"))
-        self.aggregate, self.words, self.column, self.name, self.easy = aggregate, words, column, name, easy
-        self.columns = (column,)
+        self.aggregate = aggregate
+        self.words = words
+        self.column = column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.columns: tuple[str, ...] = (column,)
 
     def fit(self, dataset: Dataset | IterableDataset) -> WordRarity:
         """Counts the words of a corpus.
@@ -109,11 +113,12 @@ class WordRarity(Scorer):
         folded: Counter[str] = Counter()
         for word, count in counts.items():
             folded[word.lower()] += count
-        self.word_counts_ = dict(sorted(folded.items()))  # sorted: the cache key does not depend on the rows' order
+        # sorted: the cache key does not depend on the rows' order
+        self.word_counts_: dict[str, int] = dict(sorted(folded.items()))
         self.__dict__.pop("_rarities", None)
         return self
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         captions, mask = readable_captions(batch[self.column], self.column)
         if "_rarities" not in self.__dict__:
             total = sum(self.word_counts_.values()) + len(self.word_counts_) + 1

@@ -64,7 +64,7 @@ class PatternTagger(Tagger):
         [['DT', 'NN', 'CC', 'CD', 'NNS', 'IN', 'NNP']]
     """
 
-    packages = ("textblob",)
+    packages: tuple[str, ...] = ("textblob",)
 
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:
         if not hasattr(self, "_first"):
@@ -99,7 +99,7 @@ class NltkTagger(Tagger):
     Source: Saha et al. 2024 (BabyLM), released code: the tags that its noun counts rest on.
     """
 
-    packages = ("nltk",)
+    packages: tuple[str, ...] = ("nltk",)
     contractions = "whole"
 
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:

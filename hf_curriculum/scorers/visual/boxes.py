@@ -71,20 +71,28 @@ class GroundTruthBoxes(Scorer):
         check_choice("aggregate", aggregate, ("mean", "sum"))
         check_choice("unit", unit, ("share", "pixels"))
         check_choice("easy", easy, ("low", "high"))
-        self.column, self.field, self.layout, self.aggregate, self.unit = column, field, layout, aggregate, unit
-        self.size_columns = None if size_columns is None else tuple(size_columns)
-        self.image_column, self.name, self.area_name, self.easy = image_column, name, area_name, easy
+        self.column = column
+        self.field = field
+        self.layout = layout
+        self.aggregate = aggregate
+        self.unit = unit
+        self.size_columns: tuple[str, ...] | None = None if size_columns is None else tuple(size_columns)
+        self.image_column = image_column
+        self.name = name
+        self.area_name = area_name
+        self.easy: Literal["low", "high"] = easy
         self.columns = (column,)
         if unit == "share" and self.size_columns is not None:
             self.columns += self.size_columns
         elif unit == "share":
-            self.columns, self.decode_false = (column, image_column), (image_column,)
+            self.columns: tuple[str, ...] = (column, image_column)
+            self.decode_false: tuple[str, ...] = (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
         return {self.name: self.easy, self.area_name: self.easy}
 
-    def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> dict[str, np.ndarray]:
         rows = batch[self.column]
         counts, areas = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         for row, objects in enumerate(rows):
@@ -132,7 +140,7 @@ class GroundTruthBoxes(Scorer):
         areas = sides[:, 0] * sides[:, 1]
         return float(areas.mean() if self.aggregate == "mean" else areas.sum())
 
-    def _pixels(self, batch: dict[str, list], row: int) -> float:
+    def _pixels(self, batch: dict[str, list[Any]], row: int) -> float:
         """The number of pixels of an image; NaN if unknown."""
         if self.size_columns is None:
             width, height = image_size(batch[self.image_column][row])

@@ -47,14 +47,15 @@ class ModelDetector(Detector):
         ValueError: `batch_size` below 1; or the model has another number of outputs, or weights are missing.
     """
 
-    packages = ("transformers", "torch", "pillow")
-    backend = "pil"
+    packages: tuple[str, ...] = ("transformers", "torch", "pillow")
+    backend: str = "pil"
 
     def __init__(self, name: str, revision: str | None = None, batch_size: int = 8) -> None:
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of images, at least 1.")
-        self.model, self.batch_size = name, batch_size
-        self.revision = folder_digest(name) or revision
+        self.model: str = name
+        self.batch_size = batch_size
+        self.revision: str | None = folder_digest(name) or revision
         self.hub_revision = revision
 
     def load(self, device: Any) -> Any:

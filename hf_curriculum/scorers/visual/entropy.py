@@ -97,30 +97,40 @@ class VisualEntropy(Scorer):
             raise ValueError(f"`top_k` is {top_k}. It is a number of boxes, at least 1.")
         if classifier is not None and regions is None:
             raise ValueError("`classifier` turns the features of `regions` into classes, and no `regions` were given.")
-        self.top_k, self.no_object, self.background = top_k, no_object, background
-        self.probabilities, self.column, self.id_column = probabilities, column, id_column
-        self.name, self.easy = name, easy
-        self.detector = None if detector is None else resolve_detector(detector)
-        self.regions = open_regions(regions) if isinstance(regions, (str, Path)) else regions
-        self.classifier = None if classifier is None else str(classifier)
+        self.top_k = top_k
+        self.no_object = no_object
+        self.background = background
+        self.probabilities = probabilities
+        self.column = column
+        self.id_column = id_column
+        self.name = name
+        self.easy: Literal["low", "high"] = easy
+        self.detector: Detector | None = None if detector is None else resolve_detector(detector)
+        self.regions: RegionSource | None = open_regions(regions) if isinstance(regions, (str, Path)) else regions
+        self.classifier: str | None = None if classifier is None else str(classifier)
         self.classifier_digest = None
         if classifier is not None:
             self._layer = read_classifier(classifier)  # an unfit file is an error here, not in a worker
-            self.classifier_digest = digest(Path(classifier))
+            self.classifier_digest: str = digest(Path(classifier))
         if self.detector is not None:
             made = self.detector
-            self.packages, self.model, self.revision = made.packages, made.model, made.revision
-            self.backend, self.group_by, self.decode_false = made.backend, IMAGE_ID, (column,)
+            self.packages = made.packages
+            self.model: str | None = made.model
+            self.revision: str | None = made.revision
+            self.backend: str | None = made.backend
+            self.group_by: str = IMAGE_ID
+            self.decode_false: tuple[str, ...] = (column,)
             self.columns = (column,)
         elif self.regions is not None:
-            self.packages, self.columns = self.regions.packages, (id_column,)
+            self.packages: tuple[str, ...] = self.regions.packages
+            self.columns = (id_column,)
         else:
-            self.columns = (probabilities,)
+            self.columns: tuple[str, ...] = (probabilities,)
 
     def load(self, device: torch.device) -> Any:
         return self.detector.load(device)
 
-    def score(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         if self.detector is not None:
             return self._detect(batch, rank)
         rows = batch[self.columns[0]]
@@ -129,7 +139,7 @@ class VisualEntropy(Scorer):
             return np.array([found.get(key, np.nan) for key in rows], dtype=np.float32)
         return np.array([self._given(row, scores) for row, scores in enumerate(rows)], dtype=np.float32)
 
-    def _detect(self, batch: dict[str, list], rank: int | None) -> np.ndarray:
+    def _detect(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         """Each image of the batch once, a few decoded at a time."""
         scores = np.full(len(batch[self.column]), np.nan, np.float32)
         distinct, opener = distinct_images(batch, self.column, np.ones(len(scores), bool)), ImageOpener()

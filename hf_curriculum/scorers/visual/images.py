@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from hf_curriculum.scorers.base import Scorer
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
-def distinct_images(batch: dict[str, list], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
+def distinct_images(batch: dict[str, list[Any]], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
     """Each image of a batch with its rows, of those in a bool mask (rows,), in order of first appearance.
 
     Rows with equal `image_id` share their image; without that column, or where it is missing, a row has its own.

@@ -40,8 +40,8 @@ class OnnxDetector(Detector):
         ValueError: an option out of range; or the input's size is open and `size` is not given, or is another.
     """
 
-    packages = ("onnxruntime", "pillow")
-    backend = "pil"
+    packages: tuple[str, ...] = ("onnxruntime", "pillow")
+    backend: str = "pil"
 
     def __init__(
         self,
@@ -62,12 +62,16 @@ class OnnxDetector(Detector):
             raise ValueError(f"`mean` is {mean} and `std` {std}. Each has three numbers, and no `std` is 0.")
         if not Path(path).is_file():
             raise FileNotFoundError(f"There is no ONNX detector at {str(path)!r}: no such file. Give the path of one.")
-        self.path, self.model = str(path), Path(path).name
-        self.revision = digest(Path(path))
-        self.head = GridHead() if head is None else head
-        self.size = None if size is None else tuple(size)
-        self.colours, self.mean, self.std = colours, tuple(mean), tuple(std)
-        self.overlap, self.min_confidence = overlap, min_confidence
+        self.path: str = str(path)
+        self.model: str = Path(path).name
+        self.revision: str = digest(Path(path))
+        self.head: GridHead | Head = GridHead() if head is None else head
+        self.size: tuple[int, ...] | None = None if size is None else tuple(size)
+        self.colours = colours
+        self.mean: tuple[float, ...] = tuple(mean)
+        self.std: tuple[float, ...] = tuple(std)
+        self.overlap = overlap
+        self.min_confidence = min_confidence
 
     def arguments(self) -> dict[str, Any]:
         state = self.__getstate__()

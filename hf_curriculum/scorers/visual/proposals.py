@@ -89,25 +89,36 @@ class RegionProposals(Scorer):
         ):
             if value is not None and value < least:
                 raise ValueError(f"`{option}` is {value}. It is at least {least}.")
-        self.mode, self.min_size, self.max_proposals = mode, min_size, max_proposals
-        self.max_side, self.max_aspect, self.column, self.id_column = max_side, max_aspect, column, id_column
-        self.size_columns = None if size_columns is None else tuple(size_columns)
-        self.name, self.area_name, self.easy = name, area_name, easy
-        self.source = open_regions(source) if isinstance(source, (str, Path)) else source
+        self.mode = mode
+        self.min_size = min_size
+        self.max_proposals = max_proposals
+        self.max_side = max_side
+        self.max_aspect = max_aspect
+        self.column = column
+        self.id_column = id_column
+        self.size_columns: tuple[str, ...] | None = None if size_columns is None else tuple(size_columns)
+        self.name = name
+        self.area_name = area_name
+        self.easy: Literal["low", "high"] = easy
+        self.source: RegionSource | None = open_regions(source) if isinstance(source, (str, Path)) else source
         if self.source is None:
-            self.columns, self.decode_false, self.group_by, self.backend = (column,), (column,), IMAGE_ID, "opencv"
+            self.columns = (column,)
+            self.decode_false: tuple[str, ...] = (column,)
+            self.group_by: str = IMAGE_ID
+            self.backend: str = "opencv"
         else:
-            self.columns, self.packages = (id_column, *(self.size_columns or ())), self.source.packages
+            self.columns: tuple[str, ...] = (id_column, *(self.size_columns or ()))
+            self.packages: tuple[str, ...] = self.source.packages
 
     @property
     def outputs(self) -> dict[str, str]:
         return {self.name: self.easy, self.area_name: self.easy}
 
-    def score(self, batch: dict[str, list], rank: int | None) -> dict[str, np.ndarray]:
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> dict[str, np.ndarray]:
         found = self._search(batch) if self.source is None else self._of_source(batch)  # (rows, 2)
         return {self.name: found[:, 0], self.area_name: found[:, 1]}
 
-    def _search(self, batch: dict[str, list]) -> np.ndarray:
+    def _search(self, batch: dict[str, list[Any]]) -> np.ndarray:
         found = np.full((len(batch[self.column]), 2), np.nan)
         opener = ImageOpener()
         for stored, rows in distinct_images(batch, self.column, np.ones(len(found), bool)):
@@ -120,7 +131,7 @@ class RegionProposals(Scorer):
         opener.report(self)
         return found
 
-    def _of_source(self, batch: dict[str, list]) -> np.ndarray:
+    def _of_source(self, batch: dict[str, list[Any]]) -> np.ndarray:
         ids = batch[self.id_column]
         sizes = [(None, None)] * len(ids)
         if self.size_columns is not None:

@@ -1,0 +1,13 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
+from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
+from hf_curriculum.curricula.filter import Filter as Filter
+from hf_curriculum.curricula.growing import Growing as Growing
+from hf_curriculum.curricula.guidance import GuidanceSchedule as GuidanceSchedule
+from hf_curriculum.curricula.iid import IID as IID
+from hf_curriculum.curricula.node_sampling import NodeSampling as NodeSampling
+from hf_curriculum.curricula.phases import Phases as Phases
+from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
+from hf_curriculum.curricula.staged import Staged as Staged
+from hf_curriculum.curricula.weighted import Weighted as Weighted
+from hf_curriculum.curricula.iid import control_of as control_of

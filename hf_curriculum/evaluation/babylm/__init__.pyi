@@ -1,0 +1,13 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
+from hf_curriculum.evaluation.babylm.suite import Benchmark as Benchmark
+from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
+from hf_curriculum.evaluation.babylm.scorer import Item as Item
+from hf_curriculum.evaluation.babylm.suite import SUITES as SUITES
+from hf_curriculum.evaluation.babylm.suite import SuiteResult as SuiteResult
+from hf_curriculum.evaluation.babylm.run import TaskResult as TaskResult
+from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
+from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
+from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
+from hf_curriculum.evaluation.babylm.load import load_for_evaluation as load_for_evaluation
+from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks

@@ -1,0 +1,10 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig as CaptionFlamingoConfig
+from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as CaptionFlamingoForCausalLM
+from hf_curriculum.models.flamingo.model import CaptionFlamingoModel as CaptionFlamingoModel
+from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
+from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
+from hf_curriculum.models.git.model import CaptionGitModel as CaptionGitModel
+from hf_curriculum.models.git.model import CaptionGitPreTrainedModel as CaptionGitPreTrainedModel
+from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
+from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features

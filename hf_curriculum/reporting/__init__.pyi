@@ -1,0 +1,16 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.reporting.figures.canvas import DARK as DARK
+from hf_curriculum.reporting.report import Gallery as Gallery
+from hf_curriculum.reporting.figures.study import IntervalRow as IntervalRow
+from hf_curriculum.reporting.figures.canvas import LIGHT as LIGHT
+from hf_curriculum.reporting.report import Report as Report
+from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
+from hf_curriculum.reporting.figures.canvas import Theme as Theme
+from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
+from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
+from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
+from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
+from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
+from hf_curriculum.reporting.figures.distribution import score_distribution as score_distribution
+from hf_curriculum.reporting.figures.canvas import to_png as to_png
+from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves
