@@ -313,11 +313,20 @@ def score_values(dataset: Dataset, column: str) -> np.ndarray:
     Raises:
         ValueError: the column is missing or does not hold numbers.
     """
+    return np.ascontiguousarray(numeric_column(dataset, column), dtype=np.float32)
+
+
+def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
+    """A column of numbers as it is stored: (rows,), NaN for null; `score_values` is the same as float32.
+
+    Raises:
+        ValueError: the column is missing or does not hold numbers.
+    """
     require_columns(dataset.column_names, [column], reader="The scores are read from it.", remedy="Run `add_scores`.")
     dtype = getattr(dataset.features[column], "dtype", "")
     if not dtype.startswith(("float", "int", "uint")):
         raise ValueError(f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores.")
-    return np.ascontiguousarray(read_column(dataset, column).to_numpy(zero_copy_only=False), dtype=np.float32)
+    return read_column(dataset, column).to_numpy(zero_copy_only=False)
 
 
 def read_column(dataset: Dataset, column: str) -> pa.Array:
