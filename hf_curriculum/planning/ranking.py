@@ -13,7 +13,7 @@ from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 from hf_curriculum.columns import require_columns
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
-from hf_curriculum.provenance import AnyDataset, numeric_column, read_provenance
+from hf_curriculum.provenance import AnyDataset, numeric_column, read_provenance, validate_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -132,11 +132,13 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None, defaul
         default: for a column without a record whose scorer is unknown; None: that is an error.
 
     Raises:
-        ValueError: neither is given, and nothing is recorded.
+        ValueError: neither is given, and nothing is recorded; or it is, for scores that have changed since.
     """
+    recorded = read_provenance(dataset).get(column)
+    if recorded is not None:
+        validate_recorded(dataset, column, recorded, strict=override is None)
     if override is not None:
         return override
-    recorded = read_provenance(dataset).get(column)
     if recorded is not None:
         return recorded.easy
     if column in SCORERS:

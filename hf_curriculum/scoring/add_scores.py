@@ -345,7 +345,8 @@ class _Run:
             for scorer in self.scorers:
                 self.collect(scorer, split)
             values = {column: split.values[column] for scorer in self.scorers for column in scorer.outputs}
-            scored[split.name] = append_columns(split.dataset, values, split.provenance, overwrite=True)
+            read = {column: scorer.columns for scorer in self.scorers for column in scorer.outputs}
+            scored[split.name] = append_columns(split.dataset, values, split.provenance, read=read, overwrite=True)
         return DatasetDict(scored) if isinstance(dataset, DatasetDict) else scored["all"]
 
     def score_missing_parts(self, scorer: Scorer) -> None:
