@@ -55,6 +55,29 @@ def _source_of(*things: Any) -> str | None:
     return digest(*(part for item in sorted(texts.items()) for part in item), size=16) if texts else None
 
 
+def _validate_score(cls: type) -> None:
+    """Raises a `TypeError` for a `score` that cannot be called with a batch and the worker's rank."""
+    score = vars(cls).get("score")
+    if isinstance(score, FunctionType):
+        try:
+            inspect.signature(score).bind(None, {}, None)
+        except TypeError as error:
+            raise TypeError(
+                f"{cls.__name__}.score{inspect.signature(score)} cannot be called with a batch and the worker's "
+                f"number ({error}). Write `def score(self, batch, rank)`; `rank` may go unused."
+            ) from error
+
+
+def _as_float32(values: Any) -> np.ndarray:
+    """What `score` returned as float32, tensors of any type, device and history too."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, (list, tuple)):
+        values = [value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value for value in values]
+    if torch is not None and isinstance(values, torch.Tensor):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values, dtype=np.float32)
+
+
 class Component:
     """Base of scorers, taggers and detectors: a configuration, and the model that it loads.
 
@@ -179,6 +202,7 @@ class Scorer(Component):
                 warnings.warn(f"`{cls.__name__}.{before}` is now `{now}`.", DeprecationWarning, stacklevel=2)
                 setattr(cls, now, vars(cls)[before])
                 delattr(cls, before)
+        _validate_score(cls)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -212,7 +236,7 @@ class Scorer(Component):
             returns float32 (rows,) per written column.
 
         Raises:
-            TypeError: the batch is a single row, or no mapping of columns.
+            TypeError: the batch is a single row, or no mapping of columns; `columns` is one string.
             ValueError: a column is missing, or `score` returned something else than one number per row.
             RuntimeError: the scorer needs `fit` first.
         """
@@ -222,6 +246,16 @@ class Scorer(Component):
         if not isinstance(scores, Mapping):
             scores = {self.name: scores}
         return self._checked(scores, rows)
+
+    def check_columns(self) -> None:
+        """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
+        for name in ("columns", "decode_false", "fitted_attributes"):
+            if isinstance(getattr(self, name), str):
+                given = getattr(self, name)
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is the text {given!r}, whose letters would be taken for names. "
+                    f"Write a tuple: {name} = ({given!r},)."
+                )
 
     @property
     def needs_fit(self) -> bool:
@@ -244,6 +278,7 @@ class Scorer(Component):
                 f"{who} was given a {type(batch).__name__}. It takes a mapping of columns: use "
                 "`dataset.with_format(None)` before `map`, or `add_scores`."
             )
+        self.check_columns()
         require_columns(
             batch.keys(),
             self.columns,
@@ -265,7 +300,7 @@ class Scorer(Component):
         return columns, len(next(iter(columns.values()), []))
 
     def _checked(self, scores: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
-        arrays = {column: np.asarray(values, dtype=np.float32) for column, values in scores.items()}
+        arrays = {column: _as_float32(values) for column, values in scores.items()}
         shapes = {column: array.shape for column, array in arrays.items()}
         if shapes != dict.fromkeys(self.outputs, (rows,)):
             raise ValueError(
