@@ -194,6 +194,7 @@ def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
                 "and written. Give an instance (`NounCount()`), subclass `Scorer`, or join finished numbers "
                 "with `add_scores_from`."
             )
+        scorer.check_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
     twice = sorted({column for column in written if written.count(column) > 1})
     if twice:
@@ -473,7 +474,7 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
     Shapes:
         returns the data set, and int64 (rows,): where in it each row of `dataset` is (None: at the same position).
     """
-    columns, group = list(scorer.columns), scorer.group_by
+    columns, group = list(dict.fromkeys(scorer.columns)), scorer.group_by
     if group is not None and group in dataset.column_names and group not in columns:
         columns.append(group)
     inputs, position = dataset.with_format(None).select_columns(columns), None
