@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from hf_curriculum import (
     IID,
+    ByImage,
     CaptionLength,
     Phases,
     ScoreProvenance,
@@ -22,6 +23,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.planning.buckets import mark_easiest
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, read_scores, resolve_easy
+from hf_curriculum.training.setup import rank_training_data
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
 
@@ -219,3 +221,18 @@ def test_rows_without_a_score_are_in_their_own_order():
     ranking = Ranking.unordered(7)
     assert ranking.order.tolist() == list(range(7))
     assert (ranking.order.dtype, len(ranking), ranking.num_rows) == (np.int32, 7, 7)
+
+
+def test_scores_given_to_the_trainer_keep_their_order_too():
+    data, scores = Dataset.from_dict({"caption": ["x"] * 100}), np.arange(100)[::-1] + 2**25
+    ranking = rank_training_data(data, Phases(4), None, scores)
+    assert ranking.order.tolist() == list(range(100))[::-1]
+    assert rank_training_data(data, Phases(4), None, scores.tolist()).order.tolist() == ranking.order.tolist()
+
+
+def test_batches_by_image_keep_large_scores_apart():
+    data = Dataset.from_dict({"image_id": [str(row // 2) for row in range(40)], "t": np.arange(40)[::-1] + 2**25})
+    plan = make_plan(
+        Phases(4, cut="rank", easy="low", batches=ByImage(2)), data, score_column="t", global_batch_size=2
+    )
+    assert plan.order.order.tolist() == list(range(20))[::-1]
