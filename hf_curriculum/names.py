@@ -62,7 +62,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.provenance": ("ScoreProvenance", "attach_provenance", "read_provenance"),
     "hf_curriculum.reporting.report": ("Report",),
     "hf_curriculum.scenes.make": ("make_scenes",),
-    "hf_curriculum.scored_data": ("load_scored", "save_scored"),
+    "hf_curriculum.scored_data": ("concat_scored", "load_scored", "save_scored"),
     "hf_curriculum.scorers.alignment.clip": ("CLIPSimilarity", "SCENES_CLIP"),
     "hf_curriculum.scorers.alignment.vilt": ("ViLTSimilarity",),
     "hf_curriculum.scorers.base": ("Scorer",),

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,12 +22,18 @@ from datasets.fingerprint import Hasher
 from datasets.table import InMemoryTable, concat_tables
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.config import digest
+from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # version of the JSON in features and files
 _MARK = "hf_curriculum_score"
+_RECORD = "hf_curriculum:"
+# In `info.download_checksums`, which `map`, `select` and saving keep. Not in the features: they must be equal where
+# data sets are joined, and a record is of one data set's own scores.
 
+DATASETS = (Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
 AnyDataset = TypeVar("AnyDataset", bound=Dataset | DatasetDict | IterableDataset | IterableDatasetDict)
 
 
@@ -180,6 +187,8 @@ def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str 
 def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvenance]) -> AnyDataset:
     """Records where existing columns came from; the data is not touched.
 
+    That goes for scores that were changed, too: what is recorded is the scores as they are now.
+
     Args:
         dataset: a data set, or splits.
         provenance: column → provenance.
@@ -211,7 +220,7 @@ def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvena
         for column in provenance:
             dataset = dataset.cast_column(column, features[column])
         return dataset
-    return _with_table(dataset, dataset.data, features)
+    return _with_table(dataset, dataset.data, features, provenance)
 
 
 def append_columns(
@@ -219,6 +228,7 @@ def append_columns(
     values: Mapping[str, np.ndarray],
     provenance: Mapping[str, ScoreProvenance],
     *,
+    read: Mapping[str, Iterable[str]] | None = None,
     overwrite: bool = False,
     log: bool = True,
 ) -> Dataset:
@@ -231,6 +241,7 @@ def append_columns(
         dataset: the data set.
         values: column → float32 (rows,), in the order of `dataset`.
         provenance: column → where it came from.
+        read: column → the columns it was made from; a change of those that hold text is noticed later.
         overwrite: replace columns that exist.
         log: log rows, share of unscored rows, quantiles and the easy end of each column.
 
@@ -253,7 +264,7 @@ def append_columns(
     new = Features({column: Value("float32", id=provenance[column].to_json()) for column in values})
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
     table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
-    return _with_table(kept, table, Features({**kept.features, **new}), key)
+    return _with_table(kept, table, Features({**kept.features, **new}), provenance, read or {}, key)
 
 
 def validate_new_columns(found: Iterable[str], new: Iterable[str], overwrite: bool) -> None:
@@ -279,10 +290,19 @@ def _log_scores(dataset: Dataset, column: str, scores: np.ndarray, provenance: S
     logger.info("`%s`%s: %s", column, where, ", ".join(line))
 
 
-def _with_table(dataset: Dataset, table: Any, features: Features, key: str = "") -> Dataset:
-    """`dataset` over another table of the same base rows; its order, split, info and format stay."""
+def _with_table(
+    dataset: Dataset,
+    table: Any,
+    features: Features,
+    provenance: Mapping[str, ScoreProvenance],
+    read: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    key: str = "",
+) -> Dataset:
+    """`dataset` over another table of the same base rows, its scores recorded; its order, split and format stay."""
     info = dataset.info.copy()
     info.features = features
+    records = {_RECORD + name: _record(table, name, made, read.get(name, ())) for name, made in provenance.items()}
+    info.download_checksums = {**(info.download_checksums or {}), **records}
     fingerprint = Hasher.hash([dataset._fingerprint, "hf_curriculum", key, features.to_dict(), list(features)])
     # the fields' metadata come before the constructor, which compares them with `info.features`
     table = table.replace_schema_metadata(features.arrow_schema.metadata)
@@ -296,6 +316,99 @@ def _with_table(dataset: Dataset, table: Any, features: Features, key: str = "")
         shape["type"], columns=columns, output_all_columns=shape["output_all_columns"], **shape["format_kwargs"]
     )
     return new
+
+
+def _record(table: Any, column: str, made: ScoreProvenance, read: Iterable[str]) -> dict[str, Any]:
+    """What a score column holds, and the text it was made from, whatever the order of the rows; JSON-able."""
+    scores = _as_float32(table.column(column).to_numpy())
+    finite = scores[np.isfinite(scores)]
+    return {
+        "made": digest(made.to_json()),
+        "rows": len(scores),
+        "ends": [float(finite.min()), float(finite.max())] if len(finite) else None,
+        "scores": _score_sum(scores),
+        "text": {name: _text_sum(table.column(name)) for name in read if _is_text(table, name)},
+    }
+
+
+def _as_float32(scores: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return scores.astype(np.float32, copy=False)
+
+
+def _score_sum(scores: np.ndarray) -> str:
+    """A checksum of scores (rows,) that does not depend on their order."""
+    same = np.where(np.isnan(scores), np.float32(np.nan), scores) + np.float32(0.0)  # one NaN and one zero
+    return f"{int(hash64(same.view(np.uint32), 0).sum(dtype=np.uint64)):016x}"
+
+
+def _is_text(table: Any, column: str) -> bool:
+    kind = table.schema.field(column).type if column in table.column_names else pa.null()
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _text_sum(column: pa.ChunkedArray) -> list[int]:
+    """The number and the sum of the bytes of all texts, which do not depend on the order of the rows."""
+    length = total = 0
+    for chunk in column.chunks:
+        _, offsets, content = chunk.buffers()
+        wide = pa.types.is_large_string(chunk.type)
+        ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[[chunk.offset, chunk.offset + len(chunk)]]
+        if content is not None and ends[1] > ends[0]:
+            length += int(ends[1] - ends[0])
+            total += int(np.frombuffer(content, np.uint8)[ends[0] : ends[1]].sum(dtype=np.uint64))
+    return [length, total]
+
+
+def validate_recorded(dataset: Dataset, column: str, made: ScoreProvenance, *, strict: bool = True) -> None:
+    """Compares a score column with what was recorded when it was written, as far as that can be told from its rows.
+
+    Noticed are scores outside the range that was recorded, in any selection of the rows; and, where the data set still
+    has as many rows, other scores within it and other text in the columns they were made from. Not noticed are other
+    scores within the range, or other text, of a data set that was filtered too; text in which words changed places;
+    images. A data set that was joined of several, or read from Parquet, has no record.
+
+    Args:
+        dataset: with the score column.
+        column: the score.
+        made: its provenance.
+        strict: an error, not a warning, for scores outside the recorded range.
+
+    Raises:
+        ValueError: scores are outside the recorded range, with `strict`.
+    """
+    kept = dataset.info.download_checksums or {} if isinstance(dataset, Dataset) else {}
+    record = kept.get(_RECORD + column) or kept.get(_RECORD + made.column)
+    dtype = getattr(dataset.features.get(column), "dtype", None) if record else None
+    if dtype not in ("float32", "float64") or record["made"] != digest(made.to_json()):
+        return
+    table = dataset.data
+    scores = _as_float32(table.column(column).to_numpy())
+    finite = scores[np.isfinite(scores)]
+    low, high = record["ends"] or (np.inf, -np.inf)
+    outside = int(((finite < low) | (finite > high)).sum())
+    remedy = (
+        "Score again, or record the column as it is now with `attach_provenance(dataset, {...})`, which says what was "
+        "done and which end is easy."
+    )
+    if outside:
+        was = f"from {low:g} to {high:g}" if record["ends"] else "NaN throughout"
+        message = (
+            f"`{column}` has changed since {made.scorer} wrote it: it was {was}, and {outside:,} of {len(scores):,} "
+            f"scores are outside of that. That {made.easy} is easy was recorded for the scores before. {remedy}"
+        )
+        if strict:
+            raise ValueError(message)
+        logger.warning(message)
+    elif len(scores) == record["rows"]:
+        text = {name: _text_sum(table.column(name)) for name in record["text"] if _is_text(table, name)}
+        changed = [name for name, found in text.items() if found != record["text"][name]]
+        if _score_sum(scores) != record["scores"]:
+            changed.insert(0, column)
+        if changed:
+            names = ", ".join(f"`{name}`" for name in changed)
+            message = "%s changed after %s had written `%s`: score and rows may no longer belong together. %s"
+            logger.warning(message, names, made.scorer, column, remedy)
 
 
 def score_values(dataset: Dataset, column: str) -> np.ndarray:
@@ -313,11 +426,20 @@ def score_values(dataset: Dataset, column: str) -> np.ndarray:
     Raises:
         ValueError: the column is missing or does not hold numbers.
     """
+    return np.ascontiguousarray(numeric_column(dataset, column), dtype=np.float32)
+
+
+def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
+    """A column of numbers as it is stored: (rows,), NaN for null; `score_values` is the same as float32.
+
+    Raises:
+        ValueError: the column is missing or does not hold numbers.
+    """
     require_columns(dataset.column_names, [column], reader="The scores are read from it.", remedy="Run `add_scores`.")
     dtype = getattr(dataset.features[column], "dtype", "")
     if not dtype.startswith(("float", "int", "uint")):
         raise ValueError(f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores.")
-    return np.ascontiguousarray(read_column(dataset, column).to_numpy(zero_copy_only=False), dtype=np.float32)
+    return read_column(dataset, column).to_numpy(zero_copy_only=False)
 
 
 def read_column(dataset: Dataset, column: str) -> pa.Array:

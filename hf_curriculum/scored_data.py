@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, load_from_disk
+from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -18,7 +20,10 @@ from hf_curriculum.provenance import (
     read_provenance,
     score_statistics,
     score_values,
+    validate_recorded,
 )
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "scores.json"
 """The file that `write_provenance` puts beside a saved data set."""
@@ -170,6 +175,93 @@ def load_scored(path: str | Path) -> Dataset | DatasetDict:
             )
         checked[name] = attach_provenance(part, lost) if lost else part
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
+
+
+def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> Dataset:
+    """`concatenate_datasets` for data sets scored by other versions of a library, or after a fit on other corpora.
+
+    `concatenate_datasets` refuses them, because their features differ. Here what differs is logged, and the provenance
+    of the joined column names all of it. Rows of a data set without the column have no score.
+
+    Args:
+        datasets: scored data sets, one after the other.
+        same_scorer: False also joins scores of other scorers, models or arguments, which may not be comparable.
+
+    Raises:
+        TypeError: something that is not a `Dataset`.
+        ValueError: no data set; a score whose easy end differs, whose scorer does with `same_scorer`, that has no
+            provenance in one of them, or that has changed since it was recorded.
+
+    Example:
+        >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP
+    """
+    for part in datasets:
+        if not isinstance(part, Dataset):
+            raise TypeError(
+                f"`concat_scored` joins data sets, and was given a {type(part).__name__}. Give the splits that are to "
+                "be joined: `concat_scored([one['train'], other['train']])`."
+            )
+    if not datasets:
+        raise ValueError("`concat_scored` was given no data set. Give at least one.")
+    found = [read_provenance(part) for part in datasets]
+    merged = {}
+    for column in dict.fromkeys(column for made in found for column in made):
+        for number, (part, made) in enumerate(zip(datasets, found, strict=True)):
+            if column in made:
+                validate_recorded(part, column, made[column])
+            elif column in part.column_names:
+                raise ValueError(
+                    f"`{column}` of data set {number} has no record of where it came from, and another data set's "
+                    "has. Record it with `attach_provenance`, or rename the column."
+                )
+        merged[column] = _merged(column, [made[column] for made in found if column in made], same_scorer)
+    parts = [
+        attach_provenance(part, {column: merged[column] for column in made})
+        for part, made in zip(datasets, found, strict=True)
+    ]
+    return attach_provenance(concatenate_datasets(parts), merged)
+
+
+def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> ScoreProvenance:
+    """One provenance that names all ways in which a column was made; what differs is logged."""
+    ways = list(dict.fromkeys(ways))
+    if len(ways) == 1:
+        return ways[0]
+    if len({made.easy for made in ways}) > 1:
+        raise ValueError(
+            f"`{column}`: low is easy in one of them and high in another, so that no order goes from easy to hard. "
+            "Turn one of them (`map` to the negative score), and record it with `attach_provenance`."
+        )
+    values = {item.name: [getattr(made, item.name) for made in ways] for item in fields(ScoreProvenance)}
+    values.pop("column")
+    differ = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    shown = "; ".join(f"{name}: {' | '.join(map(str, found))}" for name, found in differ.items())
+    plain = [{name: value for name, value in made.arguments.items() if name != "fitted"} for made in ways]
+    others = set(differ) - {"versions", "backend", "arguments"} or any(one != plain[0] for one in plain)
+    if others and same_scorer:
+        raise ValueError(
+            f"`{column}` was made by another scorer in one of them ({shown}): the numbers may not be comparable. "
+            "Score all rows in one way, or pass `same_scorer=False` to join them all the same."
+        )
+    logger.warning("`%s` was not made in one way: %s. The joined column names all of it.", column, shown)
+    changes: dict[str, Any] = {}
+    for name in differ:
+        if name in ("versions", "arguments"):
+            keys = dict.fromkeys(key for made in ways for key in getattr(made, name))
+            changes[name] = {key: _all_of([getattr(made, name).get(key) for made in ways], name) for key in keys}
+        elif name in ("scorer", "model", "revision", "backend"):
+            changes[name] = _all_of(values[name], name)
+        else:
+            changes[name] = "joined" if name == "source" else None
+    return replace(ways[0], **changes)
+
+
+def _all_of(values: list[Any], name: str) -> Any:
+    """The one value there is; several as a list of arguments, or in one line."""
+    distinct = [value for number, value in enumerate(values) if value not in values[:number]]
+    if len(distinct) == 1:
+        return distinct[0]
+    return distinct if name == "arguments" else ", ".join(str(value or "none") for value in distinct)
 
 
 def _as_text(value: Any) -> Any:

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_from_disk
 
-from hf_curriculum import ScoreProvenance, attach_provenance, read_provenance
-from hf_curriculum.provenance import score_statistics, score_values
+from hf_curriculum import (
+    CaptionLength,
+    Phases,
+    ScoreProvenance,
+    WordRarity,
+    add_scores,
+    attach_provenance,
+    make_plan,
+    read_provenance,
+)
+from hf_curriculum.provenance import score_statistics, score_values, validate_recorded
 
 MADE = ScoreProvenance(
     column="noun_count",
@@ -155,3 +164,119 @@ def test_statistics_by_hand():
     assert nothing["share_unscored"] == 1.0
     assert nothing["median"] is None
     assert score_statistics(np.zeros(0, np.float32))["share_unscored"] == 0.0
+
+
+# what was recorded of the scores, compared with what they are now
+
+
+@pytest.fixture
+def similar(tmp_path):
+    """Captions scored by their length, on disk."""
+    rows = {"caption": [" ".join(["word"] * i) for i in range(1, 41)], "image_id": [str(i // 5) for i in range(40)]}
+    Dataset.from_dict(rows).save_to_disk(str(tmp_path / "captions"))
+    return add_scores(
+        load_from_disk(str(tmp_path / "captions")), [CaptionLength(), WordRarity().fit(Dataset.from_dict(rows))]
+    )
+
+
+def problems(dataset, caplog, column="caption_length"):
+    """What `validate_recorded` says: the error, the warning, or nothing."""
+    caplog.clear()
+    try:
+        validate_recorded(dataset, column, read_provenance(dataset)[column])
+    except ValueError as error:
+        return f"error: {error}"
+    return caplog.text
+
+
+def test_what_users_do_to_scored_data_changes_no_score(similar, tmp_path, caplog):
+    view = similar.shuffle(seed=0).select(range(30))
+    rescored = add_scores(view, CaptionLength(name="again"))
+    similar.save_to_disk(str(tmp_path / "saved"))
+    parts = similar.train_test_split(0.5, seed=0)
+    bootstrap = similar.select(np.random.default_rng(0).integers(0, 40, 40))
+    kept = {
+        "itself": similar,
+        "map": similar.map(lambda row: {"n": len(row["caption"])}),
+        "another score": add_scores(similar, CaptionLength(name="words")),
+        "filter": similar.filter(lambda row: row["caption_length"] > 20),
+        "shuffle": similar.shuffle(seed=3),
+        "flat": similar.shuffle(seed=3).flatten_indices(),
+        "bootstrap": bootstrap,
+        "sort": similar.sort("caption_length", reverse=True),
+        "disk": load_from_disk(str(tmp_path / "saved")),
+        "halves": concatenate_datasets([parts["train"], parts["test"]]),
+        "twice": concatenate_datasets([similar, similar]),
+        "scored apart": concatenate_datasets(
+            [
+                add_scores(part.remove_columns(["caption_length", "word_rarity"]), CaptionLength())
+                for part in (similar.select(range(20)), similar.select(range(20, 40)))
+            ]
+        ),
+        "renamed": similar.rename_column("caption_length", "hardness").rename_column("hardness", "caption_length"),
+        "double": similar.cast_column("caption_length", Value("float64", id=similar.features["caption_length"].id)),
+        "without captions": similar.remove_columns("caption"),
+        "another column's text": similar.map(lambda row: {"image_id": row["image_id"] + "x"}),
+        "empty": similar.select([]),
+    }
+    assert {name: problems(data, caplog) for name, data in kept.items()} == dict.fromkeys(kept, "")
+    assert problems(similar.rename_column("caption_length", "hardness"), caplog, "hardness") == ""
+    swapped = similar.rename_columns({"caption_length": "word_rarity", "word_rarity": "caption_length"})
+    assert problems(swapped, caplog, "word_rarity") == problems(swapped, caplog) == ""
+    assert problems(rescored, caplog, "again") == problems(rescored.flatten_indices(), caplog, "again") == ""
+
+
+CHANGES = {
+    "turned": lambda row: {"caption_length": -row["caption_length"]},
+    "scaled": lambda row: {"caption_length": row["caption_length"] * 100},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("step", ["map", "filtered", "shuffled", "saved", "renamed"])
+def test_changed_scores_are_refused_with_the_remedy(similar, tmp_path, caplog, change, step):
+    changed, column = similar.map(change), "caption_length"
+    if step == "filtered":
+        changed = changed.filter(lambda row: row["image_id"] != "1")
+    elif step == "shuffled":
+        changed = changed.shuffle(seed=0)
+    elif step == "saved":
+        changed.save_to_disk(str(tmp_path / "changed"))
+        changed = load_from_disk(str(tmp_path / "changed"))
+    elif step == "renamed":
+        changed, column = changed.rename_column(column, "hardness"), "hardness"
+    assert f"error: `{column}` has changed since CaptionLength wrote it: it was from" in problems(
+        changed, caplog, column
+    )
+    with pytest.raises(ValueError, match=r"outside of that\. That low is easy was recorded.*attach_provenance"):
+        make_plan(Phases(2), changed, score_column=column, global_batch_size=4)
+    easiest_last = make_plan(Phases(2, easy="high"), changed, score_column=column, global_batch_size=4)
+    assert "has changed since CaptionLength wrote it" in caplog.text  # said, not refused: the curriculum names the end
+    recorded = attach_provenance(changed, {column: ScoreProvenance(column, "turned by hand", easy="high")})
+    caplog.clear()
+    plan = make_plan(Phases(2), recorded, score_column=column, global_batch_size=4)
+    assert caplog.text == ""
+    assert plan.ranking.order.tolist() == easiest_last.ranking.order.tolist()
+
+
+def test_other_scores_within_the_range_are_said(similar, caplog):
+    changed = similar.map(
+        lambda row: {"caption_length": 16.0 if row["caption_length"] == 15 else row["caption_length"]}
+    )
+    assert "`caption_length` changed after CaptionLength had written `caption_length`" in problems(changed, caplog)
+
+
+def test_captions_that_were_rewritten_are_said(similar, caplog):
+    loud = similar.map(lambda row: {"caption": row["caption"].upper()})
+    assert "`caption` changed after CaptionLength had written `caption_length`" in problems(loud, caplog)
+    assert "`caption` changed after WordRarity had written `word_rarity`" in problems(loud, caplog, "word_rarity")
+    longer = similar.shuffle(seed=0).map(lambda row: {"caption": row["caption"] + "!"}, batched=False)
+    assert "`caption` changed" in problems(longer.shuffle(seed=1), caplog)
+
+
+def test_splits_scored_together_or_apart_have_equal_features(similar):
+    bare = similar.remove_columns(["caption_length", "word_rarity"])
+    parts = bare.train_test_split(0.5, seed=0)
+    together = add_scores(parts, CaptionLength())
+    apart = {name: add_scores(part, CaptionLength()) for name, part in parts.items()}
+    assert together["train"].features == apart["train"].features == apart["test"].features == together["test"].features

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum import ScoreProvenance, attach_provenance, load_scored, read_provenance, save_scored
+from hf_curriculum import (
+    Phases,
+    ScoreProvenance,
+    attach_provenance,
+    concat_scored,
+    load_scored,
+    make_plan,
+    read_provenance,
+    save_scored,
+)
 from hf_curriculum.scored_data import FILE_NAME, load_provenance, provenance_markdown, write_provenance
 
 MADE = ScoreProvenance("noun_count", "NounCount", {"tagger": "pattern"}, easy="low")
@@ -137,3 +146,71 @@ def test_splits_are_not_saved_where_a_data_set_without_would_hide_them(splits, t
     with pytest.raises(ValueError, match=r"without splits, which would hide the splits \['train'.*\]\. Delete it"):
         save_scored(splits, tmp_path / "scored")
     assert load_scored(tmp_path / "scored").num_rows == splits["train"].num_rows
+
+
+def versions(number, **changes):
+    made = {"scorer": "WordRarity", "versions": {"hf-curriculum": number}, "arguments": {"fitted": f"f{number}"}}
+    return ScoreProvenance("word_rarity", **(made | changes))
+
+
+def test_sets_scored_by_other_versions_are_joined_and_what_differs_is_said(caplog):
+    parts = [scored([1, 2], versions("0.1.0")), scored([3, np.nan], versions("0.2.0")), scored([5], versions("0.1.0"))]
+    joined = concat_scored(parts)
+    np.testing.assert_array_equal(joined["word_rarity"][:], [1, 2, 3, np.nan, 5])
+    made = read_provenance(joined)["word_rarity"]
+    assert (made.scorer, made.easy) == ("WordRarity", "low")
+    assert made.versions == {"hf-curriculum": "0.1.0, 0.2.0"}
+    assert made.arguments == {"fitted": ["f0.1.0", "f0.2.0"]}
+    assert "`word_rarity` was not made in one way" in caplog.text
+    assert "versions: {'hf-curriculum': '0.1.0'} | {'hf-curriculum': '0.2.0'}" in caplog.text
+    assert make_plan(Phases(2), joined, score_column="word_rarity", global_batch_size=1).step_rows(0).tolist() != [3]
+
+
+def test_sets_scored_in_one_way_are_joined_without_a_word(caplog):
+    joined = concat_scored([scored([1, 2]), scored([3]).shuffle(seed=0)])
+    assert read_provenance(joined) == {"noun_count": MADE}
+    assert caplog.text == ""
+    joined = concat_scored([scored([1, 2]), Dataset.from_dict({"caption": ["x"]})])
+    assert joined["noun_count"][:] == [1, 2, None]
+    joined = concat_scored([scored([1, 2]), scored([3], versions("1"))])
+    assert sorted(read_provenance(joined)) == ["noun_count", "word_rarity"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scorer": "Mine"},
+        {"model": "a/model"},
+        {"arguments": {"smooth": 2}},
+        {"per_image": "max"},
+        {"source": "joined"},
+    ],
+    ids=str,
+)
+def test_scores_of_other_scorers_are_joined_only_when_asked(changes, caplog):
+    parts = [scored([1, 2], versions("1", arguments={"smooth": 1})), scored([3], versions("1", **changes))]
+    with pytest.raises(ValueError, match=f"by another scorer .*{next(iter(changes))}: .*same_scorer=False"):
+        concat_scored(parts)
+    joined = concat_scored(parts, same_scorer=False)
+    assert joined["word_rarity"][:] == [1, 2, 3]
+    assert next(iter(changes)) in caplog.text
+    made = read_provenance(joined)["word_rarity"]
+    if "model" in changes:
+        assert made.model == "none, a/m"
+    if "scorer" in changes:
+        assert made.scorer == "WordRarity, Mine"
+
+
+def test_what_is_not_joined():
+    with pytest.raises(ValueError, match="low is easy in one of them and high in another"):
+        concat_scored([scored([1], versions("1")), scored([2], versions("1", easy="high"))], same_scorer=False)
+    bare = Dataset.from_dict({"caption": ["x"], "noun_count": np.float32([1])})
+    with pytest.raises(ValueError, match="`noun_count` of data set 1 has no record of where it came from"):
+        concat_scored([scored([1]), bare])
+    with pytest.raises(TypeError, match="`concat_scored` joins data sets, and was given a DatasetDict"):
+        concat_scored([DatasetDict(train=scored([1]))])
+    with pytest.raises(ValueError, match="no data set"):
+        concat_scored([])
+    changed = scored([1, 2]).map(lambda row: {"noun_count": -row["noun_count"]})
+    with pytest.raises(ValueError, match="has changed since NounCount wrote it"):
+        concat_scored([changed, scored([1], ScoreProvenance("noun_count", "NounCount", {"tagger": "nltk"}))])

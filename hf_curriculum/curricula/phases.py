@@ -102,10 +102,10 @@ class Phases(Curriculum):
         name, upto = ranking.name or "score", "≤" if ranking.easy == "low" else "≥"
         last = number == self.num_phases - 1
         if self.cut == "value":
-            after = f"{name} {upto} {buckets.thresholds[number]:.4g}" if not last else "all"
+            after = f"{name} {upto} {_digits(buckets.thresholds[number])}" if not last else "all"
             if self.pools == "cumulative" or number == 0:
                 return after
-            beyond = "not " + f"{name} {upto} {buckets.thresholds[number - 1]:.4g}"
+            beyond = "not " + f"{name} {upto} {_digits(buckets.thresholds[number - 1])}"
             return beyond if last else f"{after}, {beyond}"
         share = [f"{100 * k / self.num_phases:.4g} %" for k in range(self.num_phases + 1)]
         if self.pools == "cumulative" or number == 0:
@@ -117,3 +117,8 @@ class Phases(Curriculum):
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
         note = uneven_buckets(buckets, ranking)
         return (note,) if note else ()
+
+
+def _digits(threshold: float) -> str:
+    """Four digits, or all before the decimal point: 33554457 and 33554482 are two thresholds."""
+    return f"{threshold:.4g}" if abs(threshold) < 1e4 else f"{threshold:.12g}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 from tqdm.auto import tqdm
 
@@ -279,11 +280,18 @@ def _digest(content: bytes) -> str:
 
 
 def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:
-    """Numbers the distinct values of a column in order of first appearance: int64 (rows,)."""
-    if values.null_count:
-        first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+    """Numbers the distinct values of a column in order of first appearance: int64 (rows,).
+
+    Null, NaN and blank text are no values: a `ValueError`.
+    """
+    missing = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
+        missing = missing | (blank == True)  # noqa: E712, None where the value is null
+    if missing.any():
+        first = int(np.flatnonzero(missing)[0])
         raise ValueError(
-            f"`{column}` is missing in {values.null_count} of {len(values)} rows, first in row {first}. Rows are "
+            f"`{column}` is missing in {missing.sum()} of {len(values)} rows, first in row {first}. Rows are "
             "grouped by it, and rows without one would all count as the same image. Fill or filter them first."
         )
     return values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -22,7 +22,7 @@ from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.html import shrunk, to_jpeg
-from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
+from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show, scored_captions
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import configurations
@@ -186,13 +186,15 @@ class DataCard:
         for end, order in (("easiest", ranked), ("hardest", ranked[::-1])):
             rows = of_different_images(self.dataset, order, self.num_examples).tolist()
             if rows:
-                parts.append(f"{plain(column, 80)}, {end}:\n\n{self._example_table(rows, scores)}")
+                found = scored_captions(self.dataset, column, rows)
+                parts.append(f"{plain(column, 80)}, {end}:\n\n{self._example_table(found, scores)}")
         return "\n".join(parts)
 
-    def _example_table(self, rows: Sequence[int], scores: np.ndarray) -> str:
+    def _example_table(self, found: Sequence[tuple[int, str | None]], scores: np.ndarray) -> str:
+        rows, captions = [row for row, _ in found], [caption for _, caption in found]
         named = [name for name in (CAPTION, IMAGE_ID) if name in self.dataset.column_names]
         examples = self.dataset.select_columns(named).select(rows) if named else [{}] * len(rows)
-        pairs = zip(rows, examples, strict=True)
+        pairs = zip(rows, ({**one, CAPTION: text} for one, text in zip(examples, captions, strict=True)), strict=True)
         cells = [[_mark(scores[row]), *(one[name] for name in named), row] for row, one in pairs]
         text = table(["score", *named, "row"], cells)
         if not self.thumbnails or IMAGE not in self.dataset.column_names:

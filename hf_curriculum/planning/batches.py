@@ -216,7 +216,8 @@ class ImageLayout(Layout):
         finite = np.isfinite(own)
         sums = np.add.reduceat(np.where(finite, own, 0.0), self.groups.starts[:-1])
         counts = np.add.reduceat(finite.astype(np.float64), self.groups.starts[:-1])
-        return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).astype(np.float32)
+        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+        return means.astype(np.result_type(losses, np.float32))
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
         """Row numbers at sample positions `[start, stop)` of a plan."""

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.planning.ranking import read_scores
-from hf_curriculum.provenance import read_column
+from hf_curriculum.provenance import read_column, score_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,5 +149,5 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
         elif getattr(features.get(name), "dtype", None) == "bool":
             read[name] = read_column(dataset, name).cast("float32").to_numpy(zero_copy_only=False)
         else:
-            read[name] = read_scores(dataset, name)
+            read[name] = score_values(dataset, name)
     return read

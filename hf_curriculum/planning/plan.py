@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
 from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
-from hf_curriculum.planning.ranking import Ranking, rank_scores
+from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
+from hf_curriculum.provenance import DATASETS
 from hf_curriculum.rng import PAD_INDEX, mix64
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -352,20 +356,23 @@ class Plan(RenamedAttributes):
 
 def make_plan(
     curriculum: Curriculum,
-    ranking: Ranking | np.ndarray,
+    ranking: Dataset | Ranking | np.ndarray,
     *,
+    score_column: str | None = None,
     global_batch_size: int,
     seed: int = 0,
     epochs: float | None = None,
     max_steps: int | None = None,
 ) -> Plan:
-    """Binds a curriculum to ranked examples (or their scores, low = easy unless the curriculum says otherwise).
+    """Binds a curriculum to a scored data set, whose provenance says which end of the score is easy.
 
     The stream is rounded up to a whole global batch by further draws from the last pool.
 
     Args:
         curriculum: the rule.
-        ranking: the order of the examples, or one score per example.
+        ranking: the data set; or an order of examples; or one score per example, low = easy unless the curriculum says
+            otherwise.
+        score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
         epochs: `num_train_epochs`, if given: the length of a curriculum that has none of its own.
@@ -373,7 +380,9 @@ def make_plan(
             that is longer by itself ends after so many steps, which are its first ones.
 
     Raises:
-        ValueError: a pool is empty, `max_steps` is more than the curriculum's own length, or `epochs` contradicts it.
+        TypeError: splits or an iterable data set.
+        ValueError: the data set's score is missing or its easy end unknown; `score_column` without a data set; a pool
+            is empty, `max_steps` is more than the curriculum's own length, or `epochs` contradicts it.
 
     Example:
         >>> from hf_curriculum import Phases
@@ -383,6 +392,13 @@ def make_plan(
     """
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size} was given; a step needs at least 1 example.")
+    if isinstance(ranking, DATASETS):
+        ranking = rank_dataset(ranking, curriculum, score_column)
+    elif score_column is not None:
+        raise ValueError(
+            f"score_column={score_column!r} names a column of a data set, and a {type(ranking).__name__} was given. "
+            "Give the data set, or leave score_column out."
+        )
     if not isinstance(ranking, Ranking):
         ranking = rank_scores(np.asarray(ranking), curriculum.easy or "low", unscored=curriculum.unscored)
     if not len(ranking):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.names import SCORERS
-from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.provenance import DATASETS, numeric_column, read_provenance, validate_recorded
+
+logger = logging.getLogger(__name__)
 
 Easy = Literal["low", "high"]
 Unscored = Literal["last", "drop", "error"]
@@ -22,7 +27,8 @@ class Ranking:
 
     Args:
         order: row numbers, easiest first, int32, shape (len(self),). Unscored rows come last, or are left out.
-        scores: one score per row of the data set in its natural unit and sign, float32, shape (num_rows,).
+        scores: one score per row of the data set in its natural unit and sign, shape (num_rows,): float32, or float64
+            where float32 would make unequal scores equal.
         num_scored: how many of `order` have a score: `order[:num_scored]`.
         easy: which end of the score is easy.
         name: the score's column.
@@ -57,14 +63,14 @@ class Ranking:
 
 
 def read_scores(dataset: Any, column: str) -> np.ndarray:
-    """One score column as a contiguous float32 array, read from Arrow in one go.
+    """One score column as an array, read from Arrow in one go.
 
     Args:
         dataset: a `datasets.Dataset`, shuffled, filtered or formatted as it may be.
         column: the score's column.
 
     Returns:
-        float32, shape (len(dataset),); null becomes NaN.
+        Numbers as they are stored, shape (len(dataset),); null becomes NaN, and integers beside it float64.
 
     Raises:
         ValueError: the column is missing, or does not hold numbers.
@@ -81,7 +87,39 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
         reader="The curriculum needs one score per row.",
         remedy="Run `add_scores(dataset, ...)`, or `dataset.map(scorer, batched=True)`, or pass another score_column.",
     )
-    return score_values(dataset, column)
+    return numeric_column(dataset, column)
+
+
+def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
+    """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads.
+
+    Args:
+        dataset: a `datasets.Dataset`; any data with a length for a rule that needs no score.
+        rule: the `Curriculum`, whose `easy`, `unscored` and further columns it follows.
+        column: the score's column; None only for a rule that needs none.
+
+    Raises:
+        TypeError: splits, or an iterable data set.
+        ValueError: the rule needs a score, and no column is named; a column is missing or holds no numbers; nothing
+            says which end is easy; the scores have changed since they were recorded.
+    """
+    if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
+        raise TypeError(
+            f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
+            "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
+        )
+    columns = read_columns(dataset, rule.reads_in_all)
+    if column is None:
+        if rule.needs_scores:
+            raise ValueError(
+                f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
+                "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
+            )
+        return replace(Ranking.unordered(len(dataset)), columns=columns)
+    scores = read_scores(dataset, column)
+    # Only a rule that goes from easy to hard needs to know which end is easy.
+    easy = resolve_easy(dataset, column, rule.easy, None if rule.needs_easy else "low")
+    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
 
 
 def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:
@@ -94,15 +132,25 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None, defaul
         default: for a column without a record whose scorer is unknown; None: that is an error.
 
     Raises:
-        ValueError: neither is given, and nothing is recorded.
+        ValueError: neither is given, and nothing is recorded; or it is, for scores that have changed since.
     """
+    recorded = read_provenance(dataset).get(column)
+    if recorded is not None:
+        validate_recorded(dataset, column, recorded, strict=override is None)
     if override is not None:
         return override
-    recorded = read_provenance(dataset).get(column)
     if recorded is not None:
         return recorded.easy
     if column in SCORERS:
-        return SCORERS[column].easy
+        easy = SCORERS[column].easy
+        logger.warning(
+            "Nothing is recorded of where `%s` came from, so it is taken for the score that %s writes: %s = easy. If "
+            "it is another one, pass `easy=` to the curriculum, or record it with `attach_provenance`.",
+            column,
+            SCORERS[column].__name__,
+            easy,
+        )
+        return easy
     if default is not None:
         return default
     raise ValueError(
@@ -117,24 +165,31 @@ def rank_scores(
     """Orders examples by score, easiest first; equal scores keep the data set's order.
 
     Args:
-        scores: float, shape (n,), natural unit and sign. NaN and infinities count as unscored.
+        scores: numbers, shape (n,), natural unit and sign. NaN and infinities count as unscored.
         easy: which end is easy.
         unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
         name: the score's column, for messages.
 
     Raises:
+        TypeError: a data set was given in place of scores.
         ValueError: there is no row, an option is unknown, no row is scored, or one is not and `unscored="error"`.
 
     Example:
         >>> rank_scores(np.array([3.0, 1.0, float("nan"), 1.0])).order.tolist()
         [1, 3, 0, 2]
     """
+    if isinstance(scores, DATASETS):
+        raise TypeError(
+            f"Data of the type {type(scores).__name__} was given, and numbers are ranked. Which end of a score is "
+            "easy is recorded with its data: use `make_plan(rule, dataset, score_column=...)`, or give "
+            "`read_scores(dataset, column)`."
+        )
     label = f"`{name}`" if name else "the score"
     if easy not in ("low", "high"):
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
     if unscored not in ("last", "drop", "error"):
         raise ValueError(f"unscored={unscored!r} was given; rows without a score can be 'last', 'drop' or 'error'.")
-    scores = np.ascontiguousarray(scores, dtype=np.float32)
+    scores = np.ascontiguousarray(scores)
     if not len(scores):
         raise ValueError(
             f"There are no rows to order by {label}. Check the data set and the filters before this step."
@@ -143,7 +198,7 @@ def rank_scores(
     num_unscored = len(scores) - num_scored
     if num_scored == 0:
         raise ValueError(
-            f"None of the {len(scores):,} rows has a finite {label}, so there is no order. "
+            f"None of the {len(scores):,} rows has a finite {f'`{name}`' if name else 'score'}, so there is no order. "
             "Check what the scorer was given."
         )
     if num_unscored and unscored == "error":
@@ -152,7 +207,7 @@ def rank_scores(
             f"{num_unscored:,} of {len(scores):,} rows have no finite {label} (rows {first} …) and unscored='error' "
             "was asked for. Remove them, score them, or use unscored='last' or 'drop'."
         )
-    order = _stable_order(scores, easy)
+    order, scores = _ordered(scores, easy)
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
     return Ranking(order, scores, num_scored, easy, name, num_unscored)
@@ -170,6 +225,28 @@ def require_spread(ranking: Ranking, what: str) -> None:
     raise ValueError(
         f"{found}: it orders nothing, and {what} would follow the order of the file. Use another score, or `IID()`."
     )
+
+
+def _ordered(scores: np.ndarray, easy: Easy) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers by ascending (score, row), unscored last, int32, and the scores in the precision that they need."""
+    kind, size = scores.dtype.kind, scores.dtype.itemsize
+    small = (kind == "f" and size <= 4) or kind == "b"
+    if small or (kind in "iu" and max(abs(int(scores.min())), abs(int(scores.max()))) <= 1 << 24):
+        scores = scores.astype(np.float32, copy=False)
+        return _stable_order(scores, easy), scores
+    finite = np.isfinite(scores)
+    rows = np.flatnonzero(finite)
+    values = scores[rows] if easy == "low" else scores[rows][::-1]
+    sorting = np.argsort(values, kind="stable")
+    # a descending order that keeps ties in the data's order is the ascending one of the reversed rows, reversed
+    order = rows[sorting if easy == "low" else len(rows) - 1 - sorting[::-1]]
+    exact = scores.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        single = scores.astype(np.float32)
+    apart = np.diff(scores[order].astype(np.float64)) != 0
+    if kind == "f" and np.array_equal(np.isfinite(single), finite) and (np.diff(single[order]) != 0)[apart].all():
+        exact = single
+    return np.concatenate([order, np.flatnonzero(~finite)]).astype(np.int32), exact
 
 
 def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:

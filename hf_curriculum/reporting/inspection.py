@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from datasets import Image as ImageFeature
 from PIL import Image
@@ -15,10 +17,13 @@ from PIL import Image
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.captions import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.provenance import read_column, read_provenance, score_values
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import ScoreProvenance, read_column, read_provenance, score_values
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.report import Gallery, Report
+from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.registry import scorer_from
 
 _QUANTILES = (0, 25, 50, 75, 100)
 
@@ -150,8 +155,8 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
             unscored=int((~np.isfinite(scores)).sum()),
             distinct=len(np.unique(scores[np.isfinite(scores)])),
             quantiles=_quantiles(scores),
-            easiest=_ends(dataset, rank_for_show(scores, end), scores, examples),
-            hardest=_ends(dataset, rank_for_show(scores, end)[::-1], scores, examples),
+            easiest=_ends(dataset, column, rank_for_show(scores, end), scores, examples),
+            hardest=_ends(dataset, column, rank_for_show(scores, end)[::-1], scores, examples),
         )
         for column, scores, end in zip(columns, values, easy, strict=True)
     )
@@ -177,13 +182,64 @@ def _quantiles(scores: np.ndarray) -> tuple[float, ...]:
     return tuple(float(value) for value in np.percentile(finite, _QUANTILES)) if len(finite) else ()
 
 
-def _ends(dataset: Dataset, ranked: np.ndarray, scores: np.ndarray, count: int) -> tuple[dict[str, Any], ...]:
+def _ends(
+    dataset: Dataset, column: str, ranked: np.ndarray, scores: np.ndarray, count: int
+) -> tuple[dict[str, Any], ...]:
     """The first examples of an order, of different images where rows say which they show."""
-    captions = read_column(dataset, CAPTION) if CAPTION in dataset.column_names else None
+    shown = of_different_images(dataset, ranked, count)
     return tuple(
-        {"row": row, "score": float(scores[row]), "caption": None if captions is None else captions[row].as_py()}
-        for row in of_different_images(dataset, ranked, count).tolist()
+        {"row": row, "score": float(scores[row]), "caption": caption}
+        for row, caption in scored_captions(dataset, column, shown)
     )
+
+
+def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:
+    """The row and the caption that each of these rows has its score from.
+
+    That is the row itself, but for a score of the image: there it is the caption that reached it, where it can be told
+    by scoring the image's captions again, without a model; and all of the image's captions where not.
+    """
+    rows = [int(row) for row in rows]
+    if CAPTION not in dataset.column_names:
+        return [(row, None) for row in rows]
+    captions, made = read_column(dataset, CAPTION), read_provenance(dataset).get(column)
+    if made is None or made.per_image is None or IMAGE_ID not in dataset.column_names:
+        return [(row, captions[row].as_py()) for row in rows]
+    ids = read_column(dataset, IMAGE_ID)
+    of_image = {image: [] for image in ids.take(pa.array(rows, pa.int64())).to_pylist()}
+    for row in np.flatnonzero(
+        pc.is_in(ids, pa.array(list(of_image), ids.type)).to_numpy(zero_copy_only=False)
+    ).tolist():
+        of_image[ids[row].as_py()].append(row)
+    scorer = _rebuilt(made, dataset)
+    return [_reached(dataset, column, row, of_image[ids[row].as_py()], scorer, captions) for row in rows]
+
+
+def _rebuilt(made: ScoreProvenance, dataset: Dataset) -> Scorer | None:
+    """The scorer, from its provenance, if it needs neither a model nor a corpus nor an image."""
+    names = [name for name, cls in SCORERS.items() if cls.__name__ == made.scorer]
+    if not names or made.model or made.per_image == "mean" or "fitted" in made.arguments:
+        return None
+    try:
+        scorer = scorer_from({"type": names[0], **made.arguments})
+    except (TypeError, ValueError, OSError, ImportError):
+        return None
+    text = {"string", "large_string"}
+    readable = all(getattr(dataset.features.get(name), "dtype", None) in text for name in scorer.columns)
+    return scorer if readable and not scorer.needs_fit and len(scorer.outputs) == 1 else None
+
+
+def _reached(
+    dataset: Dataset, column: str, row: int, rows: list[int], scorer: Scorer | None, captions: pa.Array
+) -> tuple[int, str | None]:
+    """The row of an image, and its caption, that has the image's score; all of its captions if that is not known."""
+    if scorer is not None:
+        own = scorer(dataset.with_format(None).select_columns(list(scorer.columns))[rows])[next(iter(scorer.outputs))]
+        same = np.flatnonzero(own == np.float32(score_values(dataset.select([row]), column)[0]))
+        if len(same):
+            return rows[same[0]], captions[rows[same[0]]].as_py()
+    texts = [captions[each].as_py() or "" for each in rows]
+    return row, texts[0] if len(texts) == 1 else f"{len(texts)} captions: {' | '.join(texts)}"
 
 
 def rank_for_show(scores: np.ndarray, easy: str) -> np.ndarray:

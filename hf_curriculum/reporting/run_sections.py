@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.columns import IMAGE
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem
-from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show
+from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show, scored_captions
 from hf_curriculum.reporting.report import Gallery, Report
 
 RunFacts = Mapping[str, Any]
@@ -60,11 +60,9 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
         report.add_text(None, f"`{column}` was written by `{made.scorer}`; its {easy} values are easy.")
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
-        rows = of_different_images(dataset, ranked, 12)
-        captions = dataset.select(rows)[CAPTION] if CAPTION in dataset.column_names else [None] * len(rows)
-        texts = [
-            (str(caption or ""), f"{column} {scores[row]:g}") for caption, row in zip(captions, rows, strict=True)
-        ]
+        found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))
+        rows = [row for row, _ in found]
+        texts = [(str(caption or ""), f"{column} {scores[row]:g}") for row, caption in found]
         if IMAGE in dataset.column_names:
             images = images_of(dataset, rows)
             report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(images, texts, strict=True)]))

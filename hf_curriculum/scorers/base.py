@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import marshal
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from importlib import metadata
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.config import digest
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance
 
@@ -34,18 +38,76 @@ class _Renamed:
         setattr(scorer, self.now, value)
 
 
+def _source_of(*things: Any) -> str | None:
+    """A digest of the modules in which classes, functions or objects are defined: their text, else the bytecode."""
+    texts: dict[str, str | bytes] = {}
+    for thing in things:
+        owner = thing if isinstance(thing, (type, FunctionType)) else type(thing)
+        top = owner.__module__.partition(".")[0]
+        if top in (__name__.partition(".")[0], "__main__", "builtins") or top in sys.stdlib_module_names:
+            continue
+        try:
+            texts[owner.__module__] = inspect.getsource(sys.modules[owner.__module__])
+        except (OSError, TypeError, KeyError):
+            members = [owner] if isinstance(owner, FunctionType) else vars(owner).values()
+            code = [marshal.dumps(each.__code__) for each in members if isinstance(each, FunctionType)]
+            texts[f"{owner.__module__}.{owner.__qualname__}"] = b"".join(code)
+    return digest(*(part for item in sorted(texts.items()) for part in item), size=16) if texts else None
+
+
+def _validate_score(cls: type) -> None:
+    """Raises a `TypeError` for a `score` that cannot be called with a batch and the worker's rank."""
+    score = vars(cls).get("score")
+    if isinstance(score, FunctionType):
+        try:
+            inspect.signature(score).bind(None, {}, None)
+        except TypeError as error:
+            raise TypeError(
+                f"{cls.__name__}.score{inspect.signature(score)} cannot be called with a batch and the worker's "
+                f"number ({error}). Write `def score(self, batch, rank)`; `rank` may go unused."
+            ) from error
+
+
+def _as_float32(values: Any) -> np.ndarray:
+    """What `score` returned as float32, tensors of any type, device and history too."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, (list, tuple)):
+        values = [value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value for value in values]
+    if torch is not None and isinstance(values, torch.Tensor):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values, dtype=np.float32)
+
+
 class Component:
     """Base of scorers, taggers and detectors: a configuration, and the model that it loads.
 
     Every attribute whose name does not begin with an underscore is pickled, and decides the key that `datasets` caches
-    by. What `load` returns is kept in one that is not: the key is the same before and after use, and no weights are
-    sent to worker processes.
+    by. So does the source of your own classes and functions: see `source_digest`. What `load` returns is kept in an
+    attribute that is not pickled: the key is the same before and after use, and no weights are sent to workers.
     """
 
     packages: tuple[str, ...] = ()
     model: str | None = None
     revision: str | None = None
     backend: str | None = None
+    _class_source: str | None = None  # of the class, as it was when the class was made
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._class_source = _source_of(*cls.__mro__)
+
+    def source_digest(self) -> str | None:
+        """A digest of the source of your own classes and functions that score; None for the library's, which has a
+        version.
+
+        It covers the whole modules in which the class, its bases and the functions among its attributes are defined,
+        not what those modules import; where there is no source, the bytecode. What is defined in a notebook or a
+        script is pickled as it is, and needs none.
+        """
+        parts = [value for value in vars(self).values() if callable(value) and not isinstance(value, Component)]
+        found = [self._class_source, _source_of(*parts)]
+        found += [value.source_digest() for value in vars(self).values() if isinstance(value, Component)]
+        return digest(*(each for each in found if each), size=16) if any(found) else None
 
     def load(self, device: torch.device) -> Any:
         """Builds the model on `device`. Called once per process and device, at the first use of `loaded`."""
@@ -81,6 +143,12 @@ class Component:
         # sorted: the order of use does not change the cache key
         return {name: value for name, value in sorted(vars(self).items()) if not name.startswith("_")}
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # `datasets` hashes the pickle: with the source in it, an edited class has another cache key
+        build, arguments, state, *rest = super().__reduce_ex__(protocol)
+        source = self.source_digest()
+        return build, arguments, state if source is None else {**state, "_pickled_source": source}, *rest
+
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.__getstate__().items())
         return f"{type(self).__name__}({options})"
@@ -93,7 +161,8 @@ class Scorer(Component):
     `score`. Its constructor keeps every parameter under the parameter's own name, which is how `arguments` finds them.
 
     Attributes whose names do not begin with an underscore are pickled, and decide the key that `datasets` caches by:
-    the configuration, and the fitted attributes. A model is built by `load` and kept by `loaded`, never pickled.
+    the configuration, and the fitted attributes; so does the source of your module. A model is built by `load` and
+    kept by `loaded`, never pickled.
 
     Attributes:
         columns: the columns that are read.
@@ -133,6 +202,7 @@ class Scorer(Component):
                 warnings.warn(f"`{cls.__name__}.{before}` is now `{now}`.", DeprecationWarning, stacklevel=2)
                 setattr(cls, now, vars(cls)[before])
                 delattr(cls, before)
+        _validate_score(cls)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -166,7 +236,7 @@ class Scorer(Component):
             returns float32 (rows,) per written column.
 
         Raises:
-            TypeError: the batch is a single row, or no mapping of columns.
+            TypeError: the batch is a single row, or no mapping of columns; `columns` is one string.
             ValueError: a column is missing, or `score` returned something else than one number per row.
             RuntimeError: the scorer needs `fit` first.
         """
@@ -176,6 +246,16 @@ class Scorer(Component):
         if not isinstance(scores, Mapping):
             scores = {self.name: scores}
         return self._checked(scores, rows)
+
+    def check_columns(self) -> None:
+        """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
+        for name in ("columns", "decode_false", "fitted_attributes"):
+            if isinstance(getattr(self, name), str):
+                given = getattr(self, name)
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is the text {given!r}, whose letters would be taken for names. "
+                    f"Write a tuple: {name} = ({given!r},)."
+                )
 
     @property
     def needs_fit(self) -> bool:
@@ -198,6 +278,7 @@ class Scorer(Component):
                 f"{who} was given a {type(batch).__name__}. It takes a mapping of columns: use "
                 "`dataset.with_format(None)` before `map`, or `add_scores`."
             )
+        self.check_columns()
         require_columns(
             batch.keys(),
             self.columns,
@@ -219,7 +300,7 @@ class Scorer(Component):
         return columns, len(next(iter(columns.values()), []))
 
     def _checked(self, scores: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
-        arrays = {column: np.asarray(values, dtype=np.float32) for column, values in scores.items()}
+        arrays = {column: _as_float32(values) for column, values in scores.items()}
         shapes = {column: array.shape for column, array in arrays.items()}
         if shapes != dict.fromkeys(self.outputs, (rows,)):
             raise ValueError(

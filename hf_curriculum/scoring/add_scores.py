@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -46,14 +47,16 @@ def add_scores(
     num_proc: int | None = None,
     resume_every: int | None = None,
     cache_dir: str | Path | None = None,
+    load_from_cache_file: bool = True,
     overwrite: bool = False,
 ) -> AnyDataset:
     """Adds a column per score, and records its provenance.
 
     Only the columns that a scorer reads are mapped over, and the new columns are appended: 4 bytes per row and score,
     where a plain `map` writes every image again. That also holds for a shuffled, filtered or split data set, whose
-    order is kept. Scores are cached as `map` caches: the same call on the same data does not score again. With
-    `num_proc` or `resume_every`, an interrupted call continues with the parts that were not finished.
+    order is kept. Scores are cached as `map` caches: the same call on the same data does not score again, unless the
+    scorer, the source of its module (`Scorer.source_digest`) or a library's version has changed. With `num_proc` or
+    `resume_every`, an interrupted call continues with the parts that were not finished.
 
     Args:
         dataset: one data set or several splits, map-style or iterable. An iterable one is scored while it is read.
@@ -65,6 +68,7 @@ def add_scores(
             beside the data, or in the cache of `datasets` for a data set in memory. Each part starts its own workers.
         cache_dir: where to cache. By default beside the data; without `resume_every`, and as in `map`, a data set in
             memory is not cached.
+        load_from_cache_file: False scores again, whatever is cached.
         overwrite: replace columns that exist, in place of an error.
 
     Returns:
@@ -90,6 +94,7 @@ def add_scores(
         scorer.check_fitted()
     check_choice("per_image", per_image, (None, "max", "min", "mean"))
     given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
+    given["load_from_cache_file"] = None if load_from_cache_file else False
     if isinstance(dataset, IterableDatasetDict):
         parts = {name: _score_iterable(part, scorers, batch_size, overwrite, given) for name, part in dataset.items()}
         return IterableDatasetDict(parts)
@@ -101,7 +106,8 @@ def add_scores(
             "`IterableDataset`: make one with `load_dataset` or `Dataset.from_dict`."
         )
     splits = _as_splits(dataset, scorers, per_image, overwrite)
-    return _Run(scorers, splits, per_image, batch_size, num_proc, resume_every or None, cache_dir).add_to(dataset)
+    run = _Run(scorers, splits, per_image, batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
+    return run.add_to(dataset)
 
 
 def add_scores_sharded(
@@ -188,6 +194,7 @@ def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
                 "and written. Give an instance (`NounCount()`), subclass `Scorer`, or join finished numbers "
                 "with `add_scores_from`."
             )
+        scorer.check_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
     twice = sorted({column for column in written if written.count(column) > 1})
     if twice:
@@ -268,6 +275,7 @@ class _Stage:
     inputs: Dataset
     position: np.ndarray | None
     provenance: dict[str, ScoreProvenance]
+    source: str | None
     parts: PartFolder | None = None
 
     @property
@@ -277,7 +285,8 @@ class _Stage:
     def manifest(self) -> dict[str, Any]:
         """What must be equal in all processes for their parts to belong together."""
         scores = {column: asdict(made) for column, made in self.provenance.items()}
-        return {"data": data_digest(self.inputs), "scores": scores}
+        source = {} if self.source is None else {"source": self.source}
+        return {"data": data_digest(self.inputs), "scores": scores, **source}
 
     def map(self, scorer: Scorer, rows: range | None = None, which: str = "", **options: Any) -> dict[str, np.ndarray]:
         """Column → float32 scores of all `rows` or some; `which` they are goes to the progress bar."""
@@ -318,6 +327,7 @@ class _Run:
     num_proc: int | None
     step: int | None
     cache_dir: str | Path | None = None
+    load_from_cache_file: bool = True
     folder: Path | None = None
     rank: int = 0
     world_size: int = 1
@@ -336,7 +346,8 @@ class _Run:
             for scorer in self.scorers:
                 self.collect(scorer, split)
             values = {column: split.values[column] for scorer in self.scorers for column in scorer.outputs}
-            scored[split.name] = append_columns(split.dataset, values, split.provenance, overwrite=True)
+            read = {column: scorer.columns for scorer in self.scorers for column in scorer.outputs}
+            scored[split.name] = append_columns(split.dataset, values, split.provenance, read=read, overwrite=True)
         return DatasetDict(scored) if isinstance(dataset, DatasetDict) else scored["all"]
 
     def score_missing_parts(self, scorer: Scorer) -> None:
@@ -378,6 +389,8 @@ class _Run:
         else:
             file = self.cache_file(scorer, stage) if self.cache_dir is not None and len(stage.inputs) else None
             options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}
+            # None leaves it to `datasets.disable_caching`
+            options["load_from_cache_file"] = None if self.load_from_cache_file else False
             scores = stage.map(scorer, **options) if len(stage.inputs) else {}
         for column, made in stage.provenance.items():
             array = scores.get(column, np.zeros(0, np.float32))
@@ -396,12 +409,14 @@ class _Run:
     def stage(self, scorer: Scorer, split: _Split) -> _Stage:
         self.fit_if_needed(scorer)
         inputs, position = scoring_inputs(self.with_scores_read(scorer, split), scorer)
-        stage = _Stage(inputs, position, _provenance(scorer))
+        stage = _Stage(inputs, position, _provenance(scorer), scorer.source_digest())
         if self.step is None:
             return stage
         if self.folder is None:
             key = [inputs._fingerprint, scorer, stage.features.to_dict(), self.batch_size, self.step]
             folder = _cache_folder(split.dataset, self.cache_dir) / f"scores-{Hasher.hash(key)}"
+            if not self.load_from_cache_file:
+                shutil.rmtree(folder, ignore_errors=True)
         else:
             folder = self.shared_folder(split, scorer)
         single_process = self.folder is not None and self.world_size == 1
@@ -428,7 +443,7 @@ class _Run:
         if not scorer.needs_fit:
             return
         corpus = self.with_scores_read(scorer, self.fit_on)
-        stage = _Stage(*scoring_inputs(corpus, scorer), _provenance(scorer))
+        stage = _Stage(*scoring_inputs(corpus, scorer), _provenance(scorer), scorer.source_digest())
         manifest = {**stage.manifest(), "fit_on": self.fit_on.name}
         folder = self.folder / ".fitted" / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
@@ -459,7 +474,7 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
     Shapes:
         returns the data set, and int64 (rows,): where in it each row of `dataset` is (None: at the same position).
     """
-    columns, group = list(scorer.columns), scorer.group_by
+    columns, group = list(dict.fromkeys(scorer.columns)), scorer.group_by
     if group is not None and group in dataset.column_names and group not in columns:
         columns.append(group)
     inputs, position = dataset.with_format(None).select_columns(columns), None

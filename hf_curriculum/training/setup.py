@@ -34,7 +34,7 @@ from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, metric_name
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.planning.ranking import Ranking, rank_scores, read_scores, resolve_easy
+from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores, resolve_easy
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 
@@ -98,21 +98,14 @@ def plan_stream(
 
 def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: np.ndarray | None) -> Ranking:
     """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
-    columns = read_columns(data, rule.reads_in_all)
-    if scores is None and column is None:
-        if rule.needs_scores:
-            raise ValueError(
-                f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
-                "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
-            )
-        return replace(Ranking.unordered(len(data)), columns=columns)
-    scores = read_scores(data, column) if scores is None else _numbers(scores)
+    if scores is None:
+        return rank_dataset(data, rule, column)
+    columns, scores = read_columns(data, rule.reads_in_all), _numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    # Only a rule that goes from easy to hard needs to know which end is easy.
     default = None if rule.needs_easy else "low"
     easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
     return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)

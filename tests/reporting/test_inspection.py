@@ -9,9 +9,11 @@ import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image, Value
 
-from hf_curriculum import CaptionLength, NounCount, Report, add_scores, make_scenes
+from hf_curriculum import CaptionLength, NounCount, Phases, Report, WordRarity, add_scores, make_plan, make_scenes
+from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.reporting.figures.distribution import score_correlations
 from hf_curriculum.reporting.inspection import inspect_scores, rank_correlation
+from hf_curriculum.reporting.run_sections import add_scores_section
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,62 @@ def test_no_scores_at_all():
         inspect_scores(Dataset.from_dict({"caption": ["a"]}))
     with pytest.raises(ValueError, match=r"shape \(1, 2\) for 2 scores"):
         score_correlations(["a", "b"], np.zeros((1, 2)))
+
+
+SHOWN = {"image_id": ["a", "b", "a", "b", "a"], "caption": ["a dog", "blue", "a dog, a cat and a bird", "a cat", ""]}
+
+
+def tags_of_words(sentences):
+    return [["NN"] * len(sentence.split()) for sentence in sentences]
+
+
+def own_row(dataset, column, end):
+    (score,) = inspect_scores(dataset, [column], examples=1).scores
+    (shown,) = getattr(score, end)
+    return shown["row"], shown["caption"], shown["score"]
+
+
+def test_the_caption_shown_is_the_one_that_has_the_score():
+    data = Dataset.from_dict(SHOWN)
+    most = add_scores(data, [NounCount(), CaptionLength()], per_image="max")
+    for column, value in (("noun_count", 3), ("caption_length", 7)):
+        assert own_row(most, column, "hardest") == (2, "a dog, a cat and a bird", value)
+    assert own_row(most, "noun_count", "easiest") == (3, "a cat", 1)
+    fewest = add_scores(data, NounCount(), per_image="min")
+    assert own_row(fewest, "noun_count", "hardest") == (0, "a dog", 1)
+    assert own_row(fewest.rename_column("noun_count", "n"), "n", "easiest") == (1, "blue", 0)
+
+
+@pytest.mark.parametrize("how", ["mean", "another tagger", "a corpus", "without the row"])
+def test_all_captions_are_shown_where_it_is_not_known_which_one_has_the_score(how):
+    data, column = Dataset.from_dict(SHOWN), "noun_count"
+    if how == "another tagger":
+        scored = add_scores(data, NounCount(tags_of_words), per_image="max")
+    elif how == "a corpus":
+        scored, column = add_scores(data, WordRarity("sum").fit(data), per_image="max"), "word_rarity"
+    else:
+        scored = add_scores(data, NounCount(), per_image="mean" if how == "mean" else "max")
+    if how == "without the row":
+        scored = scored.select([0, 1, 3, 4])
+        assert own_row(scored, column, "hardest")[1] == "2 captions: a dog | "
+        return
+    assert own_row(scored, column, "hardest")[1] == "3 captions: a dog | a dog, a cat and a bird | "
+
+
+def test_reports_show_the_caption_that_has_the_score(undrawn):
+    scored = add_scores(Dataset.from_dict(SHOWN), NounCount(), per_image="max")
+    report = Report("a run")
+    plan = make_plan(Phases(2, cut="rank"), scored, score_column="noun_count", global_batch_size=1)
+    add_scores_section(report, scored, "noun_count", plan.to_dict())
+    text = report.to_html()
+    easiest, hardest = text.rindex("Easiest examples"), text.rindex("Hardest examples")
+    assert easiest < text.index("a cat<") < text.index("a dog, a cat and a bird") < hardest
+    assert hardest < text.rindex("a dog, a cat and a bird") < text.rindex("a cat<")
+    assert "a dog<" not in text
+
+
+def test_the_card_shows_the_caption_that_has_the_score(undrawn):
+    scored = add_scores(Dataset.from_dict(SHOWN), NounCount(), per_image="max")
+    text = DataCard("me/scored", {"train": scored}, "train")._examples(0, "noun_count")
+    assert "| a dog, a cat and a bird | a | 2 |" in text
+    assert "| a dog | a |" not in text

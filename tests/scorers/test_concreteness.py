@@ -260,3 +260,17 @@ def test_embeddings_that_cannot_be_compared():
     square = Features({"image_id": Value("string"), "v": Array2D((1, 2), "float32")})
     with pytest.raises(TypeError, match="not one list of numbers per row"):
         image_vectors(Dataset.from_dict(ids | {"v": [[[1.0, 2.0]], [[3.0, 4.0]]]}, features=square), "v", "Example")
+
+
+def test_words_that_are_left_out_are_counted(caplog):
+    data = Dataset.from_dict(
+        {
+            "image_id": list("abcd"),
+            "caption": ["red ball", "red car", "idea ball", "idea car rare"],
+            "image_embedding": [[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]],
+        }
+    )
+    Concreteness(k=2, min_count=2).fit(data)
+    assert (
+        "Concreteness scores 4 of 5 words: the others are in fewer than `min_count=2` of the 4 images" in caplog.text
+    )

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 
-from hf_curriculum import Scorer
+from hf_curriculum import Scorer, add_scores
 from hf_curriculum.scorers.base import installed_versions
 
 
@@ -209,3 +209,63 @@ def test_attributes_of_version_0_1_go_by_their_names_of_now():
 def test_a_package_without_metadata_is_left_out_of_the_versions():
     versions = installed_versions(("numpy", "a-package-that-nobody-has"))
     assert versions == {"numpy": np.__version__}
+
+
+def test_columns_given_as_one_text_are_named():
+    class Text(Letters):
+        columns = "caption"
+
+    for call in (lambda: Text()(BATCH), lambda: add_scores(Dataset.from_dict(BATCH), Text())):
+        with pytest.raises(TypeError, match=r"Text\.columns is the text 'caption'.*columns = \('caption',\)"):
+            call()
+
+    class Later(Letters):
+        def __init__(self):
+            super().__init__()
+            self.decode_false = "caption"
+
+    with pytest.raises(TypeError, match=r"Later\.decode_false is the text 'caption'"):
+        Later()(BATCH)
+
+
+def test_a_score_without_the_workers_number_is_named():
+    with pytest.raises(
+        TypeError, match=r"Short\.score\(self, batch\) cannot be called.*def score\(self, batch, rank\)"
+    ):
+
+        class Short(Scorer):
+            columns, name = ("caption",), "short"
+
+            def score(self, batch):
+                return [1.0]
+
+    class Optional(Scorer):
+        columns, name = ("caption",), "optional"
+
+        def score(self, batch, rank=None, *further):
+            return [1.0] * len(batch["caption"])
+
+    assert Optional()(BATCH)["optional"].tolist() == [1.0] * len(BATCH["caption"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        torch.tensor([1.5, -2.0], requires_grad=True),
+        torch.tensor([1.5, -2.0], dtype=torch.float64),
+        [torch.tensor(1.5, dtype=torch.bfloat16), torch.tensor(-2.0, requires_grad=True)],
+        [1.5, np.float64(-2.0)],
+    ],
+    ids=["bfloat16", "with history", "float64", "a list of tensors", "a list of numbers"],
+)
+def test_tensors_of_any_type_are_scores(values):
+    class Given(Scorer):
+        columns, name = ("caption",), "given"
+
+        def score(self, batch, rank):
+            return values
+
+    found = Given()({"caption": ["a", "b"]})["given"]
+    assert found.dtype == np.float32
+    assert found.tolist() == [1.5, -2.0]

@@ -180,3 +180,16 @@ def test_wrong_arguments(data, tmp_path):
     with pytest.raises(ValueError, match="already has `q`"):
         add_scores_from(scored, source, **join)
     assert add_scores_from(scored, source, overwrite=True, **join).column_names == scored.column_names
+
+
+@pytest.mark.parametrize("missing", ["", "http://d,\n"])
+def test_large_integers_that_become_equal_are_said(data, tmp_path, caplog, missing):
+    large = write(
+        tmp_path, "t.csv", f"image_url,t\nhttp://a,33554433\nhttp://b,33554432\nhttp://c,33554436\n{missing}"
+    )
+    add_scores_from(data, large, on="image_url", easy="low")
+    assert "`t` has 3 different integers, and only 2 as float32" in caplog.text
+    caplog.clear()
+    small = write(tmp_path, "s.csv", "image_url,s\nhttp://a,16777215\nhttp://b,16777216\nhttp://c,0.1\n")
+    add_scores_from(data, small, on="image_url", easy="low")
+    assert "as float32" not in caplog.text

@@ -3,10 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_curriculum import CaptionLength, add_scores, shuffle_scores
 from hf_curriculum.data.captions import group_codes
+from hf_curriculum.scorers.visual.images import distinct_images
 from hf_curriculum.scoring.add_scores import aggregate_per_image
 
 NAN = np.nan
@@ -57,3 +60,32 @@ def test_codes_number_values_by_first_appearance():
 def test_a_missing_value_is_an_error():
     with pytest.raises(ValueError, match="`image_id` is missing in 1 of 3 rows, first in row 1"):
         group_codes(pa.array(["a", None, "b"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "missing", "first"),
+    [
+        (pa.array(["", "", "a"]), 2, 0),
+        (pa.array(["a", " \t", None]), 2, 1),
+        (pa.array(["a", ""], pa.large_string()), 1, 1),
+        (pa.array([1.0, float("nan"), None, 2.0]), 2, 1),
+        (pa.array([1, None]), 1, 1),
+    ],
+)
+def test_empty_text_and_nan_are_missing_ids(values, missing, first):
+    with pytest.raises(
+        ValueError, match=f"`image_id` is missing in {missing} of {len(values)} rows, first in row {first}"
+    ):
+        group_codes(values)
+    data = Dataset(pa.table({"image_id": values, "caption": pa.array(["a", "a b", "a b c", "a"][: len(values)])}))
+    with pytest.raises(ValueError, match="`image_id` is missing in"):
+        add_scores(data, CaptionLength(), per_image="max")
+    with pytest.raises(ValueError, match="`image_id` is missing in"):
+        shuffle_scores(add_scores(data, CaptionLength()), "caption_length", group_by="image_id")
+
+
+def test_images_without_an_id_are_not_taken_for_one_image():
+    rows = {"image": ["one", "two", "three", "four", "five"], "image_id": ["", "", float("nan"), None, "x"]}
+    assert distinct_images(rows, "image", np.ones(5, bool)) == [
+        (name, [row]) for row, name in enumerate(rows["image"])
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import any_scorer as ANY
 import numpy as np
 import pytest
 import torch
@@ -17,14 +18,15 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    ScoreProvenance,
-    attach_provenance,
+    add_scores,
     make_image_processor,
     make_scenes,
+    read_provenance,
     train_wordpiece,
 )
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.provenance import append_columns, score_values
 
 SIZE, ROWS = 32, 48
 
@@ -44,18 +46,31 @@ BUILT = {"flamingo": small_flamingo, "git": small_git}
 """A tiny one of each model of the library."""
 
 
+LEVELS = {"adaptive_guidance", "guidance_schedule", "weighted"}
+"""Curricula that need a few levels, or no negative score: for them the quarters of each score are levels."""
+
+
+def column_of(name):
+    """The score that a scorer writes."""
+    return next(iter(ANY.build(name).outputs))
+
+
 @pytest.fixture(scope="module")
 def scored():
-    """Scenes with a column for every scorer, as it would write it, and four levels for those that need levels."""
-    data = make_scenes(60, image_size=SIZE, validation=0.0, test=0.0)["train"].select(range(ROWS))
+    """Pairs scored by every scorer of the library, small and offline, and the quarters of each score as levels."""
+    boxes = [[{"box": [0.0, 0.0, 8.0, 8.0]}] * (1 + number % 5) for number in range(ROWS)]
+    images = make_scenes(ROWS, image_size=2 * SIZE, validation=0.0, test=0.0)["train"]["image"][:]
+    data = ANY.data(ROWS, objects=boxes, image=[images[number // 2] for number in range(ROWS)])
     columns = make_columns(ROWS)[0]
     for name in ("hard", "nodes", "source"):
         data = data.add_column(name, columns[name][:])
-    rng = np.random.default_rng(0)
-    for name, scorer in SCORERS.items():
-        # The levels 0.25 to 1 are scores like any others, so that schedules of levels have something to find.
-        data = data.add_column(name, rng.permutation(np.repeat([0.25, 0.5, 0.75, 1.0], 12)).astype(np.float32))
-        data = attach_provenance(data, {name: ScoreProvenance(name, scorer.__name__, easy=scorer.easy)})
+    for name in SCORERS:
+        data, column = add_scores(data, ANY.build(name), overwrite=True), column_of(name)
+        scores, made = score_values(data, column), read_provenance(data)[column]
+        assert np.isfinite(scores).all(), name
+        assert len(np.unique(scores)) > 1, name
+        levels = (np.argsort(np.argsort(scores, kind="stable")) * 4 // ROWS + 1).astype(np.float32) / 4
+        data = append_columns(data, {f"{column}_level": levels}, {f"{column}_level": made}, log=False)
     return data
 
 
@@ -73,11 +88,11 @@ def test_every_combination(scored, model_name, tmp_path):
     prefix = "<image> " if model_name == "flamingo" else ""
     collator = CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12, prefix=prefix)
     for score, name in itertools.product(SCORERS, CURRICULA):
-        rule = first_cases()[name].rule
+        rule, column = first_cases()[name].rule, column_of(score) + "_level" * (name in LEVELS)
         args = CurriculumTrainingArguments(
             str(tmp_path),
             curriculum=rule,
-            score_column=score,
+            score_column=column,
             per_device_train_batch_size=4,
             use_cpu=True,
             report_to=[],
@@ -87,7 +102,13 @@ def test_every_combination(scored, model_name, tmp_path):
             model, args, data_collator=collator, train_dataset=scored, eval_dataset=scored.select(range(4))
         )
         plan = trainer.plan
-        assert plan.ranking.easy == SCORERS[score].easy
+        made = read_provenance(scored)[column]
+        assert made.scorer == SCORERS[score].__name__
+        assert plan.ranking.easy == (rule.easy or made.easy)
+        assert np.array_equal(plan.ranking.scores, score_values(scored, column))
+        if name in ("baby_steps", "filter", "growing", "phases"):  # others may put the rows in an order of their own
+            easiest, hardest = plan.ranking.score_at(0), plan.ranking.score_at(plan.ranking.num_scored - 1)
+            assert (easiest < hardest) == (plan.ranking.easy == "low")
         assert plan.num_steps > 0
         assert plan.undecided == (rule.signal is not None)
         if not plan.stages:  # it decides before its first step

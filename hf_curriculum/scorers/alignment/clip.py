@@ -128,6 +128,11 @@ class CLIPSimilarity(Scorer):
         check_choice("easy", easy, ("low", "high"))
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of images or captions, at least 1.")
+        if image_embedding is not None and image_embedding == text_embedding:
+            raise ValueError(
+                f"`{image_embedding}` was given for the embedding of the image and for that of the text: every row's "
+                "similarity would be 1. Name two columns, or only one of them."
+            )
         self.model: str | None = str(model)
         self.pretrained: str | None = None if pretrained is None else str(pretrained)
         self.backend = backend

@@ -10,7 +10,7 @@ import numpy as np
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
-from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger
+from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, resolve_tagger, warn_if_foreign
 
 NOUN_TAGS = ("NN", "NNS", "NNP", "NNPS")
 """All nouns of the Penn Treebank: singular, plural, proper, proper plural."""
@@ -20,8 +20,8 @@ class NounCount(Scorer):
     """The number of nouns in a caption.
 
     Args:
-        tagger: "pattern" (textblob's, needs nothing more), "nltk" (needs NLTK's data), a `Tagger`, or a picklable
-            function `(sentences: list[str]) -> list[list[str]]` that gives each sentence its tags.
+        tagger: "pattern" (textblob's, needs nothing more) or "nltk" (needs NLTK's data), both for English; a `Tagger`;
+            or a picklable function `(sentences: list[str]) -> list[list[str]]` that gives each sentence its tags.
         tags: what counts as a noun, by default all four noun tags. BabyLM's released code counts `("NN", "NNP")`.
         max_words: count within the first so many tokens of a caption only; the whole caption is tagged.
         tags_column: read the tags from this column (a list of strings per row), instead of tagging captions.
@@ -90,6 +90,10 @@ class NounCount(Scorer):
             tagged = [tags for tags in tagged if tags]
         else:
             captions, mask = readable_captions(batch[self.column], self.column)
+            english = isinstance(self.tagger, (PatternTagger, NltkTagger))
+            if captions and english and not hasattr(self, "_language_checked"):
+                self._language_checked = True
+                warn_if_foreign(captions[:200])
             tagged = self.tagger.tag(captions, rank) if captions else []
             if len(tagged) != len(captions):
                 raise ValueError(

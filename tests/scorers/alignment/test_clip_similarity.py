@@ -397,3 +397,8 @@ def test_real_vectors_as_columns(test_data):
 def test_names_of_open_clip_are_read_without_it():
     assert clip_open.parse_name("ViT-B-32", "openai") == ("ViT-B-32", "openai")
     assert clip_open.parse_name("open_clip:hf-hub:org/name", None) == ("hf-hub:org/name", None)
+
+
+def test_one_column_is_not_both_embeddings():
+    with pytest.raises(ValueError, match="`v` was given for the embedding of the image and for that of the text"):
+        CLIPSimilarity(image_embedding="v", text_embedding="v")

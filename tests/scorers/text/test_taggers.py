@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from hf_curriculum import NounCount
 from hf_curriculum.scorers.text.taggers import (
     CallableTagger,
     NltkTagger,
@@ -132,3 +133,55 @@ def test_nltk_not_installed(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install 'hf-curriculum\[text\]'"):
         NltkTagger().tag(["a dog"])
+
+
+def test_the_first_word_of_a_sentence_is_read_as_the_first():
+    first, later = PatternTagger().tag(["Tattooed men walk. Tattooed men", "the Tattooed men; Tattooed men"])
+    assert first == ["VBN", "NNS", "VB", ".", "VBN", "NNS"]  # a capital says nothing there
+    assert later == ["DT", "NNP", "NNS", ":", "NNP", "NNS"]
+
+
+def test_a_caption_in_capitals_is_read_in_small_letters():
+    assert PatternTagger().tag(["A DOG RUNS", "NASA", "A DOG runs"]) == [
+        *PatternTagger().tag(["a dog runs", "NASA", "A DOG runs"])
+    ]
+    assert NounCount()({"caption": ["A DOG RUNS", "A dog runs"]})["noun_count"].tolist() == [1, 1]
+
+
+def test_nltk_takes_no_punctuation_for_nouns(test_data, monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    monkeypatch.setattr(nltk.data, "path", [str(test_data("nltk_data"))])
+    marks = ['a dog " runs', "“ two cats ” – [ a bird ] ♥", "* ~ a man ^", "A DOG RUNS"]
+    tagger = NltkTagger()
+    for sentence, tags in zip(marks, tagger.tag(marks), strict=True):
+        words = tokenize(sentence, "whole")
+        nouns = [word for word, tag in zip(words, tags, strict=True) if tag.startswith("NN")]
+        assert nouns
+        assert all(any(map(str.isalnum, word)) for word in nouns), nouns
+    raw = [tag for sentence in marks for _, tag in tagger._perceptron.tag(tokenize(sentence, "whole"))]
+    assert raw.count("SYM") < sum(tags.count("SYM") for tags in tagger.tag(marks))  # it did take some for nouns
+
+
+LANGUAGES = {
+    "German": ["Ein brauner Hund läuft über die grüne Wiese.", "Zwei Kinder spielen im Garten mit einem Ball."],
+    "Japanese": ["犬が公園を走っている", "赤い車が通りに止まっている"],
+    "Arabic": ["كلب يجري في الحديقة", "سيارة حمراء في الشارع"],
+    "Spanish": ["un perro marrón corre por la hierba", "dos niños juegan con una pelota roja"],
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_captions_of_another_language_are_warned_of_once(language, caplog):
+    scorer = NounCount()
+    for _ in range(2):
+        scorer({"caption": LANGUAGES[language] * 10})
+    (record,) = caplog.records
+    assert "of the words are in no English lexicon, such as '" in record.message
+    assert "know English only" in record.message
+
+
+def test_english_captions_are_not_warned_of(caplog):
+    captions = ["A brown dog runs over the green meadow.", "Two kids at McDonald's play football", "Zürich, été"]
+    NounCount()({"caption": captions * 10})
+    NounCount(lambda sentences: [["NN"]] * len(sentences))({"caption": LANGUAGES["German"] * 10})
+    assert caplog.text == ""

@@ -197,3 +197,18 @@ def test_photographs(test_data):
     count, area = scores_of([str(file) for file in files])
     assert all(50 <= number <= 500 for number in count)
     assert ((area > 0.01) & (area < 0.5)).all()
+
+
+def test_a_limit_that_most_images_reach_is_warned_of_once(caplog):
+    rng = np.random.default_rng(0)
+    images = [Pillow.fromarray(rng.integers(0, 255, (48, 48, 3), np.uint8)) for _ in range(8)]
+    scorer = RegionProposals(min_size=4, max_proposals=2)
+    for _ in range(2):
+        assert set(scorer({"image": images})["region_count"].tolist()) == {2.0}
+    (record,) = caplog.records
+    assert "8 of 8 images have `max_proposals=2` proposals or more" in record.message
+    assert "Pass `max_proposals=None`" in record.message
+    caplog.clear()
+    assert len(set(RegionProposals(min_size=4, max_proposals=None)({"image": images})["region_count"].tolist())) > 1
+    RegionProposals(min_size=4, max_proposals=10_000)({"image": images})
+    assert caplog.text == ""

@@ -482,3 +482,13 @@ def test_fastestdet_on_photographs(test_data, capsys):
     with capsys.disabled():
         quantiles = np.quantile(scores[:60], [0, 0.25, 0.5, 0.75, 1]).round(2).tolist()
         print(f"\nvisual_entropy: {quantiles}; rank correlation with kinds {np.corrcoef(*order)[0, 1]:.2f}")
+
+
+def test_every_images_stored_detections_are_looked_up(tmp_path):
+    tables = {name: RNG.dirichlet(np.full(7, 0.3), size=4) for name in ("one", "two", "three")}
+    np.savez(tmp_path / "r.npz", **{f"{name}/class_scores": table for name, table in tables.items()})
+    rows = ["one", "two", "one", None, "three", "four"]
+    found = VisualEntropy(regions=tmp_path / "r.npz")({"image_id": rows})["visual_entropy"]
+    naive = {name: -(table * np.log(table)).sum() for name, table in tables.items()}
+    np.testing.assert_allclose(found, [naive.get(name, np.nan) for name in rows], rtol=1e-5)
+    assert len(set(found[np.isfinite(found)].tolist())) == 3
