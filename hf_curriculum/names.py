@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import cached_property
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hf_curriculum.moved import NAMES_BEFORE, RENAMED
@@ -136,6 +138,7 @@ class LazyTable(MutableMapping[str, Any]):
 
     Args:
         places: name → `module:attribute`, the module below `hf_curriculum`.
+        group: of entry points, under which other installed packages name theirs.
 
     Example:
         >>> CURRICULA["phases"].__name__
@@ -144,14 +147,22 @@ class LazyTable(MutableMapping[str, Any]):
         (True, False)
     """
 
-    def __init__(self, places: dict[str, str]) -> None:
-        self._entries: dict[str, Any] = dict(places)
+    def __init__(self, places: dict[str, str], group: str | None = None) -> None:
+        self._own: dict[str, Any] = dict(places)
+        self._group = group
+
+    @cached_property
+    def _entries(self) -> dict[str, Any]:
+        found = entry_points(group=self._group) if self._group else ()
+        return {**self._own, **{point.name: point for point in found if point.name not in self._own}}
 
     def __getitem__(self, name: str) -> Any:
         value = self._entries[name]
         if isinstance(value, str):
             module, _, attribute = value.partition(":")
             value = self._entries[name] = getattr(import_module(f"hf_curriculum.{module}"), attribute)
+        elif isinstance(value, EntryPoint):
+            value = self._entries[name] = value.load()
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -189,9 +200,10 @@ SCORERS = LazyTable(
         "vilt_similarity": "scorers.alignment.vilt:ViLTSimilarity",
         "visual_entropy": "scorers.visual.entropy:VisualEntropy",
         "word_rarity": "scorers.text.rarity:WordRarity",
-    }
+    },
+    group="hf_curriculum.scorers",
 )
-"""Every scorer by the column it writes."""
+"""Every scorer by the column it writes; and those of other packages, by their entry points."""
 
 CURRICULA = LazyTable(
     {
@@ -206,9 +218,10 @@ CURRICULA = LazyTable(
         "self_paced": "curricula.self_paced:SelfPaced",
         "staged": "curricula.staged:Staged",
         "weighted": "curricula.weighted:Weighted",
-    }
+    },
+    group="hf_curriculum.curricula",
 )
-"""Every curriculum by the name it has in JSON and YAML."""
+"""Every curriculum by the name it has in JSON and YAML; and those of other packages, by their entry points."""
 
 BATCHES = LazyTable(
     {
