@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,15 @@ from babylm.data import prepare
 from hf_curriculum import Report, Study, one_row_per_image, save_scored, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.scenes.contact_sheet import contact_sheet
+from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, captions, scored data and report, and prints a line for every run.
+    """Writes the study's table, captions, scored data and report; prints a line for every run, and what to try next.
 
     Args:
         system: the model's name.
@@ -48,9 +51,18 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
     captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
     (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
     page = write_report(system, runs, table, data, data_args.data, folder / "report")
+    images = one_row_per_image(data["validation"]).select(range(len(runs[0]["captions"])))
+    (folder / "held_out").mkdir(exist_ok=True)
+    for number, image in enumerate(images_of(images, range(len(images)))):
+        if image is not None:
+            image.save(folder / "held_out" / f"{number}.png")
     for outcome in runs:
         print(describe(outcome))
     print(f"report: {page}")
+    model = finished[0].folder / "model"
+    print(f"try the model:    {shlex.join(['hf-curriculum', 'caption', str(model), str(folder / 'held_out')])}")
+    if not controls and runs[0]["curriculum"]:
+        print(f"beside a control: {command_line('--compare')}")
 
 
 def describe(outcome: Mapping[str, Any]) -> str:
@@ -92,7 +104,7 @@ def write_report(
             "Data", contact_sheet(data["train"]), f"Images and captions of {source}.", name="data"
         ),
     ]
-    for section in tqdm(sections, desc="report", unit="section", delay=2):
+    for section in tqdm(sections, desc="report", unit="section", delay=2, disable=None):
         section()
     return report.write(folder)
 
