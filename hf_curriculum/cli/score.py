@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +15,8 @@ from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+    from hf_curriculum.scorers.base import Scorer
 
 _Source = Annotated[
     str,
@@ -94,26 +97,14 @@ def score_command(
     disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
     result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
-    import datasets
-
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.scored_data import validate_splits
-    from hf_curriculum.scorers.base import Scorer
-    from hf_curriculum.scorers.registry import import_named, scorer_from
-    from hf_curriculum.scoring.add_scores import add_scores_sharded
     from hf_curriculum.scoring.parts import launched
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()  # a log file would keep every state of each
     aim = output or side_file
     if aim is None:
         raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
-    try:
-        for given in scorer:
-            import_named(given, SCORERS, Scorer)
-        scorers = [scorer_from(given) for given in scorer]
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+    scorers = _scorers_from(scorer)
     folder = parts or aim.with_name(f"{aim.name}.parts")
     rank, world_size = launched()
     if not overwrite and (output / "scores.json" if output else side_file).exists():
@@ -132,19 +123,42 @@ def score_command(
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
-    try:
-        scored = add_scores_sharded(data, scorers, folder, **options)
-    except KeyboardInterrupt:
-        note(
-            f"\nInterrupted. What was scored is kept in {folder}; the same command goes on from it:\n  {typed_again()}"
-        )
-        raise
+    scored = _score(data, scorers, folder, options)
     if scored is None:
         note(f"process {rank} of {world_size}: its share is done")
         return
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
         shutil.rmtree(folder)
+
+
+def _scorers_from(given: list[str]) -> list[Scorer]:
+    from hf_curriculum.scorers.base import Scorer
+    from hf_curriculum.scorers.registry import import_named, scorer_from
+
+    try:
+        for name in given:
+            import_named(name, SCORERS, Scorer)
+        return [scorer_from(name) for name in given]
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+
+
+def _score(
+    data: Dataset | DatasetDict, scorers: list[Scorer], folder: Path, options: Mapping[str, Any]
+) -> Dataset | DatasetDict | None:
+    """The scored data, in the first process; no bars where nobody watches, and on Ctrl-C how to go on."""
+    import datasets
+
+    from hf_curriculum.scoring.add_scores import add_scores_sharded
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()  # a log file would keep every state of each
+    try:
+        return add_scores_sharded(data, scorers, folder, **options)
+    except KeyboardInterrupt:
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        raise
 
 
 def _hold_out(data: Dataset | DatasetDict, share: float) -> DatasetDict:

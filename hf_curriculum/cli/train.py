@@ -6,8 +6,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,18 +87,37 @@ def _read_file(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+_Curriculum = Annotated[
+    str,
+    typer.Option(
+        help="Name, file, JSON or YAML of a curriculum; your own as module:Class, a file module.py here.",
+        autocompletion=complete_curriculum,
+    ),
+]
+_Validation = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the images that is held out; if not given, the split `validation` of data that has one, "
+        f"or else {VALIDATION:g}."
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="A YAML or JSON file of options and TrainingArguments by their names, dataset and output among them; "
+        "what is typed holds against it.",
+        callback=_read_file,
+        is_eager=True,
+    ),
+]
+
+
 @plainly
 def train_command(
     context: typer.Context,
     dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
     output: Annotated[Path, typer.Argument(help="Folder for checkpoints and the trained model.")],
-    curriculum: Annotated[
-        str,
-        typer.Option(
-            help="Name, file, JSON or YAML of a curriculum; your own as module:Class, a file module.py here.",
-            autocompletion=complete_curriculum,
-        ),
-    ] = "phases",
+    curriculum: _Curriculum = "phases",
     score_column: Annotated[
         str | None,
         typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
@@ -117,25 +136,11 @@ def train_command(
     learning_rate: Annotated[float, typer.Option(help="Peak of the schedule.", callback=above_zero)] = 1e-3,
     image_size: Annotated[int, typer.Option(help="Pixels along an edge, for the small model.", min=1)] = 64,
     max_length: Annotated[int, typer.Option(help="Tokens of a caption at most, with both end marks.", min=3)] = 50,
-    validation: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the images that is held out; if not given, the split `validation` of data that has one, "
-            f"or else {VALIDATION:g}."
-        ),
-    ] = None,
+    validation: _Validation = None,
     split: Annotated[str, typer.Option(help="The split to train on, where there are several.")] = "train",
     seed: Annotated[int, typer.Option(help="Of weights, order and the held-out part.")] = 0,
     resume: Annotated[bool, typer.Option(help="Resume from the last complete checkpoint in OUTPUT.")] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="A YAML or JSON file of options and TrainingArguments by their names, dataset and output among them; "
-            "what is typed holds against it.",
-            callback=_read_file,
-            is_eager=True,
-        ),
-    ] = None,
+    config: _Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a captioner in the order of a curriculum; `report` then shows what came out.
@@ -157,16 +162,9 @@ def train_command(
         resume=resume,
     )
     held_out = _held_out(dataset, split, validation)
-    try:
-        trainer = _trainer(data, held_out, args, model, image_size, max_length, validation or VALIDATION)
-        facts = _train(trainer, show_plan=not as_json)
-    except KeyboardInterrupt:
-        note(f"\nInterrupted. {_how_to_go_on(output)}")
-        raise
-    except Exception as error:
-        if not disk_is_full(error, output):
-            raise
-        fail(OSError(_full(output)))
+    with _told_how_to_go_on(output):
+        share = validation or VALIDATION
+        facts = _train(_trainer(data, held_out, args, model, image_size, max_length, share), show_plan=not as_json)
 
     from hf_curriculum.training.setup import close_process_group
 
@@ -250,6 +248,20 @@ def _held_out(dataset: Path, split: str, share: float | None) -> Dataset | None:
 
     loaded = load_complete(dataset)
     return loaded.get("validation") if isinstance(loaded, DatasetDict) and share is None and split == "train" else None
+
+
+@contextmanager
+def _told_how_to_go_on(output: Path) -> Iterator[None]:
+    """Says on Ctrl-C, or where the disk is full, what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"\nInterrupted. {_how_to_go_on(output)}")
+        raise
+    except Exception as error:  # `safetensors` and PyTorch have errors of their own for a full disk
+        if not disk_is_full(error, output):
+            raise
+        fail(OSError(_full(output)))
 
 
 def _how_to_go_on(output: Path) -> str:

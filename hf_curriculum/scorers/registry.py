@@ -37,7 +37,7 @@ def import_named(given: str, table: MutableMapping[str, Any], base: type) -> Non
         >>> from hf_curriculum import SCORERS
         >>> import_named("hf_curriculum.scorers.text.length:CaptionLength", SCORERS, Scorer)
         >>> scorer_from("hf_curriculum.scorers.text.length:CaptionLength").outputs
-        ['caption_length']
+        {'caption_length': 'low'}
         >>> del SCORERS["hf_curriculum.scorers.text.length:CaptionLength"]
     """
     name: Any = given.strip()

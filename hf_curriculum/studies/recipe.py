@@ -411,6 +411,13 @@ def disable_progress_bars() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
+_NOTES = logging.getLogger("hf_curriculum.training.callbacks")
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
 class _Bar(ProgressCallback):
     """The bar of training, without the entries of the log."""
 
@@ -438,6 +445,14 @@ class RunLines(TrainerCallback):
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(_Bar)
         trainer.add_callback(cls(trainer))
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Keeps phases from being announced twice, where notes are shown."""
+        _NOTES.addFilter(_is_warning)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Lets notes through again."""
+        _NOTES.removeFilter(_is_warning)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
