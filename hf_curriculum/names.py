@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hf_curriculum.moved import NAMES_BEFORE, RENAMED
@@ -153,10 +152,14 @@ class LazyTable(MutableMapping[str, Any]):
 
     @cached_property
     def _entries(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points  # as slow as all else that `import hf_curriculum` loads
+
         found = entry_points(group=self._group) if self._group else ()
         return {**self._own, **{point.name: point for point in found if point.name not in self._own}}
 
     def __getitem__(self, name: str) -> Any:
+        from importlib.metadata import EntryPoint
+
         value = self._entries[name]
         if isinstance(value, str):
             module, _, attribute = value.partition(":")
