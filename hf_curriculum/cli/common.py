@@ -128,8 +128,8 @@ def disk_is_full(error: BaseException | None, folder: Path) -> bool:
     while error is not None:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             return True
-        if isinstance(error, RuntimeError) and "write" in str(error) and free_bytes(folder) < 1 << 20:
-            return True  # PyTorch's writer does not say why
+        if isinstance(error, RuntimeError) and free_bytes(folder) < 1 << 20:
+            return True  # PyTorch's writer says "unexpected pos"
         error = error.__cause__ or error.__context__
     return False
 

@@ -237,6 +237,15 @@ def test_a_full_disk_is_one_line(given, tmp_path, monkeypatch, kept):
         assert result(*words).exit_code == 0
 
 
+def test_pytorch_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch):
+    error = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 4761600 vs 4761488")
+    assert not common.disk_is_full(error, tmp_path / "not" / "there")
+    monkeypatch.setattr(common, "free_bytes", lambda folder: 4096)
+    assert common.disk_is_full(error, tmp_path)
+    assert not common.disk_is_full(KeyError("a"), tmp_path)
+    assert common.disk_is_full(OSError(122, "Disk quota exceeded"), tmp_path)
+
+
 def test_other_errors_of_training_stay_what_they_are(given, tmp_path, monkeypatch):
     def broken(*given, **options):
         raise RuntimeError("a fault of a model")
