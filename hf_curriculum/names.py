@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -137,6 +138,7 @@ class LazyTable(MutableMapping[str, Any]):
 
     Args:
         places: name → `module:attribute`, the module below `hf_curriculum`.
+        group: of entry points, under which other installed packages name theirs.
 
     Example:
         >>> CURRICULA["phases"].__name__
@@ -145,14 +147,26 @@ class LazyTable(MutableMapping[str, Any]):
         (True, False)
     """
 
-    def __init__(self, places: dict[str, str]) -> None:
-        self._entries: dict[str, Any] = dict(places)
+    def __init__(self, places: dict[str, str], group: str | None = None) -> None:
+        self._own: dict[str, Any] = dict(places)
+        self._group = group
+
+    @cached_property
+    def _entries(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points  # as slow as all else that `import hf_curriculum` loads
+
+        found = entry_points(group=self._group) if self._group else ()
+        return {**self._own, **{point.name: point for point in found if point.name not in self._own}}
 
     def __getitem__(self, name: str) -> Any:
+        from importlib.metadata import EntryPoint
+
         value = self._entries[name]
         if isinstance(value, str):
             module, _, attribute = value.partition(":")
             value = self._entries[name] = getattr(import_module(f"hf_curriculum.{module}"), attribute)
+        elif isinstance(value, EntryPoint):
+            value = self._entries[name] = value.load()
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -190,9 +204,10 @@ SCORERS = LazyTable(
         "vilt_similarity": "scorers.alignment.vilt:ViLTSimilarity",
         "visual_entropy": "scorers.visual.entropy:VisualEntropy",
         "word_rarity": "scorers.text.rarity:WordRarity",
-    }
+    },
+    group="hf_curriculum.scorers",
 )
-"""Every scorer by the column it writes."""
+"""Every scorer by the column it writes; and those of other packages, by their entry points."""
 
 CURRICULA = LazyTable(
     {
@@ -207,9 +222,10 @@ CURRICULA = LazyTable(
         "self_paced": "curricula.self_paced:SelfPaced",
         "staged": "curricula.staged:Staged",
         "weighted": "curricula.weighted:Weighted",
-    }
+    },
+    group="hf_curriculum.curricula",
 )
-"""Every curriculum by the name it has in JSON and YAML."""
+"""Every curriculum by the name it has in JSON and YAML; and those of other packages, by their entry points."""
 
 BATCHES = LazyTable(
     {

@@ -32,7 +32,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
-from babylm.data import prepare, read_data
+from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
 from babylm.models import model_config, stored_features, vision_weights
 from babylm.report import write_results
@@ -54,7 +54,7 @@ from hf_curriculum.models.flamingo.build import (
     paper_flamingo_config,
     small_flamingo_config,
 )
-from hf_curriculum.studies.recipe import finish, resume_point
+from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
 
 PARSER = recipe_parser("babylm_flamingo", __doc__)
 
@@ -126,6 +126,7 @@ def run(
     )
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trainer.accelerator.print(f"\n{folder.name}: Flamingo with {parameters:,} parameters\n{trainer.plan.describe()}\n")
+    RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
     trainer.save_model(str(folder / "model"), _internal_call=True)  # it is pushed below, with its card
 
@@ -142,10 +143,11 @@ def main() -> None:
     options = PARSER.parse()
     folder = output_folder(PARSER, options)
     study, controls = PARSER.study(run, options, folder, former=as_version_0_1, data=read_data)
+    read_before(study)
     study.run()
     write_results("Flamingo", study, controls)
     finish(study)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, PARSER)

@@ -33,7 +33,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
-from babylm.data import prepare, read_data
+from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
@@ -49,7 +49,7 @@ from hf_curriculum import (
     StopWhenDiverged,
 )
 from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
-from hf_curriculum.studies.recipe import finish, resume_point
+from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
 
 PARSER = recipe_parser("babylm_git", __doc__)
 
@@ -114,6 +114,7 @@ def run(
     )
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trainer.accelerator.print(f"\n{folder.name}: GIT with {parameters:,} parameters\n{trainer.plan.describe()}\n")
+    RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
     if model_args.lora_rank:
         trainer.model = trainer.model.merge_and_unload()  # adapters alone would lack the weights that they adapt
@@ -132,10 +133,11 @@ def main() -> None:
     options = PARSER.parse()
     folder = output_folder(PARSER, options)
     study, controls = PARSER.study(run, options, folder, former=as_version_0_1, data=read_data)
+    read_before(study)
     study.run()
     write_results("GIT", study, controls)
     finish(study)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, PARSER)

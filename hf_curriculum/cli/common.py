@@ -7,11 +7,14 @@ work, and with 130 on Ctrl-C.
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import json
 import math
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,10 +62,12 @@ def load_split(path: Path, split: str) -> Dataset:
 
 
 def named_curriculum(given: str, option: str) -> Curriculum:
-    """A curriculum from its name, file, JSON or YAML."""
-    from hf_curriculum.planning.curriculum import curriculum_from
+    """A curriculum from its name, `module:Class`, file, JSON or YAML."""
+    from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+    from hf_curriculum.scorers.registry import import_named
 
     try:
+        import_named(given, CURRICULA, Curriculum)
         return curriculum_from(given)
     except (ValueError, TypeError, OSError) as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
@@ -110,6 +115,28 @@ def note(text: str) -> None:
 def suggest(*words: str | Path) -> None:
     """Prints the next command, as it can be typed."""
     note("next: " + " ".join(["hf-curriculum", *(shlex.quote(str(word)) for word in words)]))
+
+
+def typed_again(*more: str) -> str:
+    """This command as it can be typed again, with further words; a launcher of several processes is left out."""
+    words = [*sys.argv[1:], *(word for word in more if word not in sys.argv)]
+    return ("… " if "RANK" in os.environ else "") + shlex.join(["hf-curriculum", *words])
+
+
+def disk_is_full(error: BaseException | None, folder: Path) -> bool:
+    """Whether that was why something could not be written into `folder`."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            return True
+        if isinstance(error, RuntimeError) and free_bytes(folder) < 1 << 20:
+            return True  # PyTorch's writer says "unexpected pos"
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def free_bytes(folder: Path) -> int:
+    """Room on the disk of a folder, which need not be there yet."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
 
 
 def in_split(split: str) -> tuple[str, ...]:

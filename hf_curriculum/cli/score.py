@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, score_table, suggest
+from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, score_table, suggest, typed_again
+from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+    from hf_curriculum.scorers.base import Scorer
 
 _Source = Annotated[
     str,
@@ -25,7 +30,8 @@ _Scorers = Annotated[
     list[str],
     typer.Option(
         help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
-        '\'{"type": "noun_count", "max_words": 50}\'. May be repeated; one that combines scores comes after them.',
+        '\'{"type": "noun_count", "max_words": 50}\'; your own as module:Class, a file module.py here, or with '
+        '\'{"type": "module:Class", ...}\'. May be repeated; one that combines scores comes after them.',
         autocompletion=complete_scorer,
     ),
 ]
@@ -35,6 +41,13 @@ _PerImage = Annotated[
 ]
 _FitOn = Annotated[
     str | None, typer.Option(help="The split that scorers learn from which need a corpus: `train`, if not given.")
+]
+_HoldOut = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the images to hold out, as the split `validation`: scorers then learn from the others alone, "
+        "and `train` evaluates on it."
+    ),
 ]
 _SideFile = Annotated[
     Path | None, typer.Option(help="Write the scores alone into this Parquet file, for `load_scores`.")
@@ -64,6 +77,7 @@ def score_command(
     scorer: _Scorers = ["noun_count"],  # noqa: B006
     per_image: _PerImage = None,
     fit_on: _FitOn = None,
+    hold_out: _HoldOut = None,
     side_file: _SideFile = None,
     images: _Images = None,
     column: _Column = None,
@@ -85,17 +99,12 @@ def score_command(
     """
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.scored_data import validate_splits
-    from hf_curriculum.scorers.registry import scorer_from
-    from hf_curriculum.scoring.add_scores import add_scores_sharded
     from hf_curriculum.scoring.parts import launched
 
     aim = output or side_file
     if aim is None:
         raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
-    try:
-        scorers = [scorer_from(given) for given in scorer]
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+    scorers = _scorers_from(scorer)
     folder = parts or aim.with_name(f"{aim.name}.parts")
     rank, world_size = launched()
     if not overwrite and (output / "scores.json" if output else side_file).exists():
@@ -108,17 +117,64 @@ def score_command(
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
+    if hold_out is not None:
+        data = _hold_out(data, hold_out)
     if output is not None:
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
-    scored = add_scores_sharded(data, scorers, folder, **options)
+    scored = _score(data, scorers, folder, options)
     if scored is None:
         note(f"process {rank} of {world_size}: its share is done")
         return
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
         shutil.rmtree(folder)
+
+
+def _scorers_from(given: list[str]) -> list[Scorer]:
+    from hf_curriculum.scorers.base import Scorer
+    from hf_curriculum.scorers.registry import import_named, scorer_from
+
+    try:
+        for name in given:
+            import_named(name, SCORERS, Scorer)
+        return [scorer_from(name) for name in given]
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(str(error), param_hint="--scorer") from error
+
+
+def _score(
+    data: Dataset | DatasetDict, scorers: list[Scorer], folder: Path, options: Mapping[str, Any]
+) -> Dataset | DatasetDict | None:
+    """The scored data, in the first process; no bars where nobody watches, and on Ctrl-C how to go on."""
+    import datasets
+
+    from hf_curriculum.scoring.add_scores import add_scores_sharded
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()  # a log file would keep every state of each
+    try:
+        return add_scores_sharded(data, scorers, folder, **options)
+    except KeyboardInterrupt:
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        raise
+
+
+def _hold_out(data: Dataset | DatasetDict, share: float) -> DatasetDict:
+    """The data with a split `validation`, the same images in every process and every time."""
+    from datasets import Dataset, DatasetDict
+
+    from hf_curriculum.data.captions import hold_out
+
+    splits = {"train": data} if isinstance(data, Dataset) else dict(data)
+    if "train" not in splits or "validation" in splits:
+        raise typer.BadParameter(
+            f"The data has the splits {list(splits)}; a part is held out of `train` where there is no `validation` "
+            "yet. Leave it out.",
+            param_hint="--hold-out",
+        )
+    return DatasetDict({**splits, **hold_out(splits["train"], share)})
 
 
 def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hf_curriculum.cli.common import (
     BATCH_SIZE,
@@ -17,20 +20,96 @@ from hf_curriculum.cli.common import (
     above_zero,
     complete_column,
     complete_curriculum,
+    disk_is_full,
+    fail,
+    free_bytes,
     in_split,
+    load_complete,
     load_split,
     named_curriculum,
+    note,
     plainly,
     say,
     score_for,
     suggest,
+    typed_again,
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
     from hf_curriculum.training.arguments import CurriculumTrainingArguments
     from hf_curriculum.training.trainer import CurriculumTrainer
+
+VALIDATION = 0.05
+"""The share of the images that is held out where the data has no split `validation` and none is named."""
+_NUMBER = re.compile(r"-[\d.].*")
+_FROM_FILE = "hf_curriculum.config"
+_OPTION_OF = {"output_dir": "output", "num_train_epochs": "epochs", "per_device_train_batch_size": "batch_size"}
+"""Training arguments that are options of this command by another name."""
+
+
+class TrainCommand(TyperCommand):
+    """A command whose further flags, which may take values, are never taken for its arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Takes flags of `TrainingArguments`, and the values behind them, out of what is parsed."""
+        known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        own, others, is_other = [], [], False
+        for word in args:
+            if word.startswith("-") and not _NUMBER.fullmatch(word):
+                is_other = word.startswith("--") and word.partition("=")[0] not in {*known, *ctx.help_option_names}
+            (others if is_other else own).append(word)
+        super().parse_args(ctx, own)
+        ctx.args = [*ctx.args, *others]
+        return ctx.args
+
+
+def _read_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Makes a file's fields this command's defaults, and keeps those of `TrainingArguments` for later."""
+    if path is None:
+        return None
+    from hf_curriculum.config import read_config
+
+    try:
+        given = read_config(path, "config")
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    own = {parameter.name for parameter in context.command.params} - {"config"}
+    context.default_map, context.meta[_FROM_FILE] = {}, {}
+    for field, value in given.items():
+        name = str(field).replace("-", "_")
+        name = _OPTION_OF.get(name, name)
+        if name in own:
+            context.default_map[name] = json.dumps(value) if isinstance(value, dict) else value
+        else:
+            context.meta[_FROM_FILE][name] = value
+    return path
+
+
+_Curriculum = Annotated[
+    str,
+    typer.Option(
+        help="Name, file, JSON or YAML of a curriculum; your own as module:Class, a file module.py here.",
+        autocompletion=complete_curriculum,
+    ),
+]
+_Validation = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the images that is held out; if not given, the split `validation` of data that has one, "
+        f"or else {VALIDATION:g}."
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="A YAML or JSON file of options and TrainingArguments by their names, dataset and output among them; "
+        "what is typed holds against it.",
+        callback=_read_file,
+        is_eager=True,
+    ),
+]
 
 
 @plainly
@@ -38,9 +117,7 @@ def train_command(
     context: typer.Context,
     dataset: Annotated[Path, typer.Argument(help="A data set saved by `hf-curriculum score`.")],
     output: Annotated[Path, typer.Argument(help="Folder for checkpoints and the trained model.")],
-    curriculum: Annotated[
-        str, typer.Option(help="Name, file, JSON or YAML of a curriculum.", autocompletion=complete_curriculum)
-    ] = "phases",
+    curriculum: _Curriculum = "phases",
     score_column: Annotated[
         str | None,
         typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
@@ -59,10 +136,11 @@ def train_command(
     learning_rate: Annotated[float, typer.Option(help="Peak of the schedule.", callback=above_zero)] = 1e-3,
     image_size: Annotated[int, typer.Option(help="Pixels along an edge, for the small model.", min=1)] = 64,
     max_length: Annotated[int, typer.Option(help="Tokens of a caption at most, with both end marks.", min=3)] = 50,
-    validation: Annotated[float, typer.Option(help="Share of the images that is held out.")] = 0.05,
+    validation: _Validation = None,
     split: Annotated[str, typer.Option(help="The split to train on, where there are several.")] = "train",
     seed: Annotated[int, typer.Option(help="Of weights, order and the held-out part.")] = 0,
     resume: Annotated[bool, typer.Option(help="Resume from the last complete checkpoint in OUTPUT.")] = False,
+    config: _Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a captioner in the order of a curriculum; `report` then shows what came out.
@@ -83,7 +161,10 @@ def train_command(
         batch_size=batch_size,
         resume=resume,
     )
-    facts = _train(_trainer(data, args, model, image_size, max_length, validation), show_plan=not as_json)
+    held_out = _held_out(dataset, split, validation)
+    with _told_how_to_go_on(output):
+        share = validation or VALIDATION
+        facts = _train(_trainer(data, held_out, args, model, image_size, max_length, share), show_plan=not as_json)
 
     from hf_curriculum.training.setup import close_process_group
 
@@ -91,6 +172,7 @@ def train_command(
     if facts is not None:
         _say_result(facts, args.learning_rate, as_json)
         suggest("report", output, "--dataset", dataset, *in_split(split))
+        suggest("caption", output / "model", output / "held_out")
 
 
 def training_arguments(
@@ -123,16 +205,22 @@ def training_arguments(
         "hub_strategy": "end",
         "dataloader_pin_memory": torch.cuda.is_available(),  # it warns where there is nothing to pin for
         "use_cpu": not torch.accelerator.is_available(),  # or several processes on CPU would each train alone
+        "disable_tqdm": not sys.stderr.isatty(),
         **given,
     }
     options = [option for parameter in context.command.params for option in parameter.opts]
     parser = Flags([CurriculumTrainingArguments], others=options)
+    from_file = context.meta.get(_FROM_FILE, {})
+    if unknown := sorted(set(from_file) - parser.fields):
+        hints = "".join(f" ({hint})" for name in unknown if (hint := parser.nearest(name)))
+        raise typer.BadParameter(f"the file has fields that are none of `train`: {', '.join(unknown)}{hints}")
+    values |= {name: parser.read_value(name, value) for name, value in from_file.items()}
     parsed = vars(parser.parse_given(context.args, values))
     if parsed.setdefault("output_dir", output_dir) != output_dir:
         raise typer.BadParameter(f"--output_dir {parsed['output_dir']} was given, and OUTPUT is {output_dir}.")
     if parsed["eval_strategy"] == "no":
         raise typer.BadParameter("--eval_strategy no was given, and the result is a validation loss. Leave it out.")
-    given_size = context.get_parameter_source("batch_size").name == "COMMANDLINE"
+    given_size = context.get_parameter_source("batch_size").name in ("COMMANDLINE", "DEFAULT_MAP")
     if given_size or "global_batch_size" not in parsed:
         parsed.setdefault("per_device_train_batch_size", batch_size)
     parsed["resume_from_checkpoint"] = "last" if resume else parsed.get("resume_from_checkpoint")
@@ -154,10 +242,64 @@ def _say_result(facts: Mapping[str, Any], learning_rate: float, as_json: bool) -
         )
 
 
+def _held_out(dataset: Path, split: str, share: float | None) -> Dataset | None:
+    """The data's own split `validation`, where no share is to be held out instead."""
+    from datasets import DatasetDict
+
+    loaded = load_complete(dataset)
+    return loaded.get("validation") if isinstance(loaded, DatasetDict) and share is None and split == "train" else None
+
+
+@contextmanager
+def _told_how_to_go_on(output: Path) -> Iterator[None]:
+    """Says on Ctrl-C, or where the disk is full, what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"\nInterrupted. {_how_to_go_on(output)}")
+        raise
+    except Exception as error:  # `safetensors` and PyTorch have errors of their own for a full disk
+        if not disk_is_full(error, output):
+            raise
+        fail(OSError(_full(output)))
+
+
+def _how_to_go_on(output: Path) -> str:
+    """What an interrupted run left, and the command that goes on."""
+    from hf_curriculum.training.checkpoints import is_complete
+
+    kept = [folder for folder in output.glob("checkpoint-*") if is_complete(folder)]
+    if not kept:
+        return f"No checkpoint had been saved: the same command begins again.\n  {typed_again()}"
+    last = max(kept, key=lambda folder: int(folder.name.rpartition("-")[2]))
+    return f"{last} is kept. To go on from it:\n  {typed_again('--resume')}"
+
+
+def _full(output: Path) -> str:
+    """What was being written when the disk was full, how much room it takes if known, and how to go on."""
+    from hf_curriculum.training.checkpoints import is_complete
+
+    parts = [*output.glob("checkpoint-*"), *output.glob("model")]
+    newest = max(parts, key=lambda folder: folder.stat().st_mtime, default=output)
+    sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in parts if is_complete(folder)]
+    needed = f", and a checkpoint takes {max(sizes) / 1e6:,.1f}" if sizes else ""
+    return (
+        f"The disk is full: {newest} could not be written, {free_bytes(output) / 1e6:,.1f} MB are free{needed}. "
+        f"Make room first. {_how_to_go_on(output)}"
+    )
+
+
 def _trainer(
-    data: Dataset, args: CurriculumTrainingArguments, model: str, image_size: int, max_length: int, validation: float
+    data: Dataset,
+    held_out: Dataset | None,
+    args: CurriculumTrainingArguments,
+    model: str,
+    image_size: int,
+    max_length: int,
+    validation: float,
 ) -> CurriculumTrainer:
     """A captioner, new or loaded, with its data."""
+    from datasets import DatasetDict
     from transformers import set_seed
 
     from hf_curriculum.data.captions import hold_out
@@ -166,7 +308,10 @@ def _trainer(
     from hf_curriculum.training.trainer import CurriculumTrainer
 
     set_seed(args.seed)
-    parts: DatasetDict = hold_out(data, validation, seed=args.seed)
+    if held_out is None:
+        parts = hold_out(data, validation, seed=args.seed)
+    else:
+        parts = DatasetDict(train=data, validation=held_out)
     captioner, processor = new_captioner(parts["train"], image_size) if model == "small" else load_captioner(model)
     return CurriculumTrainer(
         captioner,
@@ -180,7 +325,12 @@ def _trainer(
 
 def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:
     """Trains, saves and pushes the model; the main process gets the losses, the others None."""
+    from hf_curriculum.studies.recipe import RunLines, disable_progress_bars
+
     output = trainer.args.output_dir
+    if trainer.args.disable_tqdm:
+        disable_progress_bars()
+    RunLines.follow(trainer)
     if show_plan and trainer.is_world_process_zero():
         typer.echo(trainer.plan.describe())
     resume = trainer.args.resume_from_checkpoint
@@ -192,6 +342,7 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
             trainer.push_to_hub()
     if not trainer.is_world_process_zero():
         return None
+    _write_captions(trainer, Path(output) / "held_out")
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     return {
         "steps": trainer.state.global_step,
@@ -200,3 +351,23 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
         "loss": losses[-1],
         "model": str(Path(output) / "model"),
     }
+
+
+def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) -> None:
+    """Held-out images and what the model writes to them, for the report and to try the model on."""
+    from hf_curriculum.columns import IMAGE_ID
+    from hf_curriculum.evaluation.generate import caption_images, one_row_per_image, references
+    from hf_curriculum.reporting.inspection import images_of
+
+    rows = one_row_per_image(trainer.eval_dataset)
+    rows = rows.select(range(min(most, len(rows))))
+    images = {number: image for number, image in enumerate(images_of(rows, range(len(rows)))) if image is not None}
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    captions = caption_images(model, list(images.values()), trainer.processing_class, max_new_tokens=30)
+    known, ids, entries = references(trainer.eval_dataset), rows[IMAGE_ID][:], []
+    folder.mkdir(exist_ok=True)
+    for (number, image), caption in zip(images.items(), captions, strict=True):
+        image.save(folder / f"{number}.png")
+        entry = {"file": f"{number}.png", "image_id": ids[number], "generated": caption}
+        entries.append({**entry, "references": known[ids[number]]})
+    (folder / "captions.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -258,7 +258,9 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
     """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
-    for image in tqdm(stored_images(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2):
+    for image in tqdm(
+        stored_images(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2, disable=None
+    ):
         key = image_key(image)
         if key not in known:
             known[key] = _id(image, key)

@@ -251,7 +251,11 @@ def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None)
     with multiprocessing.Pool(num_proc) if (num_proc or 1) > 1 else nullcontext() as pool:
         distinct = _distinct(dataset, column)
         checked = map(_check, distinct) if pool is None else pool.imap(_check, distinct, chunksize=16)
-        return {key: reason for key, reason in tqdm(checked, "Checking images", total, delay=2) if reason is not None}
+        return {
+            key: reason
+            for key, reason in tqdm(checked, "Checking images", total, delay=2, disable=None)
+            if reason is not None
+        }
 
 
 def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:

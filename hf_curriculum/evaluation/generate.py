@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from hf_curriculum.data.images import to_rgb
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from PIL import Image
     from transformers import ProcessorMixin
 
 
@@ -46,7 +47,7 @@ def generate_captions(
         max_new_tokens: tokens at most per caption.
         num_beams: beams; 1 is greedy.
         image_column: the column of images, in any form `to_rgb` reads.
-        progress: shows a bar when it takes more than two seconds.
+        progress: shows a bar on a terminal when it takes more than two seconds.
         options: more arguments of `generate`; `do_sample` is `False` unless given.
 
     Returns:
@@ -79,7 +80,7 @@ def generate_captions(
         evaluation_mode(model),
         keep_random_states(weight.device),
         torch.inference_mode(),
-        tqdm(total=len(rows), desc="captions", unit="image", delay=2, disable=not progress) as bar,
+        tqdm(total=len(rows), desc="captions", unit="image", delay=2, disable=None if progress else True) as bar,
     ):
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size][column]
@@ -88,12 +89,40 @@ def generate_captions(
                 seen = {"pixel_values": processor.image_processor(images=images, return_tensors="pt")["pixel_values"]}
             else:
                 seen = {"image_features": torch.from_numpy(np.stack([features[image_id] for image_id in batch]))}
-            seen = {name: values.to(weight.device, weight.dtype) for name, values in seen.items()}
-            ids = model.generate(**seen, **options)  # [b, length]
-            texts = processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-            captions += [" ".join(text.split()) for text in texts]
+            captions += _write(model, processor, seen, options)
             bar.update(len(batch))
     return captions
+
+
+def caption_images(
+    model: torch.nn.Module, images: Sequence[Image.Image], processor: ProcessorMixin, **options: Any
+) -> list[str]:
+    """One caption for each decoded image, as `generate_captions` writes them, in one batch.
+
+    Args:
+        model: as in `generate_captions`.
+        images: RGB, one or more.
+        processor: has an `image_processor` and a `tokenizer`.
+        options: arguments of `generate`; `do_sample` is `False` unless given.
+
+    Example:
+        >>> caption_images(model, [to_rgb("photo.jpg")], processor, num_beams=5)  # doctest: +SKIP
+        ['a dog runs on the beach']
+    """
+    seen = {"pixel_values": processor.image_processor(images=list(images), return_tensors="pt")["pixel_values"]}
+    device = next(model.parameters()).device
+    with evaluation_mode(model), keep_random_states(device), torch.inference_mode():
+        return _write(model, processor, seen, {"do_sample": False, **options})
+
+
+def _write(
+    model: torch.nn.Module, processor: ProcessorMixin, seen: dict[str, torch.Tensor], options: dict[str, Any]
+) -> list[str]:
+    """Captions of pixels [b, c, h, w], or of features."""
+    weight = next(model.parameters())
+    seen = {name: values.to(weight.device, weight.dtype) for name, values in seen.items()}
+    ids = model.generate(**seen, **options)  # [b, length]
+    return [" ".join(text.split()) for text in processor.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
 def one_row_per_image(dataset: Dataset) -> Dataset:

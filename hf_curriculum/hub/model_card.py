@@ -78,7 +78,7 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
     if _is_repository(facts["data"].get("name")):
         header["datasets"] = [facts["data"]["name"]]
     if model["auto"] == "AutoModelForImageTextToText":
-        header["pipeline_tag"] = "image-to-text"
+        header["pipeline_tag"] = "image-text-to-text"  # `transformers` has no pipeline "image-to-text" any more
     header["library_name"] = "peft" if model["is_adapter"] else "transformers"
     before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]
@@ -147,6 +147,16 @@ def _curriculum(facts: Facts) -> str:
     )
 
 
+_CAPTION = (
+    "",
+    'image = Image.open("photo.jpg").convert("RGB")',
+    'pixels = processor.image_processor(images=image, return_tensors="pt").pixel_values',
+    "ids = model.generate(pixel_values=pixels, max_new_tokens=30, num_beams=5)",
+    "print(processor.tokenizer.batch_decode(ids, skip_special_tokens=True)[0])",
+)
+"""Where a card's code ends: a caption."""
+
+
 def _code(model: Mapping[str, Any]) -> str:
     repo, auto = json.dumps(model["repo_id"]), model["auto"]
     if model["is_adapter"]:
@@ -162,6 +172,9 @@ def _code(model: Mapping[str, Any]) -> str:
         lines.insert(0, "import hf_curriculum  # makes the model known to the Auto classes")
     if model["processor"]:
         lines.append(f"processor = {model['processor']}.from_pretrained({repo})")
+    if auto == "AutoModelForImageTextToText" and model["processor"] == "AutoProcessor":
+        lines.insert(lines.index(""), "from PIL import Image")
+        lines += _CAPTION
     return "\n".join(lines)
 
 

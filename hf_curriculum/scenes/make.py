@@ -135,7 +135,7 @@ def make_scenes(
             )
 
     made = []
-    for index in tqdm(range(num_images), desc="Drawing scenes", unit="image", delay=2):
+    for index in tqdm(range(num_images), desc="Drawing scenes", unit="image", delay=2, disable=None):
         count = min(captions_per_image, num_examples - index * captions_per_image)
         made.append(_make(index, seed, image_size, captions_per_image, count, max_objects))
     scenes = [image.scene for image in made]

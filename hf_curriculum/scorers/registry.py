@@ -4,12 +4,77 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hf_curriculum.config import read_config
 from hf_curriculum.scorers.base import Scorer
+
+_PLACE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+
+
+def import_named(given: str, table: MutableMapping[str, Any], base: type) -> None:
+    """Makes `module:Class` a name of `table`, where `given` is one, or a mapping whose `type` is one.
+
+    The module is found where Python finds modules, and in the working directory. Only what a person types comes here:
+    a name in a file that was downloaded imports nothing.
+
+    Args:
+        given: as on a command line: a name, JSON, YAML or a file.
+        table: `SCORERS` or `CURRICULA`.
+        base: what the class inherits from.
+
+    Raises:
+        ValueError: there is no such module or class, its import fails, it is no subclass of `base`, or its `type` is
+            another class's.
+
+    Example:
+        >>> from hf_curriculum import SCORERS
+        >>> import_named("hf_curriculum.scorers.text.length:CaptionLength", SCORERS, Scorer)
+        >>> scorer_from("hf_curriculum.scorers.text.length:CaptionLength").outputs
+        {'caption_length': 'low'}
+        >>> del SCORERS["hf_curriculum.scorers.text.length:CaptionLength"]
+    """
+    name: Any = given.strip()
+    if not _PLACE.fullmatch(name):
+        try:
+            name = read_config(given, "mapping").get("type")
+        except ValueError:
+            return  # what it is instead is looked up next
+    if not isinstance(name, str) or not _PLACE.fullmatch(name):
+        return
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # whatever a person's own module raises
+        raise ValueError(
+            f"{name!r} names the module {module_name!r}, which cannot be imported from {os.getcwd()} or the installed "
+            f"packages: {type(error).__name__}: {error}."
+        ) from error
+    found = getattr(module, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        known = [
+            item for item, value in vars(module).items()
+            if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+        ]  # fmt: skip
+        raise ValueError(
+            f"{attribute!r} in {getattr(module, '__file__', module_name)} is {found!r}, and a subclass of "
+            f"`hf_curriculum.{base.__name__}` is needed. The file has {known}."
+        )
+    kind = getattr(found, "type", name)  # of a curriculum: what its checkpoints call it
+    if table.get(kind, found) is not found:
+        raise ValueError(
+            f"{name} has the type {kind!r}, which is {table[kind].__name__}'s: its checkpoints would name that one. "
+            f"Give {attribute} a `type` of its own."
+        )
+    table[name] = table[kind] = found
 
 
 def scorer_from(value: str | Path | Mapping[str, Any] | Scorer) -> Scorer:
@@ -36,6 +101,8 @@ def scorer_from(value: str | Path | Mapping[str, Any] | Scorer) -> Scorer:
     mapping = read_config(value, "scorer", SCORERS)
     name = mapping.pop("type")
     cls = SCORERS[name]
+    if not (isinstance(cls, type) and issubclass(cls, Scorer)):
+        raise ValueError(f"The scorer {name!r} is {cls!r}, and a subclass of `hf_curriculum.Scorer` is needed.")
     known = inspect.signature(cls).parameters
     unknown = [argument for argument in mapping if argument not in known]
     if unknown:

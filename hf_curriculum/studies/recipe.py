@@ -8,18 +8,32 @@ import dataclasses
 import difflib
 import functools
 import logging
+import os
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
 from accelerate import PartialState
-from transformers import HfArgumentParser, TrainingArguments
+from tqdm.auto import tqdm
+from transformers import (
+    HfArgumentParser,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from hf_curriculum.config import read_config, read_yaml
 from hf_curriculum.names import CURRICULA
-from hf_curriculum.planning.curriculum import curriculum_from
+from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+from hf_curriculum.scorers.registry import import_named
 from hf_curriculum.studies.study import Study, grid_arms, short
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.setup import close_process_group
@@ -117,10 +131,13 @@ class FlagParser(HfArgumentParser):
         """
         action = self._by_name[name]
         try:
+            if text is False and "no" in (action.choices or ()):
+                return "no"  # which YAML takes for a truth value
             if not isinstance(text, str):
                 return text
             if action.nargs == "+":
-                return [self._get_value(action, str(part)) for part in read_yaml(text)]
+                parts = read_yaml(text)
+                return [self._get_value(action, str(part)) for part in (parts if isinstance(parts, list) else [parts])]
             value = self._get_value(action, text)
             self._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -240,6 +257,7 @@ class RecipeParser(FlagParser):
         # Without an accelerator several processes are several only if this says so, whatever has launched them.
         machine = {"use_cpu": not torch.accelerator.is_available(), "hub_strategy": "end"}
         machine["dataloader_pin_memory"] = torch.cuda.is_available()
+        machine["disable_tqdm"] = not sys.stderr.isatty()
         options.shared = {**machine, **{name: given[name] for name in set(given) - set(options.settings)}}
         return options
 
@@ -292,6 +310,8 @@ class RecipeParser(FlagParser):
             arguments({**settings, "seed": options.seeds[0], "output_dir": str(folder / "run")})
         is_main = PartialState().is_main_process
         logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+        if shared.get("disable_tqdm"):
+            disable_progress_bars()
         read = None if data is None else (lambda given: data(*arguments(given)))
         made = Study(lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former, data=read)
         for item in made.runs:
@@ -352,6 +372,132 @@ def resume_point(args: TrainingArguments) -> str | bool:
     return any(map(is_complete, Path(args.output_dir).glob("checkpoint-*")))
 
 
+def run_command(main: Callable[[], None], parser: FlagParser) -> None:
+    """Runs a recipe's `main` as a command: what it was asked wrongly is said in a line, and Ctrl-C how to go on.
+
+    Raises:
+        SystemExit: 2 where the command line or the data cannot work, 130 on Ctrl-C, and what `main` ends with.
+
+    Example:
+        >>> if __name__ == "__main__":
+        ...     run_command(main, PARSER)  # doctest: +SKIP
+    """
+    speaks = os.environ.get("RANK", "0") == "0"  # one of several processes
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        if not speaks:
+            raise SystemExit(2) from None
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        if speaks:
+            print(
+                "\nInterrupted. Finished runs and complete checkpoints are kept; the same command goes on from them:\n"
+                f"  {command_line()}",
+                file=sys.stderr,
+            )
+        raise SystemExit(130) from None
+
+
+def command_line(*more: str) -> str:
+    """This process's command as it can be typed again, with further words."""
+    program, *words = sys.argv
+    start = ["accelerate", "launch", program] if program.endswith(".py") else [program]
+    return shlex.join([*start, *words, *more])
+
+
+def disable_progress_bars() -> None:
+    """No bars, for where nobody watches: a log file would keep every state of each."""
+    import datasets
+    import huggingface_hub.utils
+    import transformers
+
+    datasets.disable_progress_bars()
+    huggingface_hub.utils.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+
+
+_NOTES = logging.getLogger("hf_curriculum.training.callbacks")
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
+class _Bar(ProgressCallback):
+    """The bar of training, without the entries of the log."""
+
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        """Leaves the lines to `RunLines`."""
+
+
+class RunLines(TrainerCallback):
+    """Prints a line when a phase begins and a line for each evaluation, in place of every entry of the log.
+
+    Args:
+        trainer: with a plan, a `CurriculumTrainer`.
+
+    Example:
+        >>> RunLines.follow(trainer)  # doctest: +SKIP
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._stage, self._loss = trainer, None, None
+
+    @classmethod
+    def follow(cls, trainer: Trainer) -> None:
+        """Puts the lines in the place of what `trainer` prints; its bar stays where it has one."""
+        trainer.remove_callback(PrinterCallback)
+        if trainer.pop_callback(ProgressCallback) is not None:
+            trainer.add_callback(_Bar)
+        trainer.add_callback(cls(trainer))
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Keeps phases from being announced twice, where notes are shown."""
+        _NOTES.addFilter(_is_warning)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Lets notes through again."""
+        _NOTES.removeFilter(_is_warning)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Says which phase begins."""
+        plan = self._trainer.plan
+        stage = plan.stage_at(state.global_step)
+        if not state.is_world_process_zero or stage.number == self._stage:
+            return
+        self._stage = stage.number
+        of = "" if plan.undecided or len(plan.stages) == 1 else f" of {len(plan.stages)}"
+        last = next((step for step, other in plan.stage_ends.items() if other.number == stage.number), plan.max_steps)
+        new = plan.new_examples()[stage.number]
+        tqdm.write(
+            f"{stage.name}{of}: {stage.rule}, pool {stage.pool_size:,} ({new:,} new), "
+            f"steps {state.global_step + 1:,} to {last:,}"
+        )
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Says what an evaluation found."""
+        logs = logs or {}
+        self._loss = logs.get("loss", self._loss)
+        if "eval_loss" not in logs or not state.is_world_process_zero:
+            return
+        trained = "" if self._loss is None else f"training loss {self._loss:.3f}, "
+        seconds = f", {logs['seconds']:.0f} s" if "seconds" in logs else ""
+        tqdm.write(
+            f"  step {state.global_step:,} of {state.max_steps:,}: {trained}validation loss {logs['eval_loss']:.3f}, "
+            f"{self._trainer.examples_seen():,} examples{seconds}"
+        )
+
+
 def finish(study: Study) -> None:
     """Ends a recipe: no process is left, and a crash is an exit status.
 
@@ -365,6 +511,8 @@ def finish(study: Study) -> None:
 
 def _mapping(name: str, text: str) -> dict[str, Any]:
     try:
+        if name.endswith("curriculum"):
+            import_named(text, CURRICULA, Curriculum)
         return read_config(text, name, CURRICULA if name.endswith("curriculum") else ())
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

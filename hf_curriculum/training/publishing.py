@@ -18,12 +18,14 @@ import numpy as np
 import torch
 import transformers
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset
+from datasets import Dataset, Image
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 
+from hf_curriculum.columns import IMAGE
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import model_figures, render_model_card
@@ -31,7 +33,7 @@ from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
 from hf_curriculum.reporting.report import Report
-from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
+from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_scores_section, add_training
 from hf_curriculum.streaming.plan import BucketScores
 from hf_curriculum.training.callbacks import TrainingClock
 from hf_curriculum.training.checkpoints import (
@@ -173,6 +175,12 @@ class PublishingTrainer(Trainer):
             {**model_figures(facts), FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}, folder
         )
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """As `Trainer`, which saves the collator's tokenizer with a model, and the collator's image processor too."""
+        super()._save(output_dir, state_dict)
+        if (images := _image_processor(self)) is not None:
+            images.save_pretrained(output_dir or self.args.output_dir)
+
     @property
     def trained_seconds(self) -> float:
         """Seconds of training so far; what passes between its end and a push does not count."""
@@ -309,7 +317,7 @@ def _model_facts(trainer: PublishingTrainer, name: str | None, base: str | None)
         "class": type(inner).__name__,
         "auto": _auto_class(inner),
         "type": getattr(config, "model_type", None),
-        "processor": _processor_class(trainer.processing_class),
+        "processor": _processor_class(trainer, config),
         "parameters": sum(weights.numel() for weights in model.parameters()),
         "trainable": sum(weights.numel() for weights in model.parameters() if weights.requires_grad),
         "base_model": base,
@@ -329,12 +337,24 @@ def _auto_class(model: nn.Module) -> str | None:
     return None
 
 
-def _processor_class(processor: Any) -> str | None:
+def _processor_class(trainer: PublishingTrainer, config: Any) -> str | None:
+    """The Auto class of what is saved beside the model."""
+    processor = trainer.processing_class
+    if _image_processor(trainer) is not None and type(config) in PROCESSOR_MAPPING:
+        return "AutoProcessor"  # of the tokenizer and the image processor, by the model's type
     if processor is None:
         return None
     if isinstance(processor, PreTrainedTokenizerBase):
         return "AutoTokenizer"
     return "AutoProcessor" if isinstance(processor, transformers.ProcessorMixin) else "AutoImageProcessor"
+
+
+def _image_processor(trainer: PublishingTrainer) -> Any:
+    """The collator's image processor, where the model's own processor is given nowhere but the tokenizer is."""
+    collator, given = trainer.data_collator, trainer.processing_class
+    if given is not None and not isinstance(given, PreTrainedTokenizerBase):
+        return None
+    return getattr(collator, "image_processor", None) if getattr(collator, "tokenizer", None) is not None else None
 
 
 def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
@@ -468,10 +488,22 @@ def training_report(
     if run["decisions"]:
         add_decisions(report, run["decisions"])
     add_training(report, runs)
+    add_held_out(report, Path(folder) / "held_out", run["name"])
     column = run["plan"]["score_column"]
     if dataset is not None and column is not None:
         add_scores_section(report, dataset, column, run["plan"])
     return report
+
+
+def add_held_out(report: Report, folder: Path, name: str) -> None:
+    """The images that `hf-curriculum train` held out, and what the model wrote to them, where it did."""
+    written = folder / "captions.json"
+    if not written.is_file():
+        return
+    entries = json.loads(written.read_text(encoding="utf-8"))
+    files = Dataset.from_dict({IMAGE: [str(folder / entry["file"]) for entry in entries]})
+    if entries:
+        add_captions(report, files.cast_column(IMAGE, Image()), {"name": name, "captions": entries})
 
 
 def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from babylm.arguments import POS_BERT, SCENES, DataArguments
 from hf_curriculum import (
     NounCount,
     PosTagger,
+    Study,
     Texts,
     add_scores,
     check_word_limit,
@@ -62,6 +63,28 @@ class Prepared:
     image_processor: Any
     words: dict[str, int]
     tagger: Any
+
+
+def read_before(study: Study) -> None:
+    """Reads what the next run is trained on before any run begins, so that a wrong name costs nothing.
+
+    Raises:
+        ValueError: images, captions or text cannot be read.
+    """
+    waiting = [item for item in study.runs if item.status in ("pending", "running", "crashed")]
+    if not waiting:
+        return
+    settings, seed = waiting[0].settings, waiting[0].seed
+    data_args = DataArguments(**{name: settings[name] for name in DataArguments.__dataclass_fields__})
+    own = {name: value for name in ("data", "text") if (value := getattr(data_args, name)) not in (None, SCENES)}
+    try:
+        if own:
+            _load(json.dumps(asdict(data_args)), seed, study.output_dir)
+    except (ValueError, OSError) as error:
+        flags = " ".join(f"--{name} {value}" for name, value in own.items())
+        absent = [value for value in own.values() if not Path(value).exists()]
+        here = f"There is no file or folder {' or '.join(absent)} here. " if absent else ""
+        raise ValueError(f"{flags} was given, and cannot be read, so no run was begun. {here}{error}") from error
 
 
 def prepare(data_args: DataArguments, seed: int, folder: Path) -> Prepared:

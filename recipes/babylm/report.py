@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
-from babylm.arguments import DataArguments
+from babylm.arguments import SCENES, DataArguments
 from babylm.data import prepare
-from hf_curriculum import Report, Study, one_row_per_image, save_scored, summarise
+from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.scenes.contact_sheet import contact_sheet
+from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, captions, scored data and report, and prints a line for every run.
+    """Writes the study's table, captions, scored data and report; prints a line for every run, and what to try next.
 
     Args:
         system: the model's name.
@@ -43,14 +46,35 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
         {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
         for item in finished
     ]
-    save_scored(data["train"], folder / "scored")
+    save_training_scores(data["train"], data_args.data, folder)
     (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
     captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
     (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
     page = write_report(system, runs, table, data, data_args.data, folder / "report")
+    images = one_row_per_image(data["validation"]).select(range(len(runs[0]["captions"])))
+    (folder / "held_out").mkdir(exist_ok=True)
+    for number, image in enumerate(images_of(images, range(len(images)))):
+        if image is not None:
+            image.save(folder / "held_out" / f"{number}.png")
     for outcome in runs:
         print(describe(outcome))
     print(f"report: {page}")
+    model = finished[0].folder / "model"
+    print(f"try the model:    {shlex.join(['hf-curriculum', 'caption', str(model), str(folder / 'held_out')])}")
+    if not controls and runs[0]["curriculum"]:
+        print(f"beside a control: {command_line('--compare')}")
+
+
+def save_training_scores(scored: Dataset, source: str, folder: Path) -> None:
+    """The embedded scenes with their scores, for `load_scored`; of a person's own images the scores alone.
+
+    Those images are where they were: a copy of millions would take hours. `load_scores` finds each row by its image id
+    and caption, also when some are missing.
+    """
+    if source == SCENES:
+        save_scored(scored, folder / "scored")
+    else:
+        save_scores(scored, folder / "scores.parquet")
 
 
 def describe(outcome: Mapping[str, Any]) -> str:
@@ -92,7 +116,7 @@ def write_report(
             "Data", contact_sheet(data["train"]), f"Images and captions of {source}.", name="data"
         ),
     ]
-    for section in tqdm(sections, desc="report", unit="section", delay=2):
+    for section in tqdm(sections, desc="report", unit="section", delay=2, disable=None):
         section()
     return report.write(folder)
 

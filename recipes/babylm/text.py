@@ -22,7 +22,7 @@ from hf_curriculum import (
     StopWhenDiverged,
     text_blocks,
 )
-from hf_curriculum.studies.recipe import resume_point
+from hf_curriculum.studies.recipe import RunLines, resume_point
 
 
 def text_arguments(
@@ -100,6 +100,7 @@ def train_on_text(
         callbacks=[StopWhenDiverged()],
     )
     PartialState().print(f"\n{folder.parent.name}: text\n{trainer.plan.describe()}\n")
+    RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(trainer.args))
     log = trainer.state.log_history
     facts = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from hf_curriculum import __version__
 from hf_curriculum.cli import app
 
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "pyarrow", "pandas"}
@@ -56,10 +58,14 @@ print(sorted({HEAVY} & set(sys.modules)))
 def test_the_help_names_every_command_in_the_order_of_work():
     text = " ".join(result("--help").stdout.split())
     places = [text.index(f"{number}. hf-curriculum {name}") for number, name in enumerate(
-        ("score", "inspect", "plan", "train", "report", "evaluate", "push"), 1
+        ("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push"), 1
     )]  # fmt: skip
     assert places == sorted(places)
     assert "0 done, 1 the work failed, 2 called in a way that cannot work, 130 interrupted" in text
+
+
+def test_the_version_is_an_option_too():
+    assert result("--version").stdout == result("version").stdout == f"{__version__}\n"
 
 
 def test_every_command_can_print_json():
@@ -83,6 +89,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("plan", scored, "phases", "--figure", tmp_path / "plan.svg"),
         ("train", scored, run, "--batch-size", "8", "--image-size", "32", "--validation", "0.2"),
         ("report", run, "--dataset", scored),
+        ("caption", run, scored.parent / "photos"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
     ]
@@ -158,8 +165,8 @@ def test_an_interrupted_command_ends_with_130(scored, tmp_path):
     )
     try:
         deadline = time.monotonic() + 120
-        while not list((tmp_path / "run").glob("checkpoint-*")) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        while len(list((tmp_path / "run").glob("checkpoint-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)  # the first of two is complete
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
@@ -167,6 +174,40 @@ def test_an_interrupted_command_ends_with_130(scored, tmp_path):
     assert process.returncode == 130, err[-2000:]
     assert "Traceback" not in err
     assert "3,000" in out or "epochs" in out  # the plan had been printed
+    kept = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2]))
+    line = next(line for line in err.splitlines() if line.startswith("  hf-curriculum train "))
+    assert shlex.split(line) == ["hf-curriculum", *command[3:], "--resume"]
+    assert f"{kept[-1]} is kept. To go on from it:" in err or f"{kept[-2]} is kept" in err
+
+
+@pytest.mark.parametrize("module", ["typer", "hf_curriculum.cli.train", "datasets"])
+def test_ctrl_c_while_modules_are_imported(module, tmp_path):
+    """The status of a shell, and no traceback, whichever module is being imported."""
+    script = tmp_path / "hf-curriculum"
+    script.write_text(f"""
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            print("interrupted", flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from hf_curriculum.cli import app
+app()
+""")
+    done = subprocess.run(
+        [sys.executable, str(script), "inspect", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.stdout == "interrupted\n"
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_reader_that_stops_early_is_no_error(scored):

@@ -194,3 +194,94 @@ def test_processes_on_cpu_train_one_model_and_print_once(given, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["steps"] == 3  # 19 examples, 4 on each of two processes
+
+
+SMALL = ("--batch-size", "8", "--image-size", "16", "--curriculum", "{type: iid}", "--epochs", "2")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_full_disk_is_one_line(given, tmp_path, monkeypatch, kept):
+    """As `safetensors` says it, which raises no `OSError`; `--resume` goes on once there is room."""
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    save, calls = PreTrainedModel.save_pretrained, []
+
+    def full(self, folder, **options):
+        calls.append(folder)
+        if len(calls) == (2 if kept else 1):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        return save(self, folder, **options)
+
+    run = tmp_path / "run"
+    words = ("train", given / "whole", run, *SMALL, "--validation", "0.2")
+    monkeypatch.setattr("sys.argv", ["hf-curriculum", *map(str, words)])
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedModel, "save_pretrained", full)
+        done = result(*words)
+    assert done.exit_code == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    failed = run / f"checkpoint-{5 if kept else 3}"
+    assert f"The disk is full: {failed} could not be written, " in line
+    assert " MB are free" in line
+    assert "Traceback" not in done.output
+    if kept:
+        assert "and a checkpoint takes " in line
+        assert f"{run / 'checkpoint-3'} is kept. To go on from it:" in line
+        assert done.stderr.splitlines()[-1].strip() == f"hf-curriculum {' '.join(map(str, words))} --resume".replace(
+            "{type: iid}", "'{type: iid}'"
+        )
+        assert result(*words, "--resume").exit_code == 0
+    else:
+        assert "No checkpoint had been saved: the same command begins again." in line
+        assert result(*words).exit_code == 0
+
+
+def test_pytorch_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch):
+    error = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 4761600 vs 4761488")
+    assert not common.disk_is_full(error, tmp_path / "not" / "there")
+    monkeypatch.setattr(common, "free_bytes", lambda folder: 4096)
+    assert common.disk_is_full(error, tmp_path)
+    assert not common.disk_is_full(KeyError("a"), tmp_path)
+    assert common.disk_is_full(OSError(122, "Disk quota exceeded"), tmp_path)
+
+
+def test_other_errors_of_training_stay_what_they_are(given, tmp_path, monkeypatch):
+    def broken(*given, **options):
+        raise RuntimeError("a fault of a model")
+
+    monkeypatch.setattr("hf_curriculum.cli.train._train", broken)
+    done = result("train", given / "whole", tmp_path / "run", *SMALL, "--validation", "0.2")
+    assert str(done.exception) == "a fault of a model"
+
+
+def test_a_part_is_held_out_before_scorers_learn(given, tmp_path):
+    """A scorer that learns from a corpus sees the training rows alone, and `train` evaluates on the others."""
+    from hf_curriculum import WordRarity, hold_out, load_captioned
+
+    words = ("score", given / "photos", tmp_path / "out", "--scorer", "word_rarity", "--hold-out", "0.25")
+    assert result(*words).exit_code == 0
+    parts = hold_out(load_captioned(given / "photos"), 0.25)
+    scored = load_scored(tmp_path / "out")
+    assert {name: part["image_id"][:] for name, part in scored.items()} == {
+        name: part["image_id"][:] for name, part in parts.items()
+    }
+    expected = add_scores(parts, WordRarity().fit(parts["train"]))
+    assert scored["validation"]["word_rarity"][:] == expected["validation"]["word_rarity"][:]
+    again = result(
+        *(word if word != given / "photos" else tmp_path / "out" for word in words[:2]), tmp_path / "more", *words[3:]
+    )
+    assert again.exit_code == 2
+    assert "has the splits ['train', 'validation']; a part is held out of `train` where there is no" in said(again)
+
+
+def test_the_data_s_own_validation_split_is_evaluated_on(tmp_path, monkeypatch):
+    splits = DatasetDict({"train": rows(12), "validation": rows(5, 12)})
+    save_scored(add_scores(splits, CaptionLength()), tmp_path / "parts")
+    seen = []
+    monkeypatch.setattr("hf_curriculum.cli.train._train", lambda trainer, show_plan: seen.append(trainer))
+    words = ("train", tmp_path / "parts", tmp_path / "run", *SMALL)
+    assert result(*words).exit_code == 0
+    assert result(*words, "--validation", "0.25").exit_code == 0
+    sizes = [(len(trainer.train_dataset), len(trainer.eval_dataset)) for trainer in seen]
+    assert sizes == [(12, 5), (9, 3)]

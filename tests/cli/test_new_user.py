@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -64,7 +66,9 @@ def test_the_commands_of_the_help_in_their_order(typed, hub, tmp_path):
     text, _ = typed("hf-curriculum --help")
     text = re.sub(r"[│╭╰╮╯─]", "", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in re.findall(r"\d\. (hf-curriculum .*)", text)]
-    assert [line.split()[1] for line in lines] == ["score", "inspect", "plan", "train", "report", "evaluate", "push"]
+    assert [line.split()[1] for line in lines] == [
+        *("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push")
+    ]
     out, notes = {}, {}
     for line in lines:
         name = line.split()[1]
@@ -84,6 +88,16 @@ def test_the_commands_of_the_help_in_their_order(typed, hub, tmp_path):
     assert "next: hf-curriculum report run --dataset scored" in notes["train"]
     assert out["report"] == "page: run/report/report.html\n"
     assert "next: hf-curriculum evaluate run/model" in notes["report"]
+    assert "next: hf-curriculum caption run/model run/held_out" in notes["train"]
+    assert len(out["caption"].splitlines()) == 60  # a line per image
+    written = json.loads((tmp_path / "run/held_out/captions.json").read_text())
+    assert 2 <= len(written) <= 10
+    again, _ = typed("hf-curriculum caption run/model run/held_out")
+    shown = dict(line.split("\t") for line in again.splitlines())
+    assert shown == {f"run/held_out/{entry['file']}": entry["generated"] for entry in written}
+    page = (tmp_path / "run/report/report.html").read_text()
+    assert "Generated captions" in page
+    assert written[0]["references"][0] in html.unescape(page)
     assert "BLiMP" in out["evaluate"]
     assert out["push"] == f"pushed: {hub.endpoint}/datasets/me/name\n"
     assert TOKEN not in "".join([*out.values(), *notes.values()])

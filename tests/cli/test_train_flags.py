@@ -57,6 +57,80 @@ def test_resuming(made, tmp_path, monkeypatch):
     assert made("--resume_from_checkpoint", "me/model").resume_from_checkpoint == "me/model"
 
 
+@pytest.fixture
+def from_file(tmp_path):
+    """`from_file(text, *words)`: the context of the command, and the arguments that it trains with."""
+
+    def call(text, *words):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        context = get_command(app).commands["train"].make_context("train", ["--config", str(path), *words])
+        given = {name: context.params[name] for name in ("batch_size", "learning_rate", "seed")}
+        given["num_train_epochs"] = -1 if context.params["epochs"] is None else context.params["epochs"]
+        output = str(context.params["output"])
+        return context.params, training_arguments(context, output_dir=output, resume=False, curriculum="iid", **given)
+
+    return call
+
+
+FILE = """
+dataset: scored
+output: out
+curriculum: {type: phases, num_phases: 3}
+per_device_train_batch_size: 4
+learning-rate: 1e-2
+image_size: 32
+num_train_epochs: 3
+logging_steps: 7
+report_to: [tensorboard]
+bf16: true
+"""
+
+
+def test_a_file_gives_every_option_and_what_is_typed_holds_against_it(from_file):
+    params, args = from_file(FILE)
+    assert (str(params["dataset"]), str(params["output"]), params["image_size"]) == ("scored", "out", 32)
+    assert params["curriculum"] == '{"type": "phases", "num_phases": 3}'
+    assert (args.per_device_train_batch_size, args.learning_rate, args.num_train_epochs) == (4, 0.01, 3)
+    assert (args.logging_steps, args.report_to, args.bf16, args.lr_scheduler_type) == (
+        7,
+        ["tensorboard"],
+        True,
+        "cosine",
+    )
+    typed = ("--logging_steps", "9", "--learning-rate", "0.5", "--bf16", "false", "--per_device_train_batch_size=8")
+    params, args = from_file(FILE, *typed, "--epochs", "2", "--curriculum", "iid", "mine", "there")
+    assert (str(params["dataset"]), str(params["output"]), params["curriculum"]) == ("mine", "there", "iid")
+    assert (args.logging_steps, args.learning_rate, args.bf16, args.num_train_epochs) == (9, 0.5, False, 2)
+    assert args.per_device_train_batch_size == 8
+    assert from_file(FILE, "--num_train_epochs", "5")[1].num_train_epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loging_steps: 3", r"fields that are none of `train`: loging_steps \(did you mean --logging_steps\?\)"),
+        ("logging_steps: often", "invalid float value: 'often'"),
+        ("image_size: large", "should be a valid integer"),
+        ("- 1", "is neither a mapping, nor a file that holds one"),
+        ("eval_strategy: no", "the result is a validation loss"),
+    ],
+)
+def test_a_file_that_cannot_be_read(from_file, text, message):
+    with pytest.raises((typer.BadParameter, ValueError), match=message):
+        from_file(text, "scored", "out")
+
+
+def test_a_file_that_is_not_there(made):
+    with pytest.raises(typer.BadParameter, match="does not exist"):
+        made("--config", "gone.yaml")
+
+
+def test_a_flag_and_its_value_are_never_taken_for_the_data(from_file):
+    params, args = from_file("output: out\ndataset: scored", "--logging_steps", "3", "--seed", "4")
+    assert (str(params["dataset"]), args.logging_steps, args.seed) == ("scored", 3, 4)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

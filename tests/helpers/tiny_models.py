@@ -146,7 +146,8 @@ def flamingo():
 @functools.cache
 def stock_git():
     vision = {**WIDTH, "image_size": 16, "patch_size": 8}
-    config = GitConfig(vision_config=vision, vocab_size=len(tokenizer()), max_position_embeddings=32, **WIDTH)
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    config = GitConfig(vision_config=vision, vocab_size=len(tokenizer()), max_position_embeddings=32, **ends, **WIDTH)
     return saved("stock-git", GitForCausalLM(config), tokenizer(), make_image_processor(16))
 
 

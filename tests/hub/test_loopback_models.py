@@ -109,7 +109,7 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
     head = head_of(text)
     assert head["license"] == "mit"
     assert head["datasets"] == ["me/whole"]
-    assert head["pipeline_tag"] == "image-to-text"
+    assert head["pipeline_tag"] == "image-text-to-text"
     assert {"curriculum-learning", "hf_curriculum", "curriculum_git"} <= set(head["tags"])
     for words in (
         "import hf_curriculum  # makes the model known",

@@ -63,7 +63,7 @@ def test_the_hub_can_read_it(path):
     assert card.data.license == "apache-2.0"
     assert card.data.language == "en"
     assert "hf_curriculum" in card.data.tags
-    assert card.data.pipeline_tag == (None if path.stem == "scenes_clip" else "image-to-text")
+    assert card.data.pipeline_tag == (None if path.stem == "scenes_clip" else "image-text-to-text")
     assert set(card.data.to_dict()) <= {"license", "language", "pipeline_tag", "library_name", "tags"}
     # Names of metadata that the Hub checks against its own lists; no data or model that is not there is named.
     assert card.data.datasets is None

@@ -11,8 +11,10 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoProcessor,
     DynamicCache,
     GenerationConfig,
+    GitProcessor,
     PreTrainedModel,
     initialization,
 )
@@ -448,5 +450,6 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
 AutoModel.register(CaptionFlamingoConfig, CaptionFlamingoModel, exist_ok=True)
 AutoModelForCausalLM.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
 AutoModelForImageTextToText.register(CaptionFlamingoConfig, CaptionFlamingoForCausalLM, exist_ok=True)
+AutoProcessor.register(CaptionFlamingoConfig, GitProcessor, exist_ok=True)
 # `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are those of the next token.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionFlamingoConfig.model_type] = CaptionFlamingoForCausalLM.__name__

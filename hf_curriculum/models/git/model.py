@@ -6,7 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    DynamicCache,
+    GitProcessor,
+    PreTrainedModel,
+)
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -362,5 +370,6 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
 AutoModel.register(CaptionGitConfig, CaptionGitModel, exist_ok=True)
 AutoModelForCausalLM.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
 AutoModelForImageTextToText.register(CaptionGitConfig, CaptionGitForCausalLM, exist_ok=True)
+AutoProcessor.register(CaptionGitConfig, GitProcessor, exist_ok=True)
 # `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are those of the next token.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionGitConfig.model_type] = CaptionGitForCausalLM.__name__

@@ -1,0 +1,137 @@
+"""`hf-curriculum caption`, and the code of a card, which ends in a caption too."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+
+import pytest
+import tiny_models
+from datasets import Dataset
+from PIL import Image
+from transformers import pipeline
+from typer.testing import CliRunner
+
+from hf_curriculum import (
+    IID,
+    CaptionCollator,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    generate_captions,
+)
+from hf_curriculum.cli import app
+from hf_curriculum.models.captioner import load_captioner
+
+CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three images; `held/b.txt` beside them is none."""
+    folder = tmp_path / "held"
+    folder.mkdir()
+    for seed, name in enumerate(("a.png", "c.PNG", "d e.jpg")):
+        Image.open(io.BytesIO(tiny_models.png(24, 20, seed)["bytes"])).save(folder / name)
+    (folder / "b.txt").write_text("no image")
+    return folder
+
+
+def result(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.mark.parametrize("name", CAPTIONERS)
+def test_a_line_for_each_image_of_a_folder(name, photos):
+    where = getattr(tiny_models, name)()
+    done = result("caption", where, photos, "--max-new-tokens", "5", "--beams", "2", "--batch-size", "2")
+    assert done.exit_code == 0, done.output
+    files = [str(photos / file) for file in ("a.png", "c.PNG", "d e.jpg")]
+    rows = Dataset.from_dict({"image": files})
+    model, processor = load_captioner(where)
+    expected = generate_captions(model, rows, processor, max_new_tokens=5, num_beams=2)
+    assert any(expected)
+    assert done.stdout.splitlines() == [f"{file}\t{caption}" for file, caption in zip(files, expected, strict=True)]
+
+
+def test_images_that_cannot_be_read_are_named_and_the_others_are_captioned(photos):
+    os.mkfifo(photos / "pipe.png")
+    (photos / "empty.jpg").touch()
+    done = result("caption", tiny_models.git(), photos / "b.txt", photos, "--max-new-tokens", "3")
+    assert done.exit_code == 1
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [
+        str(photos / name) for name in ("a.png", "c.PNG", "d e.jpg")
+    ]
+    for name in ("b.txt", "empty.jpg", "pipe.png"):
+        assert str(photos / name) in done.stderr
+    assert "3 of 6 images could not be read" in done.stderr
+    found = result("caption", tiny_models.git(), photos, "--max-new-tokens", "3", "--json")
+    entries = json.loads(found.stdout)
+    assert [entry["image"].rpartition("/")[2] for entry in entries] == [
+        *("a.png", "c.PNG", "d e.jpg", "empty.jpg", "pipe.png")
+    ]
+    assert [entry["caption"] is None for entry in entries] == [False, False, False, True, True]
+    assert "is no file" in entries[-1]["error"]
+
+
+def test_the_folder_of_a_run_stands_for_its_model(photos, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(tiny_models.git())
+    words = (photos / "a.png", "--max-new-tokens", "3")
+    assert result("caption", tmp_path / "run", *words).stdout == result("caption", tiny_models.git(), *words).stdout
+
+
+def test_mistakes(photos, tmp_path):
+    (tmp_path / "none").mkdir()
+    for words, status, message in (
+        ((tiny_models.git(), tmp_path / "gone.png"), 1, "There is no image"),
+        ((tiny_models.git(), tmp_path / "none"), 1, "holds no image (.bmp, "),
+        ((tiny_models.gpt2(), photos), 1, "no model that writes text to images"),
+        ((tiny_models.git(), photos, "--beams", "0"), 2, "greater than or equal to 1"),
+        ((tiny_models.git(),), 2, "Missing argument"),
+    ):
+        done = result("caption", *words)
+        assert done.exit_code == status, done.output
+        assert message in " ".join(done.output.replace("│", " ").split())
+        assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo", "stock_git", "blip"])
+def test_the_code_of_a_card_ends_in_a_caption(name, tmp_path, photos, monkeypatch, capsys):
+    """Neither model nor collator was given a processor: the card's code still has one to load."""
+    model, processor = load_captioner(getattr(tiny_models, name)())
+    rows = Dataset.from_dict({"image": [tiny_models.png(16, 16)] * 4, "caption": ["a dog runs"] * 4})
+    prefix = {"prefix": "<image> "} if name == "flamingo" else {}
+    where = tmp_path / "out"
+    settings = {"per_device_train_batch_size": 4, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    trainer = CurriculumTrainer(
+        model,
+        CurriculumTrainingArguments(str(where), curriculum=IID(epochs=1), save_strategy="no", **settings),
+        data_collator=CaptionCollator(processor.tokenizer, processor.image_processor, max_length=8, **prefix),
+        train_dataset=rows,
+    )
+    trainer.train()
+    trainer.save_model()
+    trainer.create_model_card()
+    text = (where / "README.md").read_text()
+    assert "pipeline_tag: image-text-to-text" in text
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1].replace('"out"', json.dumps(str(where)))
+    assert str(where) in code
+    Image.open(photos / "a.png").save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "card", "exec"), {})
+    shown = capsys.readouterr().out.strip().splitlines()[-1]
+    assert (
+        " ".join(shown.split())
+        == result("caption", where, tmp_path / "photo.jpg", "--beams", "5", "--max-new-tokens", "30")
+        .stdout.partition("\t")[2]
+        .strip()
+    )
+
+
+def test_the_pipeline_that_the_card_names(photos):
+    written = pipeline("image-text-to-text", model=tiny_models.git(), processor=load_captioner(tiny_models.git())[1])
+    (found,) = written(images=str(photos / "a.png"), text="", max_new_tokens=4, return_full_text=False)
+    caption = result("caption", tiny_models.git(), photos / "a.png", "--max-new-tokens", "4").stdout
+    assert found["generated_text"].split() == caption.partition("\t")[2].split()
