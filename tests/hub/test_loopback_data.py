@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 SECRETS = ("hf_writerTOKENwriter", "hf_readerTOKENreader", "hf_strangerTOKENstranger")
 
 
-def card(hub, name):
-    text = hub.files("dataset", name)["README.md"].decode()
+def card(hub, name, revision="main"):
+    text = hub.files("dataset", name, revision)["README.md"].decode()
     return yaml.safe_load(text.split("---\n")[1]), text
 
 
@@ -256,6 +256,28 @@ def test_a_branch(hub, user):
         print(len(load_dataset("me/branched", split="train", revision="next")))
         """)
     assert told.split() == ["9", "11"]
+
+
+def test_a_second_push_to_a_branch_is_built_on_the_branch(hub, user):
+    user.run('push_scored(scored(9), "me/grown")\npush_scored(scored(11), "me/grown", revision="next")')
+    repo = hub.repos["dataset", "me/grown"]
+    for branch in ("main", "next"):
+        files = dict(repo.commits[repo.find(branch)])
+        _, text = card(hub, "me/grown", branch)
+        text = text.replace("# grown\n", f"# grown\n\nWritten on {branch}.\n")
+        files["README.md"] = hub.store(text.encode(), False)
+        files[f"{branch}.txt"] = hub.store(b"kept", False)
+        repo.commit(branch, files, "by hand")
+    main = repo.branches["main"]
+    user.run('push_scored(scored(13), "me/grown", revision="next")')
+    assert repo.branches["main"] == main
+    files = hub.files("dataset", "me/grown", "next")
+    assert "next.txt" in files
+    assert "main.txt" not in files
+    _, text = card(hub, "me/grown", "next")
+    assert "Written on next." in text
+    assert "Written on main." not in text
+    assert "13 in `train`" in text
 
 
 def test_no_token_was_written_or_logged(hub, user):
