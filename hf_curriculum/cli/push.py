@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -23,6 +25,7 @@ def push_command(
     private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
     license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Show small images on the card.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent, and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""
@@ -32,7 +35,11 @@ def push_command(
     data = load_complete(dataset)
     options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "license": license}
     try:
-        made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options)
+        told = {"dry_run": True} if dry_run else {"tell": partial(typer.echo, err=True)}
+        made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options, **told)
     except HubError as error:
         fail(error)
+    if dry_run:
+        say(f"nothing was sent; this would be:\n{made.describe()}", asdict(made), as_json)
+        return
     say(f"pushed: {made.repo_url}", {"repository": str(made.repo_url), "commit": made.oid}, as_json)

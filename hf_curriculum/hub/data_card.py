@@ -49,6 +49,7 @@ class DataCard:
     thumbnails: bool = False
     license: str | None = None
     description: str = ""
+    language: str | None = None
     _images: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -87,6 +88,8 @@ class DataCard:
         ours_alone: dict[str, Any] = {}
         if self.license is not None:
             ours_alone["license"] = self.license
+        if self.language is not None:
+            ours_alone["language"] = self.language
         if {IMAGE, CAPTION} <= set(self.dataset.column_names):
             ours_alone["task_categories"] = ["image-to-text"]
         return front_matter(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
+
+import yaml
 
 from hf_curriculum.hub.papers import PAPERS
 from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
@@ -26,7 +29,8 @@ Facts = Mapping[str, Any]
 `model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
 (name, description, rows, evaluation_rows), `score` (column, easy, provenance, statistics) or None, `curriculum` and
 `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before` (earlier stages:
-stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source),
+stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source; on a
+benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`),
 `cost` (examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author
 says: `license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python
 that uses the model, where that is not an Auto class.
@@ -65,6 +69,44 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
             validation_curves({facts["curriculum"]["type"]: curve}, boundaries=ends)
         )
     return found
+
+
+def eval_results(facts: Facts) -> dict[str, bytes]:
+    """Results on benchmarks of the Hub, as files that it shows beside the model and on the benchmark's page, by path.
+
+    Those are the entries of `facts["results"]` that name a `dataset`, the benchmark's repository, and the `task` in it
+    that was run as it stands there, all of it; `revision` (of the data set) and `notes` may be given. Other results
+    are the card's alone, as is a value that is no finite number.
+
+    Raises:
+        ValueError: a data set without a task or the other way round, or what is no name of a repository.
+
+    Example:
+        >>> entry = {"metric": "accuracy", "value": 0.6, "dataset": "nyu-mll/blimp", "task": "passive_1"}
+        >>> list(eval_results({"results": [entry]}))
+        ['.eval_results/nyu-mll--blimp.yaml']
+    """
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    found: dict[str, list[EvalResultEntry]] = {}
+    for one in facts["results"]:
+        dataset, task = one.get("dataset"), one.get("task")
+        if dataset is None and task is None:
+            continue
+        if not task or not _is_repository(dataset) or "/" not in dataset:
+            raise ValueError(
+                f"The result {one['metric']!r} has dataset={dataset!r} and task={task!r}. The Hub files a result by a "
+                "benchmark's repository, 'owner/name', and a task in it: give both, or neither for the card alone."
+            )
+        if isinstance(one["value"], (int, float)) and math.isfinite(one["value"]):
+            about = {"dataset_revision": one.get("revision"), "notes": one.get("notes")}
+            found.setdefault(dataset, []).append(EvalResultEntry(dataset, task, one["value"], **about))
+    return {
+        f".eval_results/{dataset.replace('/', '--')}.yaml": yaml.safe_dump(
+            eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True
+        ).encode("utf-8")
+        for dataset, entries in found.items()
+    }
 
 
 def _front(facts: Facts, old: Mapping[str, Any]) -> str:

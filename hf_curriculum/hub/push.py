@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, DatasetDict, Image, Value
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
@@ -27,6 +31,7 @@ from hf_curriculum.streaming.shards import write_parquet
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, HfApi
 
+logger = logging.getLogger(__name__)
 
 _OURS = re.compile(
     r"data/[^/]+-\d{5}-of-\d{5}\.parquet|bucket_\d+/\d{5}-of-\d{5}\.parquet|buckets\.json"
@@ -38,6 +43,49 @@ _KEPT = (
     "the same call again sends only the files that are not there yet."
 )
 _CARD = "README.md"
+_LOCAL = r"^(?:file://|~[/\\]|/(?:[^/\s]+/)+[^/]*$|[A-Za-z]:[/\\]|\\\\)"
+"""How a path of this machine begins."""
+
+
+@dataclass(frozen=True)
+class PushContents:
+    """What a push of scored data sends, before it is sent.
+
+    Args:
+        repo_id: the repository, with its owner.
+        visibility: `"public"`, `"private"`, or what a repository that is not there yet will be.
+        rows: split → rows.
+        columns: column → its type.
+        images: how many are embedded.
+        image_bytes: what they take in the files.
+        files: path in the repository → bytes.
+        removed: files of an earlier push that go.
+        local_paths: column, or place in a score's provenance → a path of this machine found there.
+    """
+
+    repo_id: str
+    visibility: str
+    rows: Mapping[str, int]
+    columns: Mapping[str, str]
+    images: int
+    image_bytes: int
+    files: Mapping[str, int]
+    removed: tuple[str, ...]
+    local_paths: Mapping[str, str]
+
+    def describe(self) -> str:
+        """All of it, a line for each kind of thing and for each file."""
+        lines = [
+            f"to {self.repo_id} ({self.visibility})",
+            "rows: " + ", ".join(f"{count:,} in {split}" for split, count in self.rows.items()),
+            "columns: " + ", ".join(f"{name} ({kind})" for name, kind in self.columns.items()),
+            f"images embedded: {self.images:,}, {self.image_bytes:,} bytes",
+            f"files: {len(self.files):,}, {sum(self.files.values()):,} bytes",
+            *(f"  {path}, {size:,} bytes" for path, size in self.files.items()),
+            *(f"  {path}, taken away" for path in self.removed),
+            *(f"local paths in {place}, such as {path!r}" for place, path in self.local_paths.items()),
+        ]
+        return "\n".join(lines)
 
 
 def push_scored(
@@ -62,7 +110,10 @@ def push_scored(
     description: str = "",
     shard_bytes: int = 500 << 20,
     scratch: str | Path | None = None,
-) -> CommitInfo:
+    language: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], object] = logger.info,
+) -> CommitInfo | PushContents:
     """Puts a scored data set on the Hub, in one commit: data, where the scores came from, card, and buckets.
 
     `datasets` alone loads it with `load_dataset(repo_id)`, and one bucket with
@@ -70,7 +121,8 @@ def push_scored(
     hardest captions. Plain `dataset.push_to_hub` keeps the scores and their provenance too, without card and buckets.
 
     A push replaces the data of the push before it; what people wrote into the card stays, as do other files. The files
-    are written below `scratch` first, which takes about as much room as the data.
+    are written below `scratch` first, which takes about as much room as the data. Of images only the name of the file
+    goes along, never its folder.
 
     Args:
         dataset: one split or several, with at least one score column that carries provenance.
@@ -93,9 +145,17 @@ def push_scored(
         description: a first paragraph for a new card, in Markdown.
         shard_bytes: size of a file, about.
         scratch: folder for temporary files; the system's by default.
+        language: of the captions, short, such as "en".
+        dry_run: send and make nothing, and return what would be sent. The files are written below `scratch` all the
+            same, and the Hub is asked whether the repository is there.
+        tell: called with the list of what is sent (`PushContents.describe()`), before any of it is sent; logs it by
+            default.
 
     Returns:
-        The commit, as `push_to_hub` returns it.
+        The commit, as `push_to_hub` returns it; with `dry_run` a `PushContents`.
+
+    Warns:
+        UserWarning: texts of a column, or a score's provenance, hold paths of this machine, which may name its users.
 
     Raises:
         TypeError: an iterable data set.
@@ -119,57 +179,152 @@ def push_scored(
     _check_buckets(splits[split], buckets)
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
-        target = _open(api, repo_id, private, revision)
+        target = _find(api, repo_id, private, revision) if dry_run else _open(api, repo_id, private, revision)
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
             folder = Path(made) / "repository"
             index = None if num_buckets is None else _write_buckets(splits[split], folder, shard_bytes, buckets)
-            card = DataCard(target.repo_id, splits, split, index, num_examples, thumbnails, license, description)
+            card = DataCard(
+                target.repo_id, splits, split, index, num_examples, thumbnails, license, description, language
+            )
             _write_rest(card, folder, shard_bytes, target.card)
-            return _commit(api, target, folder, revision, commit_message or "Scored data set")
+            contents = _contents(target, splits, folder)
+            tell(contents.describe())
+            if contents.local_paths:
+                _warn_of_paths(contents)
+            if dry_run:
+                return contents
+            return _commit(api, target, folder, contents, revision, commit_message or "Scored data set")
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A repository as it is before a push: its full name, last commit, files, and the text of its card."""
+    """A repository as it is before a push: full name, who sees it, last commit, files, and the text of its card."""
 
     repo_id: str
-    commit: str
-    files: tuple[str, ...]
-    card: str | None
+    visibility: str
+    commit: str | None = None
+    files: tuple[str, ...] = ()
+    card: str | None = None
 
 
-def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
-    """The repository, made if it is not there."""
-    from huggingface_hub.errors import RepositoryNotFoundError
+def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+    """The repository, or only its name if it is not there; a branch that is not there begins as the main one."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         info = api.dataset_info(repo_id)
     except RepositoryNotFoundError:
-        made = api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-        info = api.dataset_info(made.repo_id)
+        new = {None: "public, or private where that is the owner's default", False: "public", True: "private"}[private]
+        return _Target(repo_id, f"not there yet, will be {new}")
     if private and not info.private:
         raise ValueError(
             f"private=True was given, but {info.id} is there already and public: everybody would read the data. Make "
             "it private on its settings page, give another name, or leave out `private`."
         )
     if revision is not None:
-        api.create_branch(info.id, branch=revision, repo_type="dataset", exist_ok=True)
-        info = api.dataset_info(info.id, revision=revision)
+        try:
+            info = api.dataset_info(info.id, revision=revision)
+        except RevisionNotFoundError:
+            logger.info(f"{info.id} has no branch {revision!r} yet.")
     names = tuple(sibling.rfilename for sibling in info.siblings or ())
     card = None
     if _CARD in names:
         with tempfile.TemporaryDirectory() as folder:
             there = api.hf_hub_download(info.id, _CARD, repo_type="dataset", revision=info.sha, local_dir=folder)
             card = Path(there).read_text(encoding="utf-8")
-    return _Target(info.id, info.sha, names, card)
+    return _Target(info.id, "private" if info.private else "public", info.sha, names, card)
 
 
-def _commit(api: HfApi, target: _Target, folder: Path, revision: str | None, message: str) -> CommitInfo:
+def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+    """The repository and its branch, made if they are not there."""
+    target = _find(api, repo_id, private, None)
+    if target.commit is None:
+        made = api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
+        target = _find(api, made.repo_id, private, None)
+    if revision is not None:
+        api.create_branch(target.repo_id, branch=revision, repo_type="dataset", exist_ok=True)
+        target = _find(api, target.repo_id, private, revision)
+    return target
+
+
+def _contents(target: _Target, splits: Mapping[str, Dataset], folder: Path) -> PushContents:
+    """What is in a folder that is about to be sent."""
+    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    features = next(iter(splits.values())).features
+    names = [name for name, feature in features.items() if isinstance(feature, Image)]
+    images = [_images(file, names) for path, file in files.items() if path.endswith(".parquet") and names]
+    return PushContents(
+        repo_id=target.repo_id,
+        visibility=target.visibility,
+        rows={name: len(part) for name, part in splits.items()},
+        columns={
+            name: kind.dtype if isinstance(kind, Value) else type(kind).__name__ for name, kind in features.items()
+        },
+        images=sum(count for count, _ in images),
+        image_bytes=sum(size for _, size in images),
+        files={path: file.stat().st_size for path, file in files.items()},
+        removed=tuple(path for path in target.files if _OURS.fullmatch(path) and path not in files),
+        local_paths=_local_paths(splits),
+    )
+
+
+def _images(file: Path, names: Sequence[str]) -> tuple[int, int]:
+    """Images in a Parquet file, and their bytes there, as its footer says."""
+    metadata, count, size = pq.read_metadata(file), 0, 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema in [f"{name}.bytes" for name in names]:
+                count += column.num_values - (column.statistics.null_count if column.statistics else 0)
+                size += column.total_compressed_size
+    return count, size
+
+
+def _local_paths(splits: Mapping[str, Dataset]) -> dict[str, str]:
+    """Texts that are paths of this machine: the place → the first of them."""
+    found: dict[str, str] = {}
+    for part in splits.values():
+        texts = [name for name, kind in part.features.items() if kind in (Value("string"), Value("large_string"))]
+        for table in part.select_columns(texts).with_format("arrow").iter(_CHUNK) if texts else ():
+            for name in texts:
+                hits = table[name].filter(pc.fill_null(pc.match_substring_regex(table[name], _LOCAL), False))
+                if len(hits):
+                    found.setdefault(f"the column `{name}`", hits[0].as_py())
+    for column, made in read_provenance(DatasetDict(splits)).items():
+        for field, text in _texts(asdict(made)):
+            if re.match(_LOCAL, text):
+                found.setdefault(f"the provenance of `{column}`, {field}", text)
+    return found
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """The strings in a JSON value, each with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(part, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts(part, place)
+
+
+def _warn_of_paths(contents: PushContents) -> None:
+    places = "; ".join(f"{place} ({path!r})" for place, path in contents.local_paths.items())
+    warnings.warn(
+        f"What is pushed to {contents.repo_id} holds paths of this machine: {places}. They may name users and folders "
+        "and lead nowhere elsewhere. Remove such columns (`dataset.remove_columns`) or keep the file's name alone; "
+        "score with a model's name on the Hub in place of a folder.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _commit(
+    api: HfApi, target: _Target, folder: Path, contents: PushContents, revision: str | None, message: str
+) -> CommitInfo:
     """One commit of a folder's files, which takes away what an earlier push wrote and this one does not."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    written = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-    stale = [path for path in target.files if _OURS.fullmatch(path) and path not in written]
     return api.create_commit(
         target.repo_id,
         repo_type="dataset",
@@ -177,8 +332,8 @@ def _commit(api: HfApi, target: _Target, folder: Path, revision: str | None, mes
         parent_commit=target.commit,
         commit_message=message,
         operations=[
-            *(CommitOperationDelete(path) for path in stale),
-            *(CommitOperationAdd(path, str(file)) for path, file in written.items()),
+            *(CommitOperationDelete(path) for path in contents.removed),
+            *(CommitOperationAdd(path, str(folder / path)) for path in contents.files),
         ],
     )
 
@@ -256,10 +411,12 @@ def _write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | 
 
 
 _CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
+_GROUP_BYTES = 32 << 20
+"""Of a row group; pages at both ends of each are sent again where rows were put in or taken out before it."""
 
 
 def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) -> list[Path]:
-    """Writes one split as `SPLIT-00000-of-00002.parquet`; the same data gives the same bytes."""
+    """Writes one split as `SPLIT-00000-of-00002.parquet`; equal data gives equal bytes, changed data few others."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
     sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)), None)
@@ -269,7 +426,7 @@ def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) ->
     for shard in range(num_shards):
         start, stop = num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards
         file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
-        write_parquet(_tables(dataset, start, stop), file, dataset.features.arrow_schema)
+        write_parquet(_tables(dataset, start, stop), file, dataset.features.arrow_schema, _GROUP_BYTES)
         files.append(file)
     return files
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils import ModelOutput
 
 from hf_curriculum.models.packed_loss import needs_no_logits, relevant_tokens, token_loss
 
@@ -38,7 +41,7 @@ class CaptionGenerationMixin(GenerationMixin):
             inputs["use_cache"] = False
         if only_loss and inputs["past_key_values"] is None:
             inputs["relevant"] = relevant_tokens(labels, inputs["attention_mask"])
-        outputs: BaseModelOutputWithPast = self.base_model(**inputs)
+        outputs: BaseModelOutputWithPast = self.base_model(**inputs, return_dict=True)
         logits, loss = None, None
         if only_loss:
             loss = token_loss(output_layer, outputs.last_hidden_state, labels, **loss_options)
@@ -54,7 +57,7 @@ class CaptionGenerationMixin(GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-        return result.to_tuple() if return_dict is False else result
+        return as_asked(result, return_dict, self.config.return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -89,7 +92,8 @@ class CaptionGenerationMixin(GenerationMixin):
 
         Without `input_ids` every text starts from `[CLS]` (`generation_config.bos_token_id`), and from `<image>` where
         the model has such a token and there is an image. Prompts padded on the right are moved to the left first,
-        padding before text, so that what is written continues the prompt.
+        padding before text, so that what is written continues the prompt; `inputs_embeds` and `position_ids` are moved
+        with them.
 
         Args:
             inputs: prompts, or `input_ids=`, shape (batch, text).
@@ -113,10 +117,15 @@ class CaptionGenerationMixin(GenerationMixin):
             prompts = self._default_prompts(kwargs["image_features"], kwargs.get("inputs_embeds"))
             if prompts is not None:
                 kwargs["attention_mask"] = torch.ones_like(prompts)
-        if prompts is not None and kwargs.get("attention_mask") is None:
+        words = kwargs.get("inputs_embeds")
+        if kwargs.get("attention_mask") is None and prompts is not None and _same_length(prompts, words):
             kwargs["attention_mask"] = prompt_mask(prompts, kwargs, generation_config, self.generation_config)
-        if prompts is not None and kwargs["attention_mask"] is not None:
-            prompts, kwargs["attention_mask"] = pad_left(prompts, kwargs["attention_mask"])
+        mask = kwargs.get("attention_mask")
+        if mask is not None:
+            order = torch.argsort((mask != 0).long(), dim=1, stable=True)  # padding first, (batch, text)
+            for name in ("attention_mask", "inputs_embeds", "position_ids"):
+                kwargs |= {name: reordered(kwargs[name], order)} if kwargs.get(name) is not None else {}
+            prompts = reordered(prompts, order) if prompts is not None and _same_length(prompts, mask) else prompts
         return super().generate(prompts, generation_config, *args, **kwargs)
 
     def _default_prompts(
@@ -139,10 +148,15 @@ def prompt_mask(prompts: torch.Tensor, *sources: Any) -> torch.Tensor | None:
     return (prompts != pad).long() if is_distinct else None
 
 
-def pad_left(prompts: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Moves every row's padding before its text, keeping both in order; shapes (batch, text) as given."""
-    order = torch.argsort((mask != 0).long(), dim=1, stable=True)
-    return prompts.gather(1, order), mask.gather(1, order)
+def _same_length(prompts: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether tensors (batch, text, ...) have as many tokens; embeddings may be longer than the ids beside them."""
+    return other is None or prompts.shape[1] == other.shape[1]
+
+
+def reordered(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Each row's tokens in another order: (batch or 1, text, ...) by indices (batch, text)."""
+    rows = torch.arange(len(order), device=values.device)[:, None]
+    return values.expand(len(order), *values.shape[1:])[rows, order]
 
 
 def check_generated_length(input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_positions: int) -> None:
@@ -156,6 +170,67 @@ def check_generated_length(input_ids: torch.Tensor, attention_mask: torch.Tensor
             "for fewer tokens (`max_new_tokens`, or `generation_max_length` of the training arguments), shorten the "
             "prompt, or build the model with a larger `max_position_embeddings`."
         )
+
+
+def as_asked(outputs: ModelOutput, return_dict: bool | None, default: bool) -> Any:
+    """The outputs, or their tuple where neither the call nor the configuration wants a dict."""
+    return outputs if (default if return_dict is None else return_dict) else outputs.to_tuple()
+
+
+def hidden_state_indices(asked: bool | int | Sequence[int] | None, default: bool, layers: int) -> frozenset[int]:
+    """Which hidden states are returned, of that of the input and those of so many layers, numbered from 0.
+
+    Raises:
+        ValueError: an index that no hidden state has.
+    """
+    asked = default if asked is None else asked
+    if isinstance(asked, bool):
+        return frozenset(range(layers + 1) if asked else ())
+    indices = [asked] if isinstance(asked, int) else list(asked)
+    if not all(-layers - 1 <= index <= layers for index in indices):
+        raise ValueError(
+            f"output_hidden_states={asked}: the model has {layers + 1} hidden states, numbered 0 to {layers} (0 is "
+            "the input). What is not there would come back as nothing. Ask for some of these, or True for all."
+        )
+    return frozenset(index % (layers + 1) for index in indices)
+
+
+def restarting_texts(
+    position_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    past_key_values: Cache | None,
+    use_cache: bool | None,
+    implementation: str,
+) -> torch.Tensor | None:
+    """Which text of its row each token belongs to, where several are put in a row and their positions restart.
+
+    As in `transformers`, texts are told apart where there is no attention mask and no cache.
+
+    Args:
+        position_ids: as given to the model, (batch or 1, text).
+        attention_mask, past_key_values, use_cache: as given to the model.
+        implementation: name of the attention function.
+
+    Returns:
+        int64 (batch or 1, text); `None` where every row is one text.
+
+    Raises:
+        ValueError: an attention function without masks, or a cache, which keep texts together.
+    """
+    if position_ids is None or attention_mask is not None or past_key_values is not None:
+        return None
+    owner = nn.functional.pad((position_ids.diff(dim=-1) != 1).long().cumsum(-1), (1, 0))
+    # In a compiled step the values cannot decide: the mask is then made in any case.
+    if not torch.compiler.is_compiling() and not owner.any():
+        return None
+    if use_cache or "flash" in implementation:
+        what = "`use_cache=True`" if use_cache else f"the attention {implementation!r}"
+        do = "`use_cache=False`" if use_cache else "`attn_implementation='sdpa'`"
+        raise ValueError(
+            f"`position_ids` restart within a row, so it holds several texts, but {what} lets each read those before "
+            f"it. Load the model or call it with {do}, or give each text a row of its own."
+        )
+    return owner
 
 
 def check_alternatives(

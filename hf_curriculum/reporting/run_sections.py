@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,11 +14,13 @@ from hf_curriculum.columns import IMAGE
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_distribution
-from hf_curriculum.reporting.figures.drawn import drawn_scores
+from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show, scored_captions
 from hf_curriculum.reporting.report import Gallery, Report
+
+_SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
 
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
@@ -79,8 +82,10 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
     curves = {name: points for name, points in evaluated.items() if any(map(_has_loss, points))}
     first, *_ = evaluated
     boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]] if first in curves else []
+    from_start = all(next(filter(_has_loss, points))["examples"] == 0 for points in curves.values())
+    since = "from step 0" if from_start else "from each run's first evaluation"
     for axis, caption in (
-        ("examples", "Validation loss from step 0 by examples seen; thin lines begin a phase."),
+        ("examples", f"Validation loss {since} by examples seen; thin lines begin a phase."),
         ("seconds", "The same by seconds of training, evaluation not counted."),
     ):
         if not curves:
@@ -95,17 +100,58 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
     if diverged:
         text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
         report.add_text(None if curves else "Validation loss", text)
-    drawn = [
-        {"round": number, "phase": entry["curriculum/phase"], **_quantiles(entry)}
-        for number, entry in enumerate(entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry)
-    ]
-    if drawn:
+    ends = [entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry]
+    if ends:
+        rounds = [
+            {"round": at, "phase": entry["curriculum/phase"], **_quantiles(entry)} for at, entry in enumerate(ends)
+        ]
         report.add_figure(
             "Scores of the examples drawn",
-            partial(drawn_scores, drawn, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
+            partial(drawn_scores, rounds, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
             "Checked against the batches that were trained on.",
             name="drawn_scores",
         )
+    _add_drawn(report, runs[0])
+
+
+_MOST_ROWS = 12
+"""Of the table of what was drawn: the first and the last log entry, and others evenly between them."""
+
+
+def _add_drawn(report: Report, run: RunFacts) -> None:
+    """What was drawn over time, from log entries with a loss: pool, scores, and each bucket's share of the draws."""
+    log = [entry for entry in run["log"] if "curriculum/score_mean" in entry or "curriculum/repeats" in entry]
+    if not log:
+        return
+    names = dict.fromkeys(name for entry in log for name in entry if _SHARE.fullmatch(name))
+    if names and len(log) > 1:
+        shares = {name.removeprefix("curriculum/").replace("_", " "): name for name in names}
+        report.add_figure(
+            "What was drawn when",
+            partial(drawn_shares, [entry["examples"] for entry in log], _columns(log, shares)),
+            "Share of the draws from each bucket, or quarter of the examples by score; the easiest is lowest.",
+            name="drawn_shares",
+        )
+    shown = [log[at] for at in dict.fromkeys(np.linspace(0, len(log) - 1, _MOST_ROWS).round().astype(int).tolist())]
+    facts = {"pool": "pool_size", "mean score": "score_mean", "spread": "score_std", "repeats": "repeats"}
+    rows = [
+        (
+            entry["examples"],
+            entry.get("curriculum/phase"),
+            *(entry.get(f"curriculum/{fact}") for fact in facts.values()),
+        )
+        for entry in shown
+    ]
+    report.add_table(
+        None if names and len(log) > 1 else "What was drawn when",
+        ["examples", "phase", *facts],
+        rows,
+        note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase.",
+    )
+
+
+def _columns(log: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[float]]:
+    return {label: [entry.get(name, 0.0) for entry in log] for label, name in names.items()}
 
 
 def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
@@ -116,13 +162,14 @@ def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
         recalls = f"{found['recall']:.3f}", f"{found['shuffled']:.3f}"
         difference = f"{found['difference']:+.3f} [{found['lower']:+.3f}, {found['upper']:+.3f}]"
         cost = run["examples"], run["steps"], round(run["seconds"], 1)
-        rows.append((run["name"], run["seed"], *cost, f"{run['eval_loss']:.3f}", *recalls, difference))
-    columns = ["run", "seed", "examples", "steps", "seconds", "val. loss", "recall", "shuffled", "difference [95 %]"]
+        rows.append((run["name"], difference, *recalls, f"{run['eval_loss']:.3f}", run["seed"], *cost))
+    # What a run is about comes first: where the page is narrow the rest is scrolled to.
+    columns = ["run", "difference [95 %]", "recall", "shuffled", "val. loss", "seed", "examples", "steps", "seconds"]
     note = (
         "Recall: share of an image's object nouns that its generated caption names; shuffled: the same "
-        "captions on other images. Seconds: training alone."
+        "captions on other images; difference: of the two. Seconds: training alone."
     )
-    report.add_table("Results", columns, rows, note=note, align="lrrrrrrrl")
+    report.add_table("Results", columns, rows, note=note, align="llrrrrrrr")
 
 
 def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:

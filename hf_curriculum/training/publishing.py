@@ -28,7 +28,7 @@ from transformers.trainer_utils import HubStrategy
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
-from hf_curriculum.hub.model_card import model_figures, render_model_card
+from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
@@ -119,7 +119,7 @@ class PublishingTrainer(Trainer):
         description: str | None = None,
         before: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Writes `README.md`, its figures and `training_facts.json` into `output_dir`.
+        """Writes `README.md`, its figures, `training_facts.json` and `.eval_results/*.yaml` into `output_dir`.
 
         What is written in the card outside of our section stays.
 
@@ -135,12 +135,14 @@ class PublishingTrainer(Trainer):
             dataset_args: not used: the card shows the scores and the plan instead.
             dataset_name: as `dataset`, called as TRL calls it.
             paper: a key of `hf_curriculum.hub.papers.PAPERS`; that of the curriculum's rule by default.
-            results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`.
+            results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`;
+                on a benchmark of the Hub `dataset` and `task`, see `hf_curriculum.hub.model_card.eval_results`.
             description: of the data in a few words, where its name says nothing.
             before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
 
         Raises:
-            ValueError: an unknown paper, a card that cannot be read, or an argument that is not used was given.
+            ValueError: an unknown paper, a card that cannot be read, a result whose benchmark is named in part, or an
+                argument that is not used was given.
         """
         if tasks is not None or dataset_args is not None:
             raise ValueError(
@@ -166,14 +168,14 @@ class PublishingTrainer(Trainer):
             description=description,
             before=before,
         )
+        found = eval_results(facts)
         folder = Path(self.args.output_dir)
         card = folder / "README.md"
         previous = card.read_text(encoding="utf-8") if card.is_file() else None
         text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         rendered = render_model_card(facts, previous)
-        write_files(
-            {**model_figures(facts), FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}, folder
-        )
+        texts = {FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}
+        write_files({**model_figures(facts), **found, **texts}, folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """As `Trainer`, which saves the collator's tokenizer with a model, and the collator's image processor too."""

@@ -1,6 +1,9 @@
 import csv
+import gzip
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,7 +84,7 @@ def test_cider_of_one_image_is_zero_and_says_so():
     [
         ("A man's dog isn’t here.", "a man 's dog is n't here"),
         ("a black-and-white, 1,000 year-old cat!", "a black-and-white 1,000 year-old cat"),
-        ('"quoted" (and) [bracketed]', "quoted and bracketed"),
+        ('"quoted" (and) [bracketed]', "quoted -lrb- and -rrb- -lsb- bracketed -rsb-"),
         ("They're  two\n\tgirls'", "they 're two girls"),
         ("Ein großer Bär", "ein großer bär"),
         ("...", ""),
@@ -89,6 +92,56 @@ def test_cider_of_one_image_is_zero_and_says_so():
 )
 def test_tokens(caption, tokens):
     assert tokenize(caption) == tokens
+
+
+PENN_TREEBANK = [  # as Stanford CoreNLP 3.4.1 writes them, lower case, punctuation dropped
+    (
+        "A plastic plate with beans,quiche, apples and 1,000 peas",
+        "a plastic plate with beans quiche apples and 1,000 peas",
+    ),
+    ("A cross road of Furnace St. and Crapo St.", "a cross road of furnace st. and crapo st."),
+    ("W. Centre st, KY. in Wash. or a wash.", "w. centre st ky. in wash. or a wash"),
+    ("A flat T.V. and a U.S.A flag at 10 p.m.", "a flat t.v. and a u.s.a flag at 10 p.m."),
+    ("A person I. A hood, Miami U. pushes, plan b. now", "a person i a hood miami u. pushes plan b. now"),
+    ("a huge clock at 5:54pm, not 5:54 or 6pm", "a huge clock at 5:54 pm not 5:54 or 6pm"),
+    ("at&t & co; 50% of $5.50 = #2 */ a\\b", "at & t & co 50 % of $ 5.50 = # 2 * / a \\ b"),
+    ("£5, €5 &amp; ½", "# 5 $ 5 & 1/2"),
+    ("22 3/4 street and 3rd", "22\u00a03/4 street and 3rd"),
+    ("they cannot but can not, gonna wanna", "they can not but can not gon na wan na"),
+    ("slip 'n' slide, rock'n'roll, mac'n cheese", "slip 'n' slide rock 'n' roll mac 'n cheese"),
+    ("the 5 o'clock hors d'oeuvre of Ho'ohu, y'all", "the 5 o'clock hors d'oeuvre of ho'ohu y' all"),
+    ("the '80s of 'em, 'tis 1980's", "the '80s of 'em 't is 1980 's"),
+    ("a ( b { c } ) on stairs.] with", "a -lrb- b -lcb- c -rcb- -rrb- on stairs -rsb- with"),
+    ("an elephant/ and/or 24/7, a dog -- cat – e-mail", "an elephant / and/or 24/7 a dog cat e-mail"),
+    ("no. 5 of no. dogs, dog., cat", "no. 5 of no dogs dog. cat"),
+    ("dog_cat dog:cat 3:4 dog.The 1.5.6 .5 5.dog -5 1+1", "dog_cat dog cat 3:4 dog.the 1.5.6 .5 5 dog -5 1 +1"),
+]
+
+
+@pytest.mark.parametrize(("caption", "tokens"), PENN_TREEBANK)
+def test_tokens_of_the_penn_treebank(caption, tokens):
+    assert tokenize(caption) == tokens
+
+
+@pytest.mark.slow
+def test_tokens_are_those_of_the_java_tokenizer(tmp_path):
+    """Where Java is installed: the reference itself, on the lines above and on 40,455 captions."""
+    needs_pycocoevalcap()
+    from pycocoevalcap.tokenizer import ptbtokenizer as reference
+
+    folder, java = os.environ.get("HF_CURRICULUM_TEST_DATA"), shutil.which("java")
+    if not folder or not java:
+        pytest.skip("needs real data, set HF_CURRICULUM_TEST_DATA, and Java")
+    with gzip.open(Path(folder) / "flickr8k" / "captions_all_8091.csv.gz", "rt", encoding="utf-8") as file:
+        captions = [caption for caption, _ in PENN_TREEBANK] + [row["caption"] for row in csv.DictReader(file)]
+    (tmp_path / "captions.txt").write_text("\n".join(" ".join(one.split("\n")) for one in captions), "utf-8")
+    jar = Path(reference.__file__).with_name(reference.STANFORD_CORENLP_3_4_1_JAR)
+    options = ["-preserveLines", "-lowerCase", "-encoding", "utf-8", "captions.txt"]
+    command = [java, "-Dfile.encoding=UTF-8", "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", *options]
+    lines = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True).stdout.decode().split("\n")
+    for caption, line in zip(captions, lines, strict=False):
+        kept = [word for word in line.rstrip().split(" ") if word not in reference.PUNCTUATIONS]
+        assert tokenize(caption) == " ".join(kept), caption
 
 
 def test_caption_metric_errors(monkeypatch):

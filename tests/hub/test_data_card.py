@@ -1,16 +1,23 @@
+import hashlib
+import itertools
+import json
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, Features, Value, load_dataset
+from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum import ScoreProvenance, attach_provenance, push_scored, read_provenance, save_bucketed
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.push import write_split
 from hf_curriculum.markdown import END, START
+from hf_curriculum.streaming.shards import write_parquet
 
 HOSTILE = [
     "<script>alert('x')</script>",
@@ -184,3 +191,68 @@ def test_what_cannot_be_pushed(tmp_path):
         with pytest.raises(ValueError, match=f"{next(iter(option))}= says how buckets are cut, and none are"):
             push_scored(data, "me/x", **option)
     assert not list(Path(tmp_path).iterdir())
+
+
+def pieces(file):
+    """Digests of a file's pieces and their sizes, cut where the content says so, as the Hub's storage cuts files.
+
+    A piece ends where a hash of the 32 bytes before it is 0 in 14 bits: about every 16 kB, wherever in the file.
+    """
+    content = file.read_bytes()
+    gear = np.random.default_rng(7).integers(0, 2**32, 256, dtype=np.uint64)[np.frombuffer(content, np.uint8)]
+    rolling = np.zeros(len(gear), np.uint64)
+    for age in range(32):
+        rolling[age:] += gear[: len(gear) - age] << np.uint64(age)
+    ends = np.flatnonzero((rolling >> np.uint64(8)) % np.uint64(1 << 14) == 0) + 1
+    edges = [0, *ends.tolist(), len(content)]
+    spans = itertools.pairwise(edges)
+    return {hashlib.sha256(content[start:stop]).digest(): stop - start for start, stop in spans}
+
+
+def pictured(count, images):
+    """Rows with captions, and where asked for with images of some kilobytes, which nothing compresses."""
+    random = np.random.default_rng(0)
+    words = random.integers(0, 5000, (count, 10))
+    columns = {"image_id": [f"i{row}" for row in range(count)]}
+    columns["caption"] = [" ".join(f"w{word}" for word in row) for row in words]
+    columns["noun_count"] = random.integers(1, 9, count).astype(np.float32)
+    features = {"image_id": Value("string"), "caption": Value("string"), "noun_count": Value("float32")}
+    if images:
+        columns["image"] = [{"bytes": random.bytes(int(random.integers(4000, 12000))), "path": None} for _ in words]
+        features["image"] = ImageFeature(decode=False)
+    return Dataset.from_dict(columns, features=Features(features))
+
+
+@pytest.mark.parametrize(("images", "count"), [(True, 1200), (False, 60_000)])
+def test_a_changed_data_set_is_mostly_the_bytes_of_before(tmp_path, images, count):
+    data = pictured(count, images)
+    (before,) = write_split(data, tmp_path / "before", "train", 500 << 20)
+    known, random = pieces(before), np.random.default_rng(1)
+    rescored = data.remove_columns("noun_count")
+    changes = {
+        "another score": rescored.add_column("noun_count", random.integers(1, 12, count).astype(np.float32)),
+        "one more score": data.add_column("clip_similarity", random.normal(size=count).astype(np.float32)),
+        "rows left out": data.select([row for row in range(count) if row % (count // 3) != 7]),
+    }
+    sent = {}
+    for name, changed in changes.items():
+        (file,) = write_split(changed, tmp_path / name, "train", 500 << 20)
+        sent[name] = sum(size for piece, size in pieces(file).items() if piece not in known) / file.stat().st_size
+    # A score is 4 bytes of a row: of one with an image next to nothing, of one with a caption a tenth.
+    assert sent["another score"] < (0.05 if images else 0.2)
+    assert sent["one more score"] < (0.05 if images else 0.25)
+    assert sent["rows left out"] < (0.25 if images else 0.7)
+    metadata = pq.ParquetFile(before).metadata
+    assert json.loads(metadata.metadata[b"content_defined_chunking"])["min_chunk_size"] > 0
+    group = metadata.row_group(0)
+    assert all(group.column(at).has_offset_index for at in range(group.num_columns))
+
+
+def test_row_groups_are_of_even_size_and_keep_all_rows(tmp_path):
+    tables = [pa.table({"number": np.arange(at, at + 100)}) for at in range(0, 1000, 100)]
+    write_parquet(tables, tmp_path / "some.parquet", tables[0].schema, group_bytes=2000)
+    file = pq.ParquetFile(tmp_path / "some.parquet")
+    assert [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)] == [300, 300, 300, 100]
+    assert file.read()["number"].to_pylist() == list(range(1000))
+    write_parquet([tables[0]], tmp_path / "cut.parquet", tables[0].schema, group_bytes=200)
+    assert pq.ParquetFile(tmp_path / "cut.parquet").metadata.num_row_groups == 4

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 SECRETS = ("hf_writerTOKENwriter", "hf_readerTOKENreader", "hf_strangerTOKENstranger")
 
 
-def card(hub, name):
-    text = hub.files("dataset", name)["README.md"].decode()
+def card(hub, name, revision="main"):
+    text = hub.files("dataset", name, revision)["README.md"].decode()
     return yaml.safe_load(text.split("---\n")[1]), text
 
 
@@ -256,6 +256,112 @@ def test_a_branch(hub, user):
         print(len(load_dataset("me/branched", split="train", revision="next")))
         """)
     assert told.split() == ["9", "11"]
+
+
+def test_a_second_push_to_a_branch_is_built_on_the_branch(hub, user):
+    user.run('push_scored(scored(9), "me/grown")\npush_scored(scored(11), "me/grown", revision="next")')
+    repo = hub.repos["dataset", "me/grown"]
+    for branch in ("main", "next"):
+        files = dict(repo.commits[repo.find(branch)])
+        _, text = card(hub, "me/grown", branch)
+        text = text.replace("# grown\n", f"# grown\n\nWritten on {branch}.\n")
+        files["README.md"] = hub.store(text.encode(), False)
+        files[f"{branch}.txt"] = hub.store(b"kept", False)
+        repo.commit(branch, files, "by hand")
+    main = repo.branches["main"]
+    user.run('push_scored(scored(13), "me/grown", revision="next")')
+    assert repo.branches["main"] == main
+    files = hub.files("dataset", "me/grown", "next")
+    assert "next.txt" in files
+    assert "main.txt" not in files
+    _, text = card(hub, "me/grown", "next")
+    assert "Written on next." in text
+    assert "Written on main." not in text
+    assert "13 in `train`" in text
+
+
+def test_a_dry_run_lists_what_would_leave_and_sends_nothing(hub, user):
+    before = len(hub.requests)
+    told = json.loads(
+        user.run("""
+        both = DatasetDict({"train": scored(40), "validation": scored(8, 40)})
+        contents = push_scored(both, "me/tried", num_buckets=2, language="en", dry_run=True)
+        from dataclasses import asdict
+        print(json.dumps({**asdict(contents), "text": contents.describe()}))
+        """)
+    )
+    assert ("dataset", "me/tried") not in hub.repos
+    assert {method for method, *_ in hub.requests[before:]} <= {"GET", "HEAD"}
+    assert told["visibility"] == "not there yet, will be public, or private where that is the owner's default"
+    assert told["rows"] == {"train": 40, "validation": 8}
+    columns = {"image": "Image", "image_id": "string", "caption": "string", "caption_length": "float32"}
+    assert told["columns"] == columns
+    assert told["images"] == 48
+    assert 0 < told["image_bytes"] < sum(told["files"].values())
+    assert told["local_paths"] == {}
+    user.run('push_scored(both, "me/tried", num_buckets=2, language="en", private=True)')
+    sent = {path: len(content) for path, content in hub.files("dataset", "me/tried").items()}
+    del sent[".gitattributes"]
+    assert told["files"] == sent
+    assert all(f"  {path}, {size:,} bytes" in told["text"] for path, size in sent.items())
+    assert card(hub, "me/tried")[0]["language"] == "en"
+    again = json.loads(
+        user.run("""
+        said = []
+        contents = push_scored(scored(9), "me/tried", dry_run=True, tell=said.append, revision="later")
+        assert said == [contents.describe()]
+        print(json.dumps(asdict(contents)))
+        """)
+    )
+    assert again["visibility"] == "private"
+    assert {"buckets.json", "bucket_0/00000-of-00001.parquet"} <= set(again["removed"])
+    assert list(hub.repos["dataset", "me/tried"].branches) == ["main"]
+    error = user.fails('push_scored(scored(9), "me/whole", private=True, dry_run=True)')
+    assert "is there already and public" in error["text"]
+
+
+def test_it_is_told_before_it_is_sent(hub, user):
+    hub.fail("commit", 403)
+    error = user.fails('said = []\npush_scored(scored(9), "me/told", tell=said.append)')
+    assert error["status"] == 403
+    assert user.run("print(said[0].splitlines()[0])") == "to me/told (public)\n"
+
+
+def test_paths_of_this_machine_are_named_and_images_keep_none(hub, user):
+    told = json.loads(
+        user.run("""
+        import warnings
+        Path("pictures").mkdir(exist_ok=True)
+        files = []
+        for i in range(6):
+            files.append(str((Path("pictures") / f"photo{i}.png").resolve()))
+            Image.new("RGB", (8, 8), (i, 9, 9)).save(files[-1])
+        named = Dataset.from_dict({"image": files, "caption": [f"/ a dog {i}" for i in range(6)], "file": files})
+        named = named.add_column("name", [Path(file).name for file in files])
+        from datasets import Image as ImageFeature
+        named = add_scores(named.cast_column("image", ImageFeature()), CaptionLength())
+        made = ScoreProvenance("difficulty", "by hand", model=str(Path("pictures").resolve()))
+        named = attach_provenance(named.add_column("difficulty", np.arange(6, dtype=np.float32)), {"difficulty": made})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            contents = push_scored(named, "me/paths", dry_run=True)
+        texts = [str(one.message) for one in caught if "paths of this machine" in str(one.message)]
+        print(json.dumps([files[0], texts, contents.local_paths]))
+        """)
+    )
+    file, (warning,), found = told
+    folder = file.rpartition("/")[0]
+    assert found == {"the column `file`": file, "the provenance of `difficulty`, model": folder}
+    assert f"the column `file` ({file!r})" in warning
+    assert "remove_columns" in warning
+    user.run('push_scored(named.remove_columns(["file", "difficulty"]), "me/paths")')
+    for path, content in hub.files("dataset", "me/paths").items():
+        assert folder.encode() not in content, path
+    stored = user.run("""
+        row = load_dataset("me/paths", split="train").cast_column("image", ImageFeature(decode=False))[0]
+        print(row["image"]["path"])
+        """)
+    assert stored == "photo0.png\n"
 
 
 def test_no_token_was_written_or_logged(hub, user):

@@ -96,13 +96,16 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
         one = make_captioner("captioner", hub_model_id="me/captioner", hub_token=os.environ["HF_TOKEN"])
         one.train()
         one.push_to_hub(license="mit", dataset_tags="me/whole", paper="babylm",
-                        results=[{"metric": "CIDEr", "value": 0.5, "reference": 0.6, "source": "made up"}])
+                        results=[{"metric": "CIDEr", "value": 0.5, "reference": 0.6, "source": "made up"},
+                                 {"metric": "npi", "value": 0.75, "dataset": "nyu-mll/blimp", "task": "npi"}])
         """)
     files = hub.files("model", "me/captioner")
     assert {
         "README.md", "config.json", "curriculum.json", "figures/pool_growth.png", "figures/validation_loss.png",
         "model.safetensors", "training_facts.json",
     } <= set(files)  # fmt: skip
+    entries = yaml.safe_load(files[".eval_results/nyu-mll--blimp.yaml"])
+    assert entries == [{"dataset": {"id": "nyu-mll/blimp", "task_id": "npi"}, "value": 0.75}]
     told = json.loads(files["curriculum.json"])
     assert told["plan"]["curriculum"] == {"type": "phases", "num_phases": 2, "easy": "low"}
     text = files["README.md"].decode()

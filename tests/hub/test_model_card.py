@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
+from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from torch import nn
 from transformers import Trainer
 
@@ -21,7 +22,7 @@ from hf_curriculum import (
     ScoreProvenance,
     attach_provenance,
 )
-from hf_curriculum.hub.model_card import model_figures, render_model_card
+from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
 from hf_curriculum.training.checkpoints import named_on_hub
@@ -288,3 +289,57 @@ def test_what_names_a_repository(tmp_path, monkeypatch):
     assert named_on_hub("out/checkpoint-10") is None  # a folder here, mistyped or not
     with pytest.raises(ValueError, match="is incomplete"):
         make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
+
+
+def result(**entry):
+    return {"metric": "accuracy", "value": 0.625, **entry}
+
+
+def test_results_on_benchmarks_of_the_hub_become_files_that_it_reads():
+    ewok = result(dataset="ewok-core/ewok-core-1.0", task="default", notes="mean over 11 domains", revision="0" * 40)
+    rows = [
+        result(),
+        ewok,
+        *(result(dataset="nyu-mll/blimp", task=task, value=value) for task, value in (("passive_1", 0.5), ("npi", 1))),
+        result(dataset="nyu-mll/blimp", task="diverged", value="nan"),
+    ]
+    files = eval_results({"results": rows})
+    assert list(files) == [".eval_results/ewok-core--ewok-core-1.0.yaml", ".eval_results/nyu-mll--blimp.yaml"]
+    first, second = (parse_eval_result_entries(yaml.safe_load(content)) for content in files.values())
+    assert first == [
+        EvalResultEntry(
+            "ewok-core/ewok-core-1.0",
+            "default",
+            0.625,
+            dataset_revision="0" * 40,
+            notes="mean over 11 domains",
+        )
+    ]
+    assert [(one.task_id, one.value) for one in second] == [("passive_1", 0.5), ("npi", 1)]
+    assert eval_results({"results": [result()]}) == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dataset": "nyu-mll/blimp"},
+        {"task": "npi"},
+        {"dataset": "blimp", "task": "npi"},
+        {"dataset": "a b/c", "task": "d"},
+    ],
+)
+def test_half_a_benchmark_is_refused(entry):
+    with pytest.raises(ValueError, match=r"The result 'accuracy' has dataset=.* and task=.*: give both, or neither"):
+        eval_results({"results": [result(**entry)]})
+
+
+def test_results_stand_beside_the_card(tmp_path):
+    trainer = make(tmp_path)
+    trainer.train()
+    with pytest.raises(ValueError, match="give both"):
+        trainer.create_model_card(results=[result(dataset="nyu-mll/blimp")])
+    assert not (tmp_path / "out" / "README.md").exists()
+    trainer.create_model_card(results=[result(dataset="nyu-mll/blimp", task="npi", source="nyu-mll/blimp")])
+    (entry,) = yaml.safe_load((tmp_path / "out" / ".eval_results" / "nyu-mll--blimp.yaml").read_text())
+    assert entry == {"dataset": {"id": "nyu-mll/blimp", "task_id": "npi"}, "value": 0.625}
+    assert "| accuracy | 0.625 | nyu-mll/blimp |" in (tmp_path / "out" / "README.md").read_text()

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import hf_curriculum
-from hf_curriculum.hub.model_card import TAGS, render_model_card
+from hf_curriculum.hub.model_card import TAGS, eval_results, render_model_card
 from hf_curriculum.hub.papers import PAPERS
 from hf_curriculum.markdown import END, START, split_front_matter
 
@@ -68,6 +68,12 @@ def test_the_hub_can_read_it(path):
     # Names of metadata that the Hub checks against its own lists; no data or model that is not there is named.
     assert card.data.datasets is None
     assert card.data.base_model is None
+
+
+@every_card
+def test_it_claims_no_result_on_a_benchmark_of_the_hub(path):
+    assert told(path)["results"]
+    assert eval_results(told(path)) == {}  # they were measured on scenes that were drawn for it
 
 
 @every_card

@@ -142,3 +142,102 @@ def test_every_needed_token_has_one_place_behind_its_text(count):
 def test_texts_that_would_save_nothing_stay_as_they_are():
     assert pack(torch.ones(4, 9, dtype=torch.bool)) is None
     assert pack(torch.zeros(4, 9, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+@pytest.mark.parametrize(
+    ("asked", "returned"),
+    [([0, 2], {0, 2}), (2, {2}), (0, {0}), ([-1], {3}), ((3, 0), {0, 3}), ([], None), (False, None)],
+)
+def test_some_hidden_states_are_returned_at_their_index(name, asked, returned):
+    model, inputs = build(name).eval(), {"input_ids": torch.randint(5, IMAGE, (2, 7))}
+    everything = model(**inputs, output_hidden_states=True)
+    outputs = model(**inputs, output_hidden_states=asked)
+    torch.testing.assert_close(outputs.logits, everything.logits)
+    if returned is None:
+        assert outputs.hidden_states is None
+        return
+    assert {at for at, states in enumerate(outputs.hidden_states) if states is not None} == returned
+    for at in returned:
+        assert torch.equal(outputs.hidden_states[at], everything.hidden_states[at])
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_hidden_states_that_do_not_exist_are_refused(name):
+    with pytest.raises(ValueError, match=r"output_hidden_states=\[4\]: .* 4 hidden states, numbered 0 to 3"):
+        build(name)(torch.ones(2, 7, dtype=torch.long), output_hidden_states=[4])
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_models_without_an_output_layer_return_tuples_too(name):
+    model, ids = build(name).eval().base_model, torch.randint(5, IMAGE, (2, 7))
+    expected = model(ids, use_cache=False, output_hidden_states=True)
+    states, everything = model(ids, use_cache=False, output_hidden_states=True, return_dict=False)
+    assert torch.equal(states, expected.last_hidden_state)
+    assert len(everything) == 4
+    captioner = build(name).eval()
+    captioner.config.return_dict = False  # as in `transformers`, what a call does not say
+    (logits,) = captioner(ids, use_cache=False)
+    assert torch.equal(logits, captioner(ids, return_dict=True).logits)
+
+
+LENGTHS = (4, 2, 6)
+
+
+def restarting():
+    torch.manual_seed(3)
+    ids = torch.randint(5, IMAGE, (2, sum(LENGTHS)))
+    return ids, torch.cat([torch.arange(length) for length in LENGTHS])[None]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+@pytest.mark.parametrize("rows", [1, 2])  # positions may be given once for all rows
+def test_texts_whose_positions_restart_do_not_see_each_other(name, implementation, rows):
+    model, (ids, positions) = build(name, attn_implementation=implementation).eval(), restarting()
+    logits = model(ids, position_ids=positions.expand(rows, -1)).logits
+    apart = torch.cat([model(part).logits for part in ids.split(LENGTHS, dim=1)], dim=1)
+    torch.testing.assert_close(logits, apart, atol=1e-5, rtol=1e-4)
+    together = model(ids).logits
+    assert (together[:, LENGTHS[0] :] - apart[:, LENGTHS[0] :]).abs().amax() > 1e-3
+
+
+def test_captions_whose_positions_restart_all_read_the_image():
+    model, (ids, positions) = build("git").eval(), restarting()
+    images = torch.randn(2, 3, 16, 16)
+    logits = model(ids, position_ids=positions, pixel_values=images).logits
+    parts = [model(part, pixel_values=images).logits for part in ids.split(LENGTHS, dim=1)]
+    torch.testing.assert_close(logits, torch.cat(parts, dim=1), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_the_loss_of_texts_whose_positions_restart(name):
+    model, (ids, positions) = build(name).train(), restarting()
+    labels = ids.clone()
+    labels[:, [0, 4, 6]] = -100  # no text is scored on the first word of the next one
+    labels[1, 6:] = -100  # few enough that rows would be packed
+    loss, found = gradients(model, input_ids=ids, position_ids=positions, labels=labels)
+    model.zero_grad()
+    scores = torch.cat([model(part).logits for part in ids.split(LENGTHS, dim=1)], dim=1)
+    expected = nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for part, weight in model.named_parameters():
+        if weight.grad is not None:
+            torch.testing.assert_close(found[part], weight.grad, atol=1e-6, rtol=1e-3, msg=part)
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_with_a_mask_positions_may_be_anything(name):
+    model, (ids, positions) = build(name).eval(), restarting()
+    mask = torch.ones_like(ids)
+    with_mask = model(ids, position_ids=positions, attention_mask=mask).logits
+    apart = model(ids, position_ids=positions).logits
+    assert (with_mask - apart)[:, LENGTHS[0] :].abs().amax() > 1e-3
+
+
+def test_flash_kernels_cannot_keep_restarting_texts_apart():
+    model, (ids, positions) = build("git").eval(), restarting()
+    model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match=r"`position_ids` restart .*flash_attention_2.*attn_implementation='sdpa'"):
+        model(ids, position_ids=positions)

@@ -11,7 +11,7 @@ from hf_curriculum import BabySteps, Phases, SelfPaced, make_plan
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, THEMES, new_figure, number_ticks, spread, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import score_distribution
-from hf_curriculum.reporting.figures.drawn import drawn_scores
+from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
 
@@ -35,11 +35,13 @@ DRAWN = [
     {"round": 0, "phase": 1, "q0": 0, "q25": 1, "q50": 2, "q75": 2, "q100": 2},
     {"round": 1, "phase": 2, "q0": 0, "q25": 2, "q50": 3, "q75": 4, "q100": 9},
 ]
+SHARES = {"bucket 1": [1.0, 0.5, 0.25], "bucket 2": [0.0, 0.5, 0.75]}
 FIGURES = {
     "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
     "growth": lambda theme: pool_growth(POOLS, theme=theme),
     "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
     "drawn": lambda theme: drawn_scores(DRAWN, theme=theme),
+    "shares": lambda theme: drawn_shares([8, 16, 24], SHARES, theme=theme),
 }
 
 
@@ -304,6 +306,15 @@ class TestDrawnScores:
     def test_error(self):
         with pytest.raises(ValueError, match="None of the 1 rounds has the quantiles q0, q25"):
             drawn_scores([{"round": 0, "phase": 1}])
+
+    def test_shares_are_stacked_from_the_easiest(self):
+        lower, upper = axes_of(drawn_shares([8, 16, 24], SHARES)).collections
+        assert lower.get_paths()[0].vertices[:, 1].max() == 100
+        assert upper.get_paths()[0].vertices[:, 1].min() == 25
+        assert lower.get_alpha() or lower.get_facecolor()[0][3] < upper.get_facecolor()[0][3]
+        for examples, shares in (([8], {"a": [1.0]}), ([8, 16], {})):
+            with pytest.raises(ValueError, match=r"a course of shares needs a bucket and two entries"):
+                drawn_shares(examples, shares)
 
 
 class TestCanvas:

@@ -1,18 +1,23 @@
 import html
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hostile import Page
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from PIL import Image
 
 from hf_curriculum import Report
+from hf_curriculum.reporting import report as report_module
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.figures.growth import pool_growth
 from hf_curriculum.reporting.html import cell, inline_jpeg, prose, reads_as_number
 from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.run_sections import add_results
 
 HOSTILE = [
     "<script>alert('x')</script><img src=https://evil.example/a.png onerror=alert(1)>",
@@ -235,6 +240,72 @@ def test_columns_of_numbers_go_right():
 
     assert ['"r"' in tag for tag in alignment()] == [True, False, True]
     assert ['"c"' in tag for tag in alignment(align="lcl")] == [False, True, False]
+
+
+def rule_of(selector):
+    """The declarations of a rule of the style sheet, by name."""
+    css = (Path(report_module.__file__).parent / "templates" / "report.css").read_text("utf-8")
+    css = re.sub(r"/\*.*?\*/", "", css, flags=re.DOTALL).partition("@media (max-width: 640px)")[0]
+    bodies = [
+        body
+        for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", css)
+        if selector in selectors.strip().split(", ")
+    ]
+    parts = [part.partition(":") for body in bodies for part in body.split(";") if ":" in part]
+    return {name.strip(): " ".join(value.split()) for name, _, value in parts}
+
+
+def test_a_table_that_scrolls_keeps_its_first_column_and_shows_that_it_scrolls():
+    first = rule_of("tr > :first-child")
+    assert (first["position"], first["inset-inline-start"], first["background"]) == ("sticky", "0", "var(--surface)")
+    assert rule_of("table")["border-collapse"] == "separate"  # collapsed borders do not move with a sticky cell
+    box = rule_of(".scroll")
+    assert box["overflow-x"] == "auto"
+    # Shadows stay at the edges of the box; covers of the same colour as the table move with it, over them at its ends.
+    layers = re.findall(
+        r"linear-gradient\(to (left|right), var\(--(\w+)\).*?\) \w+ / (\d+)px 100% (\w+)", box["background"]
+    )
+    assert [(name, moves) for _, name, _, moves in layers] == [("surface", "local")] * 2 + [("shadow", "scroll")] * 2
+    assert all(int(cover[2]) > int(shadow[2]) for cover, shadow in zip(layers[:2], layers[2:], strict=True))
+    assert rule_of("th")["white-space"] == "normal"  # a long heading makes no wide column
+    for theme in ("light", "dark"):
+        assert re.search(rf"--shadow: color-mix\([^;]+; color-scheme: {theme};", Report("r").to_html())
+
+
+def test_the_difference_is_visible_at_every_width():
+    recall = {"recall": 0.30, "shuffled": 0.16, "difference": 0.143, "lower": 0.099, "upper": 0.187}
+    run = {
+        "name": "curriculum",
+        "seed": 0,
+        "examples": 113_280,
+        "steps": 7_080,
+        "seconds": 12_345.6,
+        "eval_loss": 2.345,
+    }
+    report = Report("r")
+    add_results(report, [{**run, "recall": recall}])
+    html = report.to_html()
+    heads = re.findall(r"<th [^>]*>(.*?)</th>", html)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", html)
+    assert heads[:2] == ["run", "difference [95 %]"]
+    assert cells[:2] == ["curriculum", "+0.143 [+0.099, +0.187]"]
+    # In DejaVu Sans, the widest of usual fonts, the two fit a telephone of 375 pixels (16 at each side of the page, 1
+    # for each border, 11 and 8 around a cell), and all of them the 880 of the page's column (18 and 10 there).
+    widths = [
+        max(pixels(cell, 0.92), *(pixels(word, 0.8, "bold") for word in head.split()))
+        for head, cell in zip(heads, cells, strict=True)
+    ]
+    assert sum(widths[:2]) + 11 + 3 * 8 < 375 - 2 * 16 - 2
+    assert sum(widths) + 20 * len(widths) + 2 * 8 < 880 - 2
+
+
+def pixels(text, rem, weight="normal"):
+    """How wide a text is in DejaVu Sans."""
+    return (
+        TextPath((0, 0), text, size=16 * rem, prop=FontProperties(family="DejaVu Sans", weight=weight))
+        .get_extents()
+        .width
+    )
 
 
 def test_a_table_without_rows_keeps_its_head():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from PIL import Image
+from transformers import TrainerControl, TrainerState
 
 from hf_curriculum import Diverged, Report, StopWhenDiverged, Study, grid_arms, summarise
 from hf_curriculum.fingerprint import fingerprint_rows
@@ -210,6 +211,14 @@ class TestDivergedAndCrashed:
             trainer.train()
         assert 1 <= caught.value.step < trainer.plan.num_steps
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+    @pytest.mark.parametrize("name", ["loss", "train_loss", "eval_loss"])
+    @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+    def test_a_loss_that_is_not_finite_ends_a_run(self, name, value):
+        callback, state = StopWhenDiverged(), TrainerState(global_step=7)
+        callback.on_log(None, state, TrainerControl(), logs={name: 1e30, "grad_norm": value, "learning_rate": value})
+        with pytest.raises(Diverged, match=f"^diverged at step 7: {name} is {value}$"):
+            callback.on_log(None, state, TrainerControl(), logs={name: value})
 
 
 class TestData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -134,6 +135,50 @@ def test_what_was_drawn_is_shown_without_any_evaluation(figures):
     drawn = {f"curriculum/score_{name}": 1.0 for name in ("q0", "q25", "q50", "q75", "q100")}
     add_training(Report("t"), [run_with([], log=[{"curriculum/phase": 1, **drawn}])])
     assert list(figures) == ["drawn_scores"]
+
+
+def logged(step, **curriculum):
+    facts = {f"curriculum/{name}": value for name, value in curriculum.items()}
+    return {"loss": 1.0, "step": step, "examples": 4 * step, **facts}
+
+
+def test_what_was_drawn_is_read_from_the_rows_of_the_loss(figures):
+    drawn = {f"score_{name}": 1.0 for name in ("q0", "q25", "q50", "q75", "q100")}
+    early = {"phase": 1, "pool_size": 10, "score_mean": 1.5, "score_std": 0.5, "repeats": 0.0}
+    late = {"phase": 2, "pool_size": 40, "score_mean": 4.25, "score_std": 2.0, "repeats": 0.25}
+    log = [
+        logged(2, **early, bucket_1=1.0, bucket_2=0.0),
+        logged(4, **late, **drawn, bucket_1=0.25, bucket_2=0.75),
+        {"eval_loss": 1.0, "step": 4, "examples": 16, "seconds": 1.0},
+    ]
+    report = Report("t")
+    add_training(report, [run_with([], log=log)])
+    assert [row["phase"] for row in figures["drawn_scores"][0].args[0]] == [2]
+    examples, shares = figures["drawn_shares"][0].args
+    assert examples == [8, 16]
+    assert shares == {"bucket 1": [1.0, 0.25], "bucket 2": [0.0, 0.75]}
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", report.to_html())
+    assert cells == ["8", "1", "10", "1.5", "0.5", "0", "16", "2", "40", "4.25", "2", "0.25"]
+
+
+def test_the_table_of_what_was_drawn_stays_short(figures):
+    log = [logged(step, phase=1, pool_size=step, repeats=0.0) for step in range(1, 501)]
+    report = Report("t")
+    add_training(report, [run_with([], log=log)])
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", report.to_html())
+    assert len(cells) == 12 * 6
+    assert (cells[0], cells[-6]) == ("4", "2,000")  # the first entry and the last
+    assert "drawn_shares" not in figures  # nothing was in buckets
+
+
+@pytest.mark.parametrize(("first", "says"), [(0, "from step 0"), (8, "from each run's first evaluation")])
+def test_curves_begin_where_the_caption_says(figures, first, says):
+    def run(name, first):
+        points = [{"eval_loss": 2.0, "examples": examples, "seconds": 1.0} for examples in (first, 16)]
+        return run_with([], name, log=points)
+
+    add_training(Report("t"), [run("one", 0), run("other", first)])
+    assert figures["validation_loss_by_examples"][1].startswith(f"Validation loss {says} by examples seen")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,42 @@ class SuiteResult:
         """Text and vision → the mean of their benchmarks' averages, see `macro_averages`."""
         return macro_averages(self.tasks)
 
+    def card_results(self) -> list[dict[str, Any]]:
+        """The averages for a model's card, `trainer.push_to_hub(results=...)`.
+
+        A benchmark that was run as it stands in a data set of the Hub (`sources=`), all of it, names that data set,
+        and is then shown on the benchmark's page too: BLiMP by paradigm, EWoK as a whole. The challenge's filtered
+        files, images alone from the Hub, a `limit` and a choice of subtasks name none.
+
+        Example:
+            >>> trainer.push_to_hub(results=evaluate_suite(model, tokenizer, ...).card_results())  # doctest: +SKIP
+        """
+        rows: list[dict[str, Any]] = []
+        for name, result in self.tasks.items():
+            source = self._benchmark_of(name)
+            where = {"source": source or "files of the BabyLM challenge"}
+            for measure in BENCHMARKS[name].main:
+                row = {
+                    "metric": f"{BENCHMARKS[name].title}, {measure}",
+                    "value": result.averages.get(measure),
+                    **where,
+                }
+                if source and name == "ewok":
+                    row |= {"dataset": source, "task": "default", "notes": f"mean over {len(EWOK)} domains"}
+                rows.append(row)
+            if source and name == "blimp":
+                rows += [
+                    {"metric": f"BLiMP, {one}", "value": values["accuracy"], **where, "dataset": source, "task": one}
+                    for one, values in result.subtasks.items()
+                ]
+        return [row for row in rows if row["value"] is not None]
+
+    def _benchmark_of(self, name: str) -> str | None:
+        """The data set of the Hub whose items a benchmark scored, all of them."""
+        source = self.about["sources"].get(name)
+        whole = self.about["limit"] is None and len(self.tasks[name].subtasks) == BENCHMARKS[name].size
+        return source if whole and name in ("blimp", "ewok") and source and not Path(source).exists() else None
+
 
 def evaluate_suite(
     model: PreTrainedModel,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.opt.modeling_opt import OPTDecoder
 
-from hf_curriculum.models.base import CaptionGenerationMixin, check_alternatives, generation_setting, share_images
+from hf_curriculum.models.base import (
+    CaptionGenerationMixin,
+    as_asked,
+    check_alternatives,
+    generation_setting,
+    hidden_state_indices,
+    restarting_texts,
+    share_images,
+)
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.layers import (
     CaptionFlamingoGatedLayer,
@@ -133,14 +142,17 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | int | Sequence[int] | None = None,
+        return_dict: bool | None = None,
         relevant: torch.Tensor | None = None,
-    ) -> BaseModelOutputWithPast:
+    ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width).
 
         Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
         """
         check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
+        layers = len(self.decoder.layers)
+        wanted_states = hidden_state_indices(output_hidden_states, self.config.output_hidden_states, layers)
         words = self.decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         batch, length = words.shape[:2]
         if pixel_values is not None:
@@ -151,8 +163,10 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         )
         share_images(image_index, image_features, batch, continues=False)  # for its errors alone
         images = None if image_features is None else self._resample(image_features, image_index, batch)
+        attention = self.config._attn_implementation
+        owner = restarting_texts(position_ids, attention_mask, past_key_values, use_cache, attention)
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
+            use_cache = self.config.use_cache and not self.training and owner is None
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if past_key_values is not None and images is not None:
@@ -160,12 +174,10 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         seen = cached_latents(past_key_values) if images is None else images.shape[1]
         if seen:
             image_numbers = self._image_numbers(image_numbers, input_ids, seen, past_length)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
         if position_ids is None:
             position_ids = self._positions(attention_mask, past_length, length, words.device)
-        packs = relevant is not None and past_key_values is None and not output_hidden_states
-        return self._decode(
+        packs = relevant is not None and past_key_values is None and owner is None and not wanted_states
+        outputs = self._decode(
             words,
             attention_mask,
             position_ids,
@@ -173,9 +185,11 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             image_numbers,
             seen,
             past_key_values,
-            output_hidden_states,
+            wanted_states,
             pack(relevant) if packs else None,
+            owner is not None,
         )
+        return as_asked(outputs, return_dict, self.config.return_dict)
 
     def _resample(self, features: torch.Tensor, image_index: torch.Tensor | None, batch: int) -> torch.Tensor:
         """Latents of each text's images, (batch, images · latents, width); shared images are resampled once."""
@@ -218,8 +232,9 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         image_numbers: torch.Tensor | None,
         seen: int,
         past_key_values: Cache | None,
-        output_hidden_states: bool,
+        wanted_states: Collection[int],
         packed: PackedText | None,
+        restarts: bool,
     ) -> BaseModelOutputWithPast:
         """OPT's decoder with the gated blocks between its layers; without an image the blocks are left out."""
         decoder, text_cache = self.decoder, _of_text(past_key_values)
@@ -234,6 +249,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
                 inputs_embeds=words,
                 attention_mask=attention_mask,
                 past_key_values=text_cache,
+                position_ids=position_ids if restarts else None,
             )
         else:
             words, position_ids = packed.pack(words), packed.pack(position_ids.expand(words.shape[:2]))
@@ -243,7 +259,7 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             words = decoder.project_in(words)
         # With `position_ids` OPT's embedding looks at no mask.
         hidden_states = words + decoder.embed_positions(None, position_ids=position_ids)  # (batch, text, width)
-        states = [hidden_states]
+        states = [hidden_states if 0 in wanted_states else None]
         for index, layer in enumerate(decoder.layers):
             block, rest = divmod(index, self.config.cross_attention_every)
             if seen and rest == 0:
@@ -253,17 +269,19 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
             hidden_states = layer(
                 hidden_states, attention_mask=mask, past_key_values=text_cache, position_ids=position_ids
             )
-            states.append(hidden_states)
+            states.append(hidden_states if index + 1 in wanted_states else None)
         if decoder.final_layer_norm is not None:
             hidden_states = decoder.final_layer_norm(hidden_states)
         if decoder.project_out is not None:
             hidden_states = decoder.project_out(hidden_states)
         if packed is not None:
             hidden_states = packed.unpack(hidden_states)
+        if len(decoder.layers) in wanted_states:
+            states[-1] = hidden_states  # normalised
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states,
             past_key_values=past_key_values,
-            hidden_states=(*states[:-1], hidden_states) if output_hidden_states else None,
+            hidden_states=tuple(states) if wanted_states else None,
         )
 
 
@@ -324,7 +342,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         logits_to_keep: int | torch.Tensor = 0,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | int | Sequence[int] | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
@@ -394,8 +412,14 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
             input_ids, past_key_values, image_features, inputs_embeds, **kwargs
         )
         if image_features is not None or cached_latents(past_key_values):
+            words = inputs.get("inputs_embeds")
+            if words is not None and words.shape[1] != input_ids.shape[1]:
+                raise ValueError(
+                    f"There are {input_ids.shape[1]} ids beside `inputs_embeds` of {words.shape[1]}. "
+                    "Which token reads an image is counted from the `<image>` tokens of the ids: pass an id for each."
+                )
             numbers = count_images(input_ids, self.config.image_token_id)
-            inputs["image_numbers"] = numbers[:, -inputs["input_ids"].shape[1] :]
+            inputs["image_numbers"] = numbers[:, -(inputs["input_ids"] if words is None else words).shape[1] :]
         return inputs
 
     @torch.no_grad()

@@ -20,6 +20,7 @@ def text_attention_mask(
     key_length: int,
     device: torch.device,
     implementation: str = "sdpa",
+    owner: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """The attention mask of the text, made once per forward for every layer.
 
@@ -34,6 +35,7 @@ def text_attention_mask(
         key_length: image tokens, cached tokens and queries.
         device: where the mask is made.
         implementation: name of the attention function.
+        owner: of `restarting_texts`, (batch or 1, query_length): queries see the image and the keys of their own text.
 
     Returns:
         bool of shape (batch or 1, 1, query_length, key_length), True where visible; for flash kernels
@@ -44,11 +46,16 @@ def text_attention_mask(
         valid = torch.cat([before, attention_mask], dim=1)  # (batch, key_length)
         if "flash" in implementation:
             return valid
-    elif "flash" in implementation or query_length == 1 or (query_length == key_length and implementation == "sdpa"):
+    elif owner is None and (
+        "flash" in implementation or query_length == 1 or (query_length == key_length and implementation == "sdpa")
+    ):
         return None
     keys = torch.arange(key_length, device=device)
     queries = keys[key_length - query_length :, None]
     causal = keys <= queries  # (query_length, key_length)
+    if owner is not None:
+        image = owner.new_ones((len(owner), query_length, key_length - query_length), dtype=torch.bool)
+        return (causal & torch.cat([image, owner[:, :, None] == owner[:, None]], dim=2))[:, None]
     if attention_mask is None:
         return causal[None, None]
     return (causal & (valid.bool()[:, None, :] | (keys == queries)))[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,15 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from hf_curriculum.models.base import CaptionGenerationMixin, SharedImages, check_alternatives, share_images
+from hf_curriculum.models.base import (
+    CaptionGenerationMixin,
+    SharedImages,
+    as_asked,
+    check_alternatives,
+    hidden_state_indices,
+    restarting_texts,
+    share_images,
+)
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.models.git.layers import (
     CaptionGitEmbeddings,
@@ -101,11 +110,12 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | int | Sequence[int] | None = None,
         output_attentions: bool | None = None,
+        return_dict: bool | None = None,
         image_index: torch.Tensor | None = None,
         relevant: torch.Tensor | None = None,
-    ) -> BaseModelOutputWithPast:
+    ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width).
 
         Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
@@ -113,42 +123,44 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         config = self.config
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
-        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        if output_attentions and config._attn_implementation != "eager":
+        layers = len(self.encoder.layer)
+        wanted_states = hidden_state_indices(output_hidden_states, config.output_hidden_states, layers)
+        attention = config._attn_implementation
+        if output_attentions and attention != "eager":
             raise ValueError(
-                f"output_attentions=True, but attention runs as {config._attn_implementation!r}, which never "
+                f"output_attentions=True, but attention runs as {attention!r}, which never "
                 "forms the weights. Load the model with `attn_implementation='eager'`."
             )
         words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
+        owner = restarting_texts(position_ids, attention_mask, past_key_values, use_cache, attention)
         if use_cache is None:
-            use_cache = config.use_cache and not self.training and image_index is None
+            use_cache = config.use_cache and not self.training and image_index is None and owner is None
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=config)
         shared = share_images(image_index, image_features, len(words), continues=past_key_values is not None)
         own_images = image_features if shared is None else None
-        past_length = _check_inputs(
-            words, own_images, attention_mask, position_ids, past_key_values, config.max_position_embeddings
-        )
+        _check_inputs(words, own_images, attention_mask, position_ids, past_key_values, config.max_position_embeddings)
         if position_ids is None:
             position_ids = _text_positions(attention_mask, words.shape[1], words.device)
-        packs = relevant is not None and image_features is None and not (output_hidden_states or output_attentions)
-        if not packs or config._attn_implementation not in ("sdpa", "eager"):
+        packs = image_features is None and owner is None and not (wanted_states or output_attentions)
+        if not packs or attention not in ("sdpa", "eager"):
             relevant = None  # after an image text is few of the rows; flash kernels have no mask for packed texts
         image = None if image_features is None else self.visual_projection(image_features)
-        return self._decode(
+        outputs = self._decode(
             words,
             position_ids,
             image,
             attention_mask,
-            past_length,
             past_key_values,
             shared,
-            output_hidden_states,
+            wanted_states,
             output_attentions,
             relevant,
+            owner,
         )
+        return as_asked(outputs, return_dict, config.return_dict)
 
     def _decode(
         self,
@@ -156,14 +168,14 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         position_ids: torch.Tensor,
         image: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
-        past_length: int,
         past_key_values: Cache | None,
         shared: SharedImages | None,
-        output_hidden_states: bool | None,
+        wanted_states: Collection[int],
         output_attentions: bool | None,
         relevant: torch.Tensor | None,
+        owner: torch.Tensor | None,
     ) -> BaseModelOutputWithPast:
-        """Runs the layers on image and text; the last one skips the image rows unless all hidden states are wanted."""
+        """Runs the layers on image and text; the last one skips the image rows unless its states are wanted."""
         attention = self.config._attn_implementation
         image_length = 0 if image is None else image.shape[1]
         packed = None if relevant is None else pack(relevant)
@@ -173,31 +185,32 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
             text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
         else:
             length = words.shape[1]
-            key_length = past_length + image_length + length
-            text_mask = text_attention_mask(attention_mask, length, key_length, words.device, attention)
+            key_length = _cached_length(past_key_values) + image_length + length
+            text_mask = text_attention_mask(attention_mask, length, key_length, words.device, attention, owner)
         hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
         if shared is not None:
             image_length = shared.image_rows
             hidden_states = shared.join(image, hidden_states)
         elif image is not None:
             hidden_states = torch.cat([image, hidden_states], dim=1)
-        states, attentions = [hidden_states], []
-        last = len(self.encoder.layer) - 1
-        for index, layer in enumerate(self.encoder.layer):
-            text_only = index == last and not output_hidden_states
+        states, attentions, text_only = [hidden_states], [], False
+        last = len(self.encoder.layer)
+        for number, layer in enumerate(self.encoder.layer, start=1):
+            text_only = number == last and last not in wanted_states
             hidden_states, weights = layer(
                 hidden_states, image_length, text_mask, text_only, past_key_values=past_key_values, shared=shared
             )
-            states.append(hidden_states)
+            states.append(hidden_states if number in wanted_states else None)
             attentions.append(weights)
-        text = hidden_states[:, image_length:] if output_hidden_states else hidden_states
+        states[0] = states[0] if 0 in wanted_states else None
+        text = hidden_states if text_only else hidden_states[:, image_length:]
         if shared is not None:
             text = shared.text_of(text)
-            states = [shared.repeated(part) for part in states] if output_hidden_states else states
+            states = [None if part is None else shared.repeated(part) for part in states]
         return BaseModelOutputWithPast(
             last_hidden_state=text if packed is None else packed.unpack(text),
             past_key_values=past_key_values,
-            hidden_states=tuple(states) if output_hidden_states else None,
+            hidden_states=tuple(states) if wanted_states else None,
             attentions=tuple(attentions) if output_attentions else None,
         )
 
@@ -209,6 +222,11 @@ def _text_positions(attention_mask: torch.Tensor | None, length: int, device: to
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
 
+def _cached_length(past_key_values: Cache | None) -> int:
+    """The number of cached tokens, those of the image included."""
+    return 0 if past_key_values is None else past_key_values.get_seq_length()
+
+
 def _check_inputs(
     words: torch.Tensor,
     image_features: torch.Tensor | None,
@@ -216,15 +234,15 @@ def _check_inputs(
     position_ids: torch.Tensor | None,
     past_key_values: Cache | None,
     max_positions: int,
-) -> int:
-    """The number of cached tokens; raises where shapes of text, images, mask and cache do not fit together."""
+) -> None:
+    """Raises where shapes of text, images, mask and cache do not fit together."""
     batch, length = words.shape[:2]
     if past_key_values is not None and past_key_values.is_compileable:
         raise ValueError(
             f"The cache is a {type(past_key_values).__name__} of fixed length. GIT's image tokens take positions in "
             "it that `generate` does not count. Use the default cache."
         )
-    past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+    past_length = _cached_length(past_key_values)
     if length > max_positions:
         raise ValueError(
             f"The text has {length} tokens, but the model has {max_positions} positions. Truncate it, or build the "
@@ -253,7 +271,6 @@ def _check_inputs(
                 f"tokens after {past_length} cached ones. It covers the text alone, image tokens are always visible: "
                 f"pass (batch, text) with {length} to {length + past_length} columns."
             )
-    return past_length
 
 
 class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
@@ -307,7 +324,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         logits_to_keep: int | torch.Tensor = 0,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | int | Sequence[int] | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         image_index: torch.Tensor | None = None,
@@ -320,6 +337,8 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
             attention_mask: 1 for tokens, 0 for padding on either side, over the text alone (cached text included);
                 `None` where nothing is padded. Shape (batch, text).
             position_ids: the tokens' positions in the text, (batch or 1, text). By default padding is not counted.
+                Where they restart in a row (without a mask and a cache), it holds several texts: none reads another,
+                all read the row's image.
             pixel_values: one image per text, shape (batch, channels, height, width); `None` for text alone.
             image_features: instead of an image, its `encode_images`, (batch, image tokens, vision width).
             inputs_embeds: instead of `input_ids`, embedded words, (batch, text, width).
@@ -329,10 +348,11 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
             use_cache: return keys and values; outside of training the configuration's `use_cache` by default.
             interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
             logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
-            output_hidden_states: return the input and each layer's output, (batch, image + text, width).
+            output_hidden_states: return the input and each layer's output, (batch, image + text, width); with indices,
+                `[0, 2]`, those alone, and `None` in place of the others.
             output_attentions: return what text attends to, a layer's weights being (batch, heads, text, image + text);
                 needs eager attention.
-            return_dict: `False` returns a tuple.
+            return_dict: `False` returns a tuple; the configuration's `return_dict` by default.
             image_index: where texts share images, the image of each, (batch,) int64; there may then be fewer
                 images than texts. Each is encoded, and passes the decoder, once for all its texts, with the loss and
                 gradients (without dropout) of one image per text. Nothing is cached.
@@ -345,7 +365,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         Raises:
             ValueError: inputs that exclude each other, lengths that do not fit, a cache continued without positions,
                 weights asked of an attention that does not form them, `labels` with `logits_to_keep`, an `image_index`
-                that fits neither texts nor images.
+                that fits neither texts nor images, positions that restart where texts cannot be kept apart.
         """
         return self._language_model(
             labels,

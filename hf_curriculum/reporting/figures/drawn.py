@@ -74,6 +74,41 @@ def drawn_scores(
     return figure
 
 
+def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]], *, theme: Theme = LIGHT) -> Figure:
+    """Each bucket's share of the draws, stacked, against examples seen.
+
+    Args:
+        examples: seen by each log entry, increasing.
+        shares: bucket → its share of the draws in each entry, between 0 and 1, the easiest bucket first.
+        theme: colours and width.
+
+    Raises:
+        ValueError: no bucket, or fewer than two entries.
+
+    Example:
+        >>> figure = drawn_shares([100, 200], {"bucket 1": [1.0, 0.5], "bucket 2": [0.0, 0.5]})
+    """
+    if not shares or len(examples) < 2:
+        raise ValueError(
+            f"{len(shares)} buckets in {len(examples)} log entries were given: a course of shares needs a bucket and "
+            "two entries. Log more often (`logging_steps`), or leave the figure out."
+        )
+    figure, axes = new_figure(theme, "What was drawn", x_label="Examples seen", y_label="Share of the draws, per cent")
+    parts = [100 * np.asarray(values) for values in shares.values()]
+    # One colour, darker for harder buckets: they are ordered.
+    alphas = np.linspace(0.2, 0.95, len(parts))
+    colours = [(theme.series[0], alpha) for alpha in alphas]
+    names = [one_line(name, 28) for name in shares]
+    axes.stackplot(examples, parts, colors=colours, labels=names, linewidth=0.6, edgecolor=theme.surface)
+    axes.set_xlim(examples[0], examples[-1])
+    axes.set_ylim(0, 100)
+    number_ticks(axes.xaxis, theme, integer=True)
+    number_ticks(axes.yaxis, theme, integer=True, room=10)
+    legend = {"loc": "outside lower left", "ncols": 2 if theme.is_narrow else 4, "frameon": False}
+    figure.legend(**legend, fontsize=text_size(theme, 9), labelcolor=theme.muted)
+    return figure
+
+
 def _draw_boxes(axes: Axes, theme: Theme, table: np.ndarray, names: Sequence[str]) -> None:
     colour = theme.series[0]
     for index, (least, lower, median, upper, most) in enumerate(table):

@@ -6,7 +6,8 @@ from datasets import Dataset, Image
 from PIL import Image as Pil
 
 from hf_curriculum.evaluation.babylm.files import RowImage, load_rows
-from hf_curriculum.evaluation.babylm.vqa import run_vqa
+from hf_curriculum.evaluation.babylm.scorer import Item
+from hf_curriculum.evaluation.babylm.vqa import run_vqa, vqa_item
 from hf_curriculum.evaluation.babylm.winoground import paired_scores, run_winoground
 
 
@@ -85,6 +86,26 @@ def test_vqa_is_as_a_naive_loop_finds_it(name, models, run_of, miniature, naive)
         assert found["pred"] == f" {choices[best]}"
         right += best == 0
     assert result.averages == {"accuracy": right / 4}
+
+
+def test_a_question_is_asked_in_these_words():
+    row = {"question": "What colour is the ball?", "target_ans": "red", "distractors": ["blue", 2]}
+    item = vqa_item(row, "photo.jpg")
+    assert item == Item(("red", "blue", "2"), "Question: What colour is the ball? Answer:", "photo.jpg")
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_what_the_model_reads_of_a_question(name, models, run_of, miniature, monkeypatch):
+    run, asked = run_of(model=models[name], limit=1), []
+    real = run.scorer.log_probs
+    monkeypatch.setattr(run.scorer, "log_probs", lambda rows: (asked.extend(rows), real(rows))[1])
+    run_vqa(run)
+    row = json.loads((miniature / "vqa_filtered" / "vqa_distractors_info.json").read_text())[0]
+    texts = {run.scorer.tokenizer.decode(one.ids, skip_special_tokens=True) for one in asked}
+    prompt = f"Question: {row['question']} Answer:"
+    choices = [row["target_ans"], *row["distractors"]]
+    wanted = {"".join(f"{prompt} {choice}".lower().split()) for choice in choices}
+    assert {"".join(text.split()).replace("<image>", "") for text in texts} == wanted
 
 
 @pytest.fixture

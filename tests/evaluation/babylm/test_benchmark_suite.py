@@ -8,7 +8,7 @@ import pytest
 from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation
 from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
-from hf_curriculum.evaluation.babylm.suite import SUITES, macro_averages, markdown, percent
+from hf_curriculum.evaluation.babylm.suite import EWOK, SUITES, SuiteResult, macro_averages, markdown, percent
 
 QUICK = ["blimp", "winoground", "devbench/lex-lwl"]
 
@@ -172,3 +172,33 @@ def test_the_whole_suite_runs_on_both_models(models, tokenizer, image_processor,
         assert list(result.tasks) == list(BENCHMARKS)
         assert set(result.macro_averages) == {"text", "vision"}
         assert all(0 <= value <= 1 for value in result.macro_averages.values())
+
+
+def suite_of(sources, limit=None, domains=EWOK, paradigms=67):
+    ewok = TaskResult("ewok", {domain: {"accuracy": 0.5} for domain in domains}, {"accuracy": 0.5}, {}, {})
+    blimp = {f"paradigm_{at}": {"accuracy": at / 100} for at in range(paradigms)}
+    tasks = {"ewok": ewok, "blimp": TaskResult("blimp", blimp, {"accuracy": 0.33}, {}, {})}
+    tasks["vqa"] = TaskResult("vqa", {"vqa": {"accuracy": 0.2}}, {"accuracy": 0.2}, {}, {})
+    return SuiteResult(tasks, {}, {"sources": sources, "limit": limit}, "")
+
+
+def test_only_whole_benchmarks_of_the_hub_name_its_data_set(tmp_path):
+    hub = {"ewok": "ewok-core/ewok-core-1.0", "blimp": "nyu-mll/blimp", "vqa": "HuggingFaceM4/VQAv2"}
+    rows = suite_of(hub).card_results()
+    named = [(row["dataset"], row["task"], row["value"]) for row in rows if "dataset" in row]
+    assert named[0] == ("ewok-core/ewok-core-1.0", "default", 0.5)
+    assert named[1:] == [("nyu-mll/blimp", f"paradigm_{at}", at / 100) for at in range(67)]
+    # The images of VQAv2 come from the Hub, its questions and answers from the challenge.
+    assert [(row["metric"], row["value"]) for row in rows if "dataset" not in row] == [
+        ("BLiMP filtered, accuracy", 0.33),
+        ("VQAv2, accuracy", 0.2),
+    ]
+    for result in (
+        suite_of({}),
+        suite_of(hub, limit=10),
+        suite_of(hub, domains=EWOK[:3], paradigms=5),
+        suite_of({"ewok": str(tmp_path), "blimp": str(tmp_path)}),
+    ):
+        rows = result.card_results()
+        assert len(rows) == 3
+        assert not [row for row in rows if "dataset" in row or "task" in row]

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from hf_curriculum.evaluation.babylm.text_tasks import both_ways, run_blimp, run_ewok, run_supplement
+from hf_curriculum.evaluation.babylm.scorer import Item
+from hf_curriculum.evaluation.babylm.text_tasks import both_ways, ewok_item, run_blimp, run_ewok, run_supplement
 
 
 def lines(file):
@@ -40,10 +41,44 @@ def test_ewok_compares_targets_after_the_first_context(run_of, miniature, git, n
         assert values["accuracy"] == right / 8
 
 
-def test_every_item_of_ewok_stands_twice(miniature):
-    rows = lines(miniature / "ewok_filtered" / "spatial-relations.jsonl")
-    assert both_ways(rows[0]) == rows[:2]
-    assert both_ways(rows[1])[1] == rows[0]
+ITEM = {
+    "Domain": "spatial-relations",
+    "Context1": "The ball is left of the box.",
+    "Context2": "The ball is right of the box.",
+    "Target1": "The box is right of the ball.",
+    "Target2": "The box is left of the ball.",
+}
+
+
+def test_an_item_of_ewok_stands_twice_with_contexts_and_targets_exchanged(miniature):
+    exchanged = {
+        "Domain": "spatial-relations",
+        "Context1": "The ball is right of the box.",
+        "Context2": "The ball is left of the box.",
+        "Target1": "The box is left of the ball.",
+        "Target2": "The box is right of the ball.",
+    }
+    assert both_ways(ITEM) == [ITEM, exchanged]
+    # Each context is followed by the target that is true of it, which comes first.
+    assert [ewok_item(row) for row in both_ways(ITEM)] == [
+        Item(("The box is right of the ball.", "The box is left of the ball."), "The ball is left of the box."),
+        Item(("The box is left of the ball.", "The box is right of the ball."), "The ball is right of the box."),
+    ]
+    for file in sorted((miniature / "ewok_filtered").iterdir()):
+        rows = lines(file)
+        for first, second in zip(rows[::2], rows[1::2], strict=True):
+            assert (first["Context1"], first["Target1"]) == (second["Context2"], second["Target2"])
+            assert (first["Context2"], first["Target2"]) == (second["Context1"], second["Target1"])
+
+
+def test_ewok_scores_both_directions_of_a_named_data_set(run_of, git, naive, tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps(ITEM) + "\n")
+    result = run_ewok(run_of(sources={"ewok": str(tmp_path)}))
+    assert result.counts == {"spatial-relations": 2}
+    right = 0
+    for context, true, false in (("Context1", "Target1", "Target2"), ("Context2", "Target2", "Target1")):
+        right += naive.choice(git, ITEM[context], ITEM[true]) > naive.choice(git, ITEM[context], ITEM[false])
+    assert result.subtasks == {"spatial-relations": {"accuracy": right / 2}}
 
 
 def test_ewok_from_a_named_data_set_is_the_same(run_of, miniature, tmp_path):

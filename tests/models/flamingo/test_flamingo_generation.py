@@ -179,3 +179,35 @@ def test_texts_that_outgrow_the_positions(model, images):
     assert model.generate(pixel_values=images, min_new_tokens=7, max_new_tokens=7).shape == (3, 9)
     with pytest.raises(ValueError, match=r"grown to 9 tokens in generation, but the model has 8 positions"):
         model.generate(pixel_values=images, min_new_tokens=8, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("with_image", [True, False])
+def test_embeddings_beside_padded_ids_go_on_as_the_ids_alone(model, images, side, with_image):
+    ids, mask = padded(side)
+    given = {"pixel_values": images} if with_image else {}
+    given |= {"input_ids": ids, "attention_mask": mask, "max_new_tokens": 6}
+    words = model.get_input_embeddings()(ids)
+    assert torch.equal(model.generate(**given, inputs_embeds=words), model.generate(**given))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_embeddings_alone_go_on_as_the_ids_alone(model, side):
+    ids, mask = padded(side)
+    expected = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=6)
+    words = model.get_input_embeddings()(ids)
+    found = model.generate(inputs_embeds=words, attention_mask=mask, max_new_tokens=6)
+    assert torch.equal(found, expected[:, ids.shape[1] :])
+
+
+def test_images_of_longer_embeddings_are_refused(model, images):
+    ids, mask = padded("left")
+    words = model.get_input_embeddings()(torch.cat([ids, ids], dim=1))
+    with pytest.raises(ValueError, match=r"4 ids beside `inputs_embeds` of 8"):
+        model.generate(
+            input_ids=ids,
+            inputs_embeds=words,
+            attention_mask=torch.cat([mask, mask], dim=1),
+            pixel_values=images,
+            max_new_tokens=2,
+        )

@@ -149,3 +149,48 @@ def test_texts_that_outgrow_the_positions(model, images):
     for use_cache in (True, False):
         with pytest.raises(ValueError, match=r"grown to 9 tokens in generation"):
             model.generate(pixel_values=images, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("with_image", [True, False])
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_padded_embeddings_go_on_as_if_alone(model, images, side, with_image, with_ids):
+    ids, mask = padded(side)
+    torch.manual_seed(2)
+    words = model.get_input_embeddings()(ids).detach()
+    words = words + 0.5 * torch.randn(words.shape)  # not those of the ids, so that the ids are not what is read
+    inputs = {"pixel_values": images} if with_image else {}
+    if with_ids:
+        inputs["input_ids"] = ids
+    written = model.generate(**inputs, inputs_embeds=words, attention_mask=mask, max_new_tokens=6)
+    for row, prompt in enumerate(PROMPTS):
+        alone = {name: value[row : row + 1] for name, value in inputs.items() if name == "pixel_values"}
+        own = words[row : row + 1][mask[row : row + 1] != 0][None]
+        expected = texts(model.generate(**alone, inputs_embeds=own, max_new_tokens=6))[0]
+        assert texts(written[row : row + 1])[0] == (prompt if with_ids else []) + expected
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_embeddings_with_padding_among_the_words_are_those_of_the_ids(model, images, with_ids):
+    ids = torch.tensor([[CLS, PAD, 7, 8, PAD], [CLS, 9, PAD, PAD, 10], [PAD, CLS, 11, 12, 13]])
+    mask = (ids != PAD).long()
+    given = {"pixel_values": images, "attention_mask": mask, "max_new_tokens": 6}
+    expected = model.generate(input_ids=ids, **given)
+    embeds = model.get_input_embeddings()(ids)
+    found = model.generate(**({"input_ids": ids} if with_ids else {}), inputs_embeds=embeds, **given)
+    assert torch.equal(found, expected if with_ids else expected[:, 5:])
+
+
+def test_padding_of_ids_is_that_of_embeddings_beside_them(model):
+    ids, _ = padded("right")
+    expected = model.generate(input_ids=ids, max_new_tokens=6)
+    found = model.generate(input_ids=ids, inputs_embeds=model.get_input_embeddings()(ids), max_new_tokens=6)
+    assert torch.equal(found, expected)
+
+
+def test_positions_move_with_their_padded_prompts(model, images):
+    ids, mask = padded("right")
+    given = {"input_ids": ids, "pixel_values": images, "attention_mask": mask, "max_new_tokens": 6}
+    expected = model.generate(**given)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    assert torch.equal(model.generate(**given, position_ids=positions), expected)
