@@ -34,6 +34,7 @@ _RECORD = "hf_curriculum:"
 # data sets are joined, and a record is of one data set's own scores.
 
 AnyDataset = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
+DATASET_TYPES = (Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
 
 
 @dataclass(frozen=True)
