@@ -33,7 +33,7 @@ _RECORD = "hf_curriculum:"
 # In `info.download_checksums`, which `map`, `select` and saving keep. Not in the features: they must be equal where
 # data sets are joined, and a record is of one data set's own scores.
 
-DATASETS = (Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
+DATASET_TYPES = (Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
 AnyDataset = TypeVar("AnyDataset", bound=Dataset | DatasetDict | IterableDataset | IterableDatasetDict)
 
 

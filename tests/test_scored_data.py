@@ -196,7 +196,7 @@ def test_scores_of_other_scorers_are_joined_only_when_asked(changes, caplog):
     assert next(iter(changes)) in caplog.text
     made = read_provenance(joined)["word_rarity"]
     if "model" in changes:
-        assert made.model == "none, a/m"
+        assert made.model == "none, a/model"
     if "scorer" in changes:
         assert made.scorer == "WordRarity, Mine"
 

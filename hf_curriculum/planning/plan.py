@@ -19,7 +19,7 @@ from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_o
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
-from hf_curriculum.provenance import DATASETS
+from hf_curriculum.provenance import DATASET_TYPES
 from hf_curriculum.rng import PAD_INDEX, mix64
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def make_plan(
     """
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size} was given; a step needs at least 1 example.")
-    if isinstance(ranking, DATASETS):
+    if isinstance(ranking, DATASET_TYPES):
         ranking = rank_dataset(ranking, curriculum, score_column)
     elif score_column is not None:
         raise ValueError(

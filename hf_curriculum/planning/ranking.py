@@ -13,7 +13,7 @@ from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 from hf_curriculum.columns import require_columns
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
-from hf_curriculum.provenance import DATASETS, numeric_column, read_provenance, validate_recorded
+from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def rank_scores(
         >>> rank_scores(np.array([3.0, 1.0, float("nan"), 1.0])).order.tolist()
         [1, 3, 0, 2]
     """
-    if isinstance(scores, DATASETS):
+    if isinstance(scores, DATASET_TYPES):
         raise TypeError(
             f"Data of the type {type(scores).__name__} was given, and numbers are ranked. Which end of a score is "
             "easy is recorded with its data: use `make_plan(rule, dataset, score_column=...)`, or give "
