@@ -26,6 +26,8 @@ class Shown(Protocol):
     uncut: Any
     key: int
     undecided: bool
+    max_steps: int
+    budget: Any
 
     def chunks(self) -> Iterator[np.ndarray]:
         """The rows of its known stages."""
@@ -218,3 +220,15 @@ def small_pools(plan: Shown) -> Iterator[str]:
             f"A step takes {batch:,} examples, and {', '.join(short)} fewer in all: one step holds several stages. "
             "Use a smaller global batch size, or longer stages."
         )
+
+
+def cut_line(plan: Shown) -> str:
+    """What a run that `max_steps` ends early never reaches."""
+    whole, reached = plan.uncut, plan.stages
+    missed = [stage.name for stage in whole.stages[len(reached) :]]
+    later = f" Never reached: {', '.join(missed)}." if missed else ""
+    return (
+        f"max_steps={plan.budget.steps} ends the run before {type(plan.curriculum).__name__} is over, which has "
+        f"{'at most ' if whole.undecided else ''}{whole.max_steps:,} steps: these are the first ones, as for a "
+        f"trial.{later}"
+    )

@@ -15,7 +15,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
-from hf_curriculum.planning.exposure import Exposure, exposure_lines, exposure_of, small_pools
+from hf_curriculum.planning.exposure import Exposure, cut_line, exposure_lines, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -405,7 +405,7 @@ def make_plan(
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)
     _validate_length(plan)
-    for line in (*([_cut_line(plan)] if plan.uncut is not None else []), *plan.notes):
+    for line in (*([cut_line(plan)] if plan.uncut is not None else []), *plan.notes):
         logger.warning(line)
     return plan
 
@@ -551,18 +551,6 @@ def _scoring_line(plan: Plan) -> str:
     return f"+ {'a number of' if most is None else f'at most {most:,}'} rounds {rows}"
 
 
-def _cut_line(plan: Plan) -> str:
-    """What a run that `max_steps` ends early never reaches."""
-    whole, reached = plan.uncut, plan.stages
-    missed = [stage.name for stage in whole.stages[len(reached) :]]
-    later = f" Never reached: {', '.join(missed)}." if missed else ""
-    return (
-        f"max_steps={plan.budget.steps} ends the run before {type(plan.curriculum).__name__} is over, which has "
-        f"{'at most ' if whole.undecided else ''}{whole.max_steps:,} steps: these are the first ones, as for a "
-        f"trial.{later}"
-    )
-
-
 def _totals(plan: Plan) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
@@ -580,7 +568,7 @@ def _totals(plan: Plan) -> list[str]:
     if plan.curriculum.signal == "losses":
         lines.append(_scoring_line(plan))
     if plan.uncut is not None:
-        lines.append(_cut_line(plan))
+        lines.append(cut_line(plan))
     lines.extend(f"note: {note}" for note in plan.notes)
     return lines
 
