@@ -80,7 +80,8 @@ def test_the_plan_is_that_of_the_same_data_in_memory(whole, tmp_path):
     assert memory.plan.describe() == whole.plan.describe()
     columns = ("name", "rule", "pool", "new", "epochs", "draws", "first_slot", "last_slot", "pools")
     table, other = (
-        [[stage[name] for name in columns] for stage in trainer.plan.to_dict()["stages"]] for trainer in (memory, whole)
+        [[stage[name] for name in columns] for stage in trainer.plan.to_dict()["stages"]]
+        for trainer in (memory, whole)
     )
     assert table == other
     memory.train()
