@@ -245,6 +245,11 @@ class TestDifference:
         assert found == "3 rows then and now, but `caption` and `label` are missing"
         assert self.difference(self.data.select([0, 1])) == "3 rows then, 2 now"
 
+    def test_one_column_is_not_two_renamed_ones(self):
+        twice = self.data.add_column("text", ["a", "b", "c"])
+        now = twice.rename_column("caption", "words").remove_columns("text")
+        assert fingerprint_rows(twice).difference(fingerprint_rows(now)).endswith("but `text` is missing")
+
     def test_several_things_at_once(self):
         other = Dataset.from_dict({"caption": ["a", "c", "b"], "image_id": ["1", "2", "4"], "name": ["x", "y", "z"]})
         assert self.difference(other) == (
