@@ -8,7 +8,7 @@ import pytest
 from hf_curriculum import IID, Filter, GuidanceSchedule, NounCount, Phases, make_plan, rank_scores
 
 CC, REDCAPS, COCO = 416_642, 907_339, 95_110
-"""Images with at least one mention: Nebbia & Kovashka 2024 (WSOD) §4.1."""
+"""Images with at least one mention: Nebbia & Kovashka 2024 (WSOD)."""
 
 
 def plan_of(rule, size, batch=4, **kwargs):
@@ -19,7 +19,7 @@ def drawn(plan):
     return plan.num_draws - plan.num_filled
 
 
-# Nebbia & Kovashka 2024 (WSOD) §3.4: easiest 25, 50, 75 and 100 %, an epoch of each; §4.2: batches of 4
+# Nebbia & Kovashka 2024 (WSOD) §3.4: easiest 25, 50, 75 and 100 %, an epoch of each; batches of 4
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_wsod_schedules_cost_what_the_paper_says(rule, share, size):
 
 
 def test_wsod_by_mentions_is_three_epochs_on_more_than_one_mention_and_one_on_all():
-    mentions = np.repeat([1.0, 2, 3, 5], [50, 30, 15, 5])  # §3.4: more mentions are easier
+    mentions = np.repeat([1.0, 2, 3, 5], [50, 30, 15, 5])  # more mentions are easier
     rule = Phases(2, (3, 1), cut="value", thresholds=(2,), easy="high")
     plan = make_plan(rule, mentions, global_batch_size=4)
     assert [(stage.pool_size, stage.epochs) for stage in plan.stages] == [(50, 3), (100, 1.02)]  # 2 fill the batch
@@ -64,7 +64,7 @@ def test_wsod_by_mentions_is_three_epochs_on_more_than_one_mention_and_one_on_al
 
 
 def test_wsod_on_coco_takes_seven_epochs_and_a_curriculum_can_be_as_long():
-    assert drawn(plan_of(IID(epochs=7), COCO)) == 665_770  # §4.4.1
+    assert drawn(plan_of(IID(epochs=7), COCO)) == 665_770
     plan = plan_of(Phases(4).fit_to(epochs=7), COCO)
     assert plan.num_steps == -(-665_770 // 4) == plan_of(IID(epochs=7), COCO).num_steps
     assert [stage.pool_size for stage in plan.stages] == [23_777, 47_555, 71_332, 95_110]

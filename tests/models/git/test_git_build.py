@@ -50,7 +50,7 @@ def test_the_papers_parameter_counts():
 
 
 def test_an_image_of_224_is_a_prefix_of_197_hidden_states():
-    model = on_meta(paper_git_config())  # Saha et al. 2024 (BabyLM) §3.2: ViT-B/16, its class token included
+    model = on_meta(paper_git_config())  # Saha et al. 2024 (BabyLM): ViT-B/16, its class token included
     features = model.git.encode_images(torch.empty(2, 3, 224, 224, device="meta"))
     assert model.git.visual_projection(features).shape == (2, 197, 768)
 
