@@ -10,6 +10,7 @@ from hf_curriculum.cli.evaluate import evaluate_command
 from hf_curriculum.cli.inspect import inspect_command
 from hf_curriculum.cli.plan import plan_command
 from hf_curriculum.cli.push import push_command
+from hf_curriculum.cli.recipe import recipe_command
 from hf_curriculum.cli.report import report_command
 from hf_curriculum.cli.score import score_command
 from hf_curriculum.cli.train import train_command
@@ -42,6 +43,10 @@ app.command("score")(score_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
 app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train_command)
+app.command(
+    "recipe",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)(recipe_command)
 app.command("report")(report_command)
 app.command("evaluate")(evaluate_command)
 app.command("push")(push_command)
