@@ -14,6 +14,7 @@ try:
     from hf_curriculum.cli.inspect import inspect_command
     from hf_curriculum.cli.plan import plan_command
     from hf_curriculum.cli.push import push_command
+    from hf_curriculum.cli.recipe import recipe_command
     from hf_curriculum.cli.report import report_command
     from hf_curriculum.cli.score import score_command
     from hf_curriculum.cli.train import TrainCommand, train_command
@@ -64,6 +65,10 @@ app.command("score")(score_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
 app.command("train", cls=TrainCommand, context_settings={"allow_extra_args": True})(train_command)
+app.command(
+    "recipe",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)(recipe_command)
 app.command("report")(report_command)
 app.command("caption")(caption_command)
 app.command("evaluate")(evaluate_command)

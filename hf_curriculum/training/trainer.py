@@ -116,7 +116,7 @@ class CurriculumTrainer(PublishingTrainer):
         >>> trainer.train()
     """
 
-    args_class = CurriculumTrainingArguments
+    args_class: type[Any] = CurriculumTrainingArguments
     """What `args` is, for those who build it by name."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

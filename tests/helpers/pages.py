@@ -77,6 +77,8 @@ def check_command(command: str) -> None:
         return
     if words[0] != "hf-curriculum":
         words = _launched(words)
+    if words[:2] == ["hf-curriculum", "recipe"]:
+        words = [f"recipes/{words[2]}.py", *words[3:]]
     if words[0] == "hf-curriculum":
         known = _cli_options(words[1])
         given = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
