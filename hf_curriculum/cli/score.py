@@ -50,6 +50,9 @@ _Column = Annotated[
     ),
 ]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
+_AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Read images outside of SOURCE and --images that it names or links to.")
+]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
@@ -68,6 +71,7 @@ def score_command(
     images: _Images = None,
     column: _Column = None,
     check_images: _CheckImages = True,
+    allow_outside: _AllowOutside = False,
     num_proc: _NumProc = None,
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
@@ -107,6 +111,7 @@ def score_command(
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
+    reading["allow_outside"] = allow_outside
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
     if output is not None:
         validate_splits(data, output)

@@ -46,12 +46,16 @@ def check_mapping(columns: Columns | None) -> None:
 
 
 def adopt(
-    dataset: Dataset, columns: Columns | None = None, images: str | Path | Literal[False] | None = None
+    dataset: Dataset,
+    columns: Columns | None = None,
+    images: str | Path | Literal[False] | None = None,
+    beside: str | Path | None = None,
 ) -> Dataset:
     """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
 
     `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
-    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from.
+    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from, or else
+    `beside`, the folder of the file that holds the column, or else the working directory.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -76,7 +80,7 @@ def adopt(
     if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
     if images is not False:
-        dataset = _as_images(dataset, None if images is None else Path(images))
+        dataset = _as_images(dataset, None if images is None else Path(images), beside)
     dataset = _with_ids(dataset)
     return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
 
@@ -107,10 +111,10 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     return dataset.rename_columns(renamed) if renamed else dataset
 
 
-def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
+def _as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
-        return _from_paths(dataset, folder)
+        return _from_paths(dataset, folder, beside)
     if folder is not None:
         raise ValueError(
             f"`images={str(folder)!r}` was given, but the data holds its images itself ({feature}), so the folder "
@@ -127,7 +131,7 @@ def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
     )
 
 
-def _from_paths(dataset: Dataset, folder: Path | None) -> Dataset:
+def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     paths = dataset[IMAGE][:]
     first = next((path for path in paths if path), "")
     if first.startswith(("http://", "https://")):
@@ -136,7 +140,8 @@ def _from_paths(dataset: Dataset, folder: Path | None) -> Dataset:
             "images with img2dataset and load its output, or pass images=False for text alone."
         )
     if folder is None:
-        paths = [path and os.path.abspath(path) for path in paths]
+        start = os.path.abspath(beside or os.curdir)
+        paths = [path if not path or "://" in path else os.path.join(start, path) for path in paths]
     elif all(paths):
         paths = locate_images(folder, paths)
     else:

@@ -20,6 +20,7 @@ from hf_curriculum.data.readers.folder import (
     find_image_folder,
     find_split_folders,
     locate_images,
+    validate_inside,
 )
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
@@ -58,6 +59,7 @@ def read_caption_files(
     columns: Columns | None = None,
     split: str | None = None,
     restval: str = "train",
+    allow_outside: bool = False,
 ) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split.
 
@@ -65,9 +67,12 @@ def read_caption_files(
     """
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
+        if not allow_outside and file != path:
+            validate_inside([str(file)], [path], path)
         for file_split, table in _parse(file, columns, restval).items():
             tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
-    return {name: _build(table, file, images) for name, (table, file) in choose_split(tables, split).items()}
+    chosen = choose_split(tables, split).items()
+    return {name: _build(table, file, images, allow_outside) for name, (table, file) in chosen}
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
@@ -144,7 +149,9 @@ def _content(path: Path) -> Any:
         raise ValueError(f"{path} is not JSON ({error}). JSON Lines, an object per line, end in .jsonl.") from error
 
 
-def _build(table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None) -> Dataset:
+def _build(
+    table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None, allow_outside: bool
+) -> Dataset:
     """The data set of a caption file's columns, with the images as paths."""
     names = table[FILE_NAME]
     folder = find_image_folder(caption_file, names) if images is None else images
@@ -153,4 +160,7 @@ def _build(table: dict[str, list], caption_file: Path, images: str | Path | Lite
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    return Dataset.from_dict({IMAGE: locate_images(Path(folder), names), **table}).cast_column(IMAGE, Image())
+    paths = locate_images(Path(folder), names)
+    if not allow_outside:
+        validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
+    return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Image, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.readers.folder import validate_inside
 from hf_curriculum.data.readers.img2dataset import (
     IMAGE_SUFFIXES,
     URL,
@@ -71,7 +72,9 @@ def read_url_list(path: str | Path) -> pa.Table:
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
-def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None = None) -> Dataset:
+def load_url_list(
+    path: str | Path, images: str | Path, *, num_proc: int | None = None, allow_outside: bool = False
+) -> Dataset:
     """The rows of a URL list whose images were downloaded, with them; the others are counted by reason and logged.
 
     Conceptual Captions are joined by address. Localized Narratives name their images by id: an image is theirs if
@@ -81,6 +84,7 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
         path: the list, see `read_url_list`.
         images: an output folder of `img2dataset`, or for narratives also a folder of images.
         num_proc: processes that read an output folder.
+        allow_outside: read images that links in the folder lead to elsewhere, see `load_captioned`.
 
     Returns:
         One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, an image with several
@@ -99,7 +103,7 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
     rows = read_url_list(path)
     by_address = rows[URL].null_count == 0
     if is_img2dataset(folder):
-        found = load_img2dataset(folder, num_proc=num_proc)
+        found = load_img2dataset(folder, num_proc=num_proc, allow_outside=allow_outside)
         names = found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
         reasons = _failures(folder)
     elif by_address:
@@ -111,6 +115,8 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
         files = sorted(
             str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*IMAGE_SUFFIXES, ".jpeg")
         )
+        if not allow_outside:
+            validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
         names, reasons = pa.array(files, pa.string()), {}
     if not by_address:

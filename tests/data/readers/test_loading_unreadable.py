@@ -36,7 +36,9 @@ def folder(tmp_path):
 def decoded(monkeypatch):
     """The names of the images that are really decoded."""
     names, real = [], readable.to_rgb
-    monkeypatch.setattr(readable, "to_rgb", lambda image, name: names.append(name) or real(image, name=name))
+    monkeypatch.setattr(
+        readable, "to_rgb", lambda image, name, **kw: names.append(name) or real(image, name=name, **kw)
+    )
     return names
 
 
