@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _Source = Annotated[
     str,
     typer.Argument(
-        help="A folder of images with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
-        "caption), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
+        help="A folder of images with a .csv, .tsv or .jsonl in it (columns file_name and caption, or caption0, "
+        "caption1, ...), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
     ),
 ]
 _Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
@@ -46,7 +46,7 @@ _Column = Annotated[
     list[str] | None,
     typer.Option(
         help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`. May be "
-        "repeated, for `caption` too, where captions stand in several columns."
+        "repeated; captions in several columns are `caption=first,second`."
     ),
 ]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
@@ -133,7 +133,7 @@ def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
         ours, equals, theirs = pair.partition("=")
         if not (ours and equals and theirs):
             raise typer.BadParameter(f"{pair!r} is not OURS=THEIRS, as in caption=text.", param_hint="--column")
-        named.setdefault(ours, []).append(theirs)
+        named.setdefault(ours, []).extend(theirs.split(",") if ours == "caption" else [theirs])
     return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
 
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain, islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,7 @@ def drop_unreadable_images(
 
 
 _VERDICTS = "unreadable.json"
+_FEW = 256  # fewer images are decoded sooner than processes start
 _Distinct = Iterator[tuple[str, dict[str, Any] | None]]
 """Each distinct image once, by its key."""
 
@@ -320,8 +322,11 @@ def _verdicts(known: Path, distinct: _Distinct, num_proc: int | None, max_pixels
     if known.is_file():
         return json.loads(known.read_text(encoding="utf-8"))
     check = partial(_check, max_pixels=max_pixels)
-    with multiprocessing.Pool(num_proc) if (num_proc or 1) > 1 else nullcontext() as pool:
-        checked = map(check, distinct) if pool is None else pool.imap(check, distinct, chunksize=16)
+    few = list(islice(distinct, _FEW))
+    several = (num_proc or 1) > 1 and len(few) == _FEW
+    with multiprocessing.Pool(num_proc) if several else nullcontext() as pool:
+        images = chain(few, distinct)
+        checked = map(check, images) if pool is None else pool.imap(check, images, chunksize=16)
         found = tqdm(checked, "Checking images", delay=2)
         reasons = {key: reason for key, reason in found if reason is not None}
     write_atomically(known, json.dumps(reasons))

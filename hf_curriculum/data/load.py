@@ -114,7 +114,7 @@ def load_captioned(
         if roots and not allow_outside:
             for part in splits.values():
                 validate_inside(image_paths(part) if IMAGE in part.column_names else [], roots, source)
-        captions = caption_columns(columns)
+        captions = caption_columns(columns, next(iter(loaded.values())).column_names)
     with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
     if check_images:
         checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}

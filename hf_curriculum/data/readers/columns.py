@@ -14,6 +14,7 @@ from datasets import Dataset, Image, Value
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import derive_image_ids, holds_text
 from hf_curriculum.data.readers.folder import locate_images
+from hf_curriculum.data.readers.tables import find_alias, numbered_captions
 
 logger = logging.getLogger(__name__)
 
@@ -88,15 +89,17 @@ def adopt(
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
     if columns and name in columns:
         return columns[name]
-    alias = next((alias for alias in ALIASES[name] if alias in found), None)
-    if alias not in (None, name):
-        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", alias, name, name)
-    return alias
+    taken: str | Sequence[str] | None = next(iter(find_alias(found, ALIASES[name])), None)
+    if taken is None and name == CAPTION:
+        taken = numbered_captions(found) or None
+    if taken not in (None, name):
+        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", taken, name, name)
+    return taken
 
 
-def caption_columns(columns: Columns | None) -> list[str]:
-    """The columns that hold the captions of an adopted data set."""
-    named = (columns or {}).get(CAPTION, CAPTION)
+def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
+    """The columns that hold the captions of an adopted data set, of those that were `found` in it before."""
+    named = _their_name(CAPTION, found, columns) or CAPTION
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 
 

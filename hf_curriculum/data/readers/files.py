@@ -18,6 +18,7 @@ from hf_curriculum.data.readers.folder import (
     CAPTION_PATTERNS,
     find_caption_file,
     find_image_folder,
+    find_only_table,
     find_split_folders,
     locate_images,
     validate_inside,
@@ -43,13 +44,15 @@ RULES = f"""It recognises:
 - COCO's caption file: a JSON object with the lists `images` and `annotations`;
 - Karpathy's dataset_*.json: a JSON object with a list `images`, each with `sentences`;
 - a table with a file name ({", ".join(FILE_FIELDS)})
-  and a caption or a list of captions ({", ".join(CAPTION_FIELDS)}):
+  and a caption, a list of captions ({", ".join(CAPTION_FIELDS)})
+  or captions numbered from column to column (caption0, caption1, ...), in capitals or not:
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt;
 - the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
   with such a folder as `images=`;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
-  or with such folders called train, validation (valid, val, dev) and test."""
+  or with one .csv, .tsv or .jsonl of any name, or with such folders called train, validation (valid, val, dev)
+  and test."""
 
 
 def read_caption_files(
@@ -100,9 +103,15 @@ def _caption_files(path: Path) -> dict[str, Path]:
     file = find_caption_file(path)
     if file is not None:
         return {UNSPLIT: file}
-    folders = find_split_folders(path)
-    if folders:
-        return {split: find_caption_file(folder) for split, folder in folders.items()}
+    splits = find_split_folders(path)
+    if splits:
+        return splits
+    file = find_only_table(path)
+    if file is not None:
+        return {UNSPLIT: file}
+    splits = find_split_folders(path, find_only_table)
+    if splits:
+        return splits
     names = sorted(entry.name for entry in path.iterdir())
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     raise ValueError(f"load_captioned recognises nothing in {path}, which holds {names[:10]}{more}. {RULES}")
@@ -146,7 +155,7 @@ def _content(path: Path) -> Any:
             f"{path} is not UTF-8 ({error}), so its captions cannot be read. Convert it first."
         ) from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON ({error}). JSON Lines, an object per line, end in .jsonl.") from error
+        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
 
 
 def _build(

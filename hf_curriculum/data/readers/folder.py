@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
+TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
     "train": "train",
@@ -35,11 +36,23 @@ def find_caption_file(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def find_split_folders(folder: Path) -> dict[str, Path]:
-    """The folders of splits that have a caption file: split -> folder, as `datasets` names splits."""
+def find_only_table(folder: Path) -> Path | None:
+    """The one table in a folder, whatever it is called, or None; raises if there are several."""
+    found = sorted(path for path in folder.iterdir() if path.name.lower().endswith(TABLES) and path.is_file())
+    if len(found) > 1:
+        names = [path.name for path in found]
+        raise ValueError(
+            f"{folder} holds several tables, {names}, and it is not known which one has the captions. Name it: "
+            f"load_captioned('{folder / names[0]}'), or call it {CAPTION_FILES[3]}."
+        )
+    return found[0] if found else None
+
+
+def find_split_folders(folder: Path, find: Callable[[Path], Path | None] = find_caption_file) -> dict[str, Path]:
+    """The caption files of splits, in folders called as `datasets` names splits: split -> file."""
     folders = {split: folder / name for name, split in reversed(SPLIT_FOLDERS.items()) if (folder / name).is_dir()}
-    order = dict.fromkeys(SPLIT_FOLDERS.values())
-    return {split: folders[split] for split in order if split in folders and find_caption_file(folders[split])}
+    files = {split: find(folders[split]) for split in dict.fromkeys(SPLIT_FOLDERS.values()) if split in folders}
+    return {split: file for split, file in files.items() if file is not None}
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:

@@ -62,6 +62,12 @@ class TestColumns:
         loaded = load_captioned(rows(one=["a", "b"], two=["c", None]), columns={"caption": ["one", "two"]})
         assert loaded["caption"][:] == ["a", "c", "b"]
 
+    def test_capitals_and_numbered_captions(self):
+        loaded = load_captioned(rows(image="Image", Caption0=["a", "b"], Caption1=["c", None], Image_ID=["x", "y"]))
+        assert loaded["caption"][:] == ["a", "c", "b"]
+        assert loaded["image_id"][:] == ["x", "x", "y"]
+        assert loaded.column_names == ["image", "image_id", "caption"]
+
     def test_transforms_are_removed(self):
         source = rows(caption=["a", "b"])
         source.set_transform(lambda batch: {"nothing": batch["caption"]})
@@ -203,6 +209,18 @@ class TestSources:
         assert loaded[1]["image"].size == (5, 4)
         assert load_captioned(tmp_path / "data").num_rows == {"train": 2}
         assert load_captioned(tmp_path / "data", split="train").num_rows == 2
+
+    def test_names_of_files_in_parquet_are_looked_up_beside_it(self, tmp_path, monkeypatch):
+        (tmp_path / "data" / "photos").mkdir(parents=True)
+        (tmp_path / "data" / "photos" / "a.png").write_bytes(content(0))
+        table = Dataset.from_dict({"image": ["photos/a.png"], "caption": ["x"]})
+        table.to_parquet(tmp_path / "data" / "x.parquet")
+        monkeypatch.chdir(tmp_path)
+        for source in ("data/x.parquet", "data"):
+            loaded = load_captioned(source)
+            loaded = loaded if isinstance(loaded, Dataset) else loaded["train"]
+            assert undecoded(loaded)[0]["path"] == str(tmp_path / "data" / "photos" / "a.png")
+            assert loaded["image_id"][:] == ["photos/a.png"]
 
     def test_lists_of_captions_in_parquet(self, tmp_path):
         source = rows().add_column("captions", [["a", "b"], ["c"]], feature=List(Value("string")))
