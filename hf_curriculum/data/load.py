@@ -23,8 +23,15 @@ from hf_curriculum.data.readers.columns import (
 )
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders, validate_inside
-from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
+from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.url_lists import (
+    download_folder,
+    download_images,
+    is_url_list,
+    load_url_list,
+    read_url_list,
+    unasked,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +53,7 @@ def load_captioned(
     num_proc: int | None = None,
     allow_outside: bool = False,
     max_pixels: int = MAX_PIXELS,
+    download: bool = False,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Captioned images from any usual source, one row per image-caption pair.
@@ -72,6 +80,8 @@ def load_captioned(
         allow_outside: read images outside of the source's folder and of `images`, wherever the source's names or links
             lead: for a source that you trust. A `Dataset` that is given names what its maker chose, and is not asked.
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
+        download: fetch images of which the source holds the addresses, into the cache of `datasets`; what fails is
+            counted by reason, and its rows left out.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -98,7 +108,7 @@ def load_captioned(
     check_mapping(columns)
     path = Path(source) if isinstance(source, (str, Path)) else None
     options: dict[str, Any] = {"images": images, "columns": columns, "split": split, "restval": restval}
-    options["allow_outside"] = allow_outside
+    options |= {"allow_outside": allow_outside, "download": download}
     if path is not None and special_file(path) not in (None, "folder"):
         raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of captions. Name another.")
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
@@ -110,10 +120,12 @@ def load_captioned(
     else:
         validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
         loaded, roots = _load(source, split, load_dataset_options), _roots(path, images)
-        splits = {name: adopt(part, columns, images, roots[0] if roots else None) for name, part in loaded.items()}
+        beside = roots[0] if roots else None
+        splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
+        own = [download_folder()] if download else []
         if roots and not allow_outside:
             for part in splits.values():
-                validate_inside(image_paths(part) if IMAGE in part.column_names else [], roots, source)
+                validate_inside(image_paths(part) if IMAGE in part.column_names else [], [*roots, *own], source)
         captions = caption_columns(columns, next(iter(loaded.values())).column_names)
     with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
     if check_images:
@@ -142,22 +154,24 @@ def _load_downloads(
     num_proc: int | None,
     images: str | Path | Literal[False] | None,
     allow_outside: bool,
+    download: bool,
     **fixed: Any,
 ) -> Dataset:
     """The output of `img2dataset`, or a list of addresses with the images of such an output."""
     given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
     validate_unused(given, f"{path} has one split, and its columns are fixed")
     if path.is_dir():
-        validate_unused({} if images is None else {"images": images}, f"{path} holds its own images")
+        without = {"images": images} if images is not None else {"download": True} if download else {}
+        validate_unused(without, f"{path} holds its own images")
         return load_img2dataset(path, num_proc=num_proc, allow_outside=allow_outside)
     if images is False:
         return Dataset(read_url_list(path))
     if images is None:
-        raise ValueError(
-            f"{path} lists captions with addresses of images, which are not downloaded here. Download them with "
-            "img2dataset, and name its output folder: load_captioned(list, images='FOLDER'). images=False loads the "
-            "captions alone."
-        )
+        if not download:
+            raise unasked(path)
+        listed = Dataset(read_url_list(path))
+        return download_images(listed.add_column(IMAGE, listed[URL][:]), path, download)
+    validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
     return load_url_list(path, images, num_proc=num_proc, allow_outside=allow_outside)
 
 

@@ -15,6 +15,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import derive_image_ids, holds_text
 from hf_curriculum.data.readers.folder import locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions
+from hf_curriculum.data.readers.url_lists import download_images, is_address
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ Columns = Mapping[str, "str | Sequence[str]"]
 """Our name -> theirs. `caption` may name several columns of one caption each."""
 
 ALIASES = {
-    IMAGE: ("image", "img", "jpg", "jpeg", "png"),
+    IMAGE: ("image", "img", "jpg", "jpeg", "png", "image_url", "img_url", "url"),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
@@ -51,12 +52,14 @@ def adopt(
     columns: Columns | None = None,
     images: str | Path | Literal[False] | None = None,
     beside: str | Path | None = None,
+    download: bool = False,
 ) -> Dataset:
     """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
 
     `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
-    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from, or else
-    `beside`, the folder of the file that holds the column, or else the working directory.
+    a list. Addresses are downloaded if `download` says so. `images=False` leaves the images out; a folder is where a
+    column of relative paths starts from, or else `beside`, the folder of the file that holds the column, or else the
+    working directory.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -81,6 +84,9 @@ def adopt(
     if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
     if images is not False:
+        addresses = IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and images is None
+        if download or (addresses and is_address(next(filter(None, dataset[IMAGE]), ""))):
+            dataset = download_images(dataset, "The column taken for `image`", download)
         dataset = _as_images(dataset, None if images is None else Path(images), beside)
     dataset = _with_ids(dataset)
     return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
@@ -136,12 +142,6 @@ def _as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None)
 
 def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     paths = dataset[IMAGE][:]
-    first = next((path for path in paths if path), "")
-    if first.startswith(("http://", "https://")):
-        raise ValueError(
-            f"The column taken for `image` holds addresses ({first!r:.80}), and nothing is downloaded here. Fetch the "
-            "images with img2dataset and load its output, or pass images=False for text alone."
-        )
     if folder is None:
         start = os.path.abspath(beside or os.curdir)
         paths = [path if not path or "://" in path else os.path.join(start, path) for path in paths]

@@ -31,6 +31,7 @@ from hf_curriculum.data.readers.tables import (
     read_records,
     table_fields,
 )
+from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.text import ending, open_text
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def read_caption_files(
     split: str | None = None,
     restval: str = "train",
     allow_outside: bool = False,
+    download: bool = False,
 ) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split.
 
@@ -75,7 +77,7 @@ def read_caption_files(
         for file_split, table in _parse(file, columns, restval).items():
             tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
     chosen = choose_split(tables, split).items()
-    return {name: _build(table, file, images, allow_outside) for name, (table, file) in chosen}
+    return {name: _build(table, file, images, allow_outside, download) for name, (table, file) in chosen}
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
 
 
 def _content(path: Path) -> Any:
-    suffix = ending(path)
+    suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
     try:
@@ -159,10 +161,18 @@ def _content(path: Path) -> Any:
 
 
 def _build(
-    table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None, allow_outside: bool
+    table: dict[str, list],
+    caption_file: Path,
+    images: str | Path | Literal[False] | None,
+    allow_outside: bool,
+    download: bool,
 ) -> Dataset:
     """The data set of a caption file's columns, with the images as paths."""
     names = table[FILE_NAME]
+    addresses = bool(names) and is_address(names[0]) and images is None
+    if addresses or download:
+        table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}
+        return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, download)
     folder = find_image_folder(caption_file, names) if images is None else images
     if folder is None:
         logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)

@@ -14,7 +14,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
 # What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
-FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img")
+FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img", "image_url", "img_url", "url")
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
 SCALARS = {str, bool, int, float}
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Image, concatenate_datasets
+from datasets import Dataset, Image, Value, concatenate_datasets
+from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.data.readers.folder import validate_inside
 from hf_curriculum.data.readers.img2dataset import (
     IMAGE_SUFFIXES,
@@ -37,9 +45,112 @@ _NARRATIVE = ("image_id", "caption", "annotator_id")
 ABSENT = "not among the downloads"
 
 
+TIMEOUT = 10.0
+"""Seconds that an address may be silent; an image may take six times as long in all."""
+MAX_BYTES = 50_000_000
+"""Bytes of the largest image that is downloaded."""
+THREADS = 32
+"""Addresses that are asked at the same time."""
+
+
+def is_address(name: Any) -> bool:
+    """Whether a value is the address of an image on the web."""
+    return isinstance(name, str) and name.startswith(("http://", "https://"))
+
+
+def download_folder() -> Path:
+    """Where downloaded images are kept, in the cache of `datasets`, each in a file called by its address's digest."""
+    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "downloads")
+
+
+def download_images(rows: Dataset, source: str | Path, download: bool = True) -> Dataset:
+    """The rows of a column `image` of addresses, with the images that could be downloaded in it.
+
+    What was downloaded before is not asked for again. Failures are counted by reason and logged, their rows left out;
+    the next call tries them again.
+
+    Args:
+        rows: with a column `image` of texts.
+        source: what holds the addresses, for the log and errors.
+        download: whether the user asked for it.
+
+    Raises:
+        ValueError: it was not asked for, there are no addresses, or none has an image.
+    """
+    texts = rows[IMAGE][:] if IMAGE in rows.column_names and isinstance(rows.features[IMAGE], Value) else []
+    first = next(filter(None, texts), None)
+    if not is_address(first):
+        raise ValueError(
+            f"`download=True` would have no effect: {source} holds no addresses of images, but {first!r:.80} for "
+            "example. Leave it out."
+        )
+    if not download:
+        raise unasked(source, first)
+    with ThreadPoolExecutor(THREADS) as threads:
+        addresses = list(dict.fromkeys(texts))
+        fetched = threads.map(_fetch, addresses)
+        found = dict(zip(addresses, tqdm(fetched, "Downloading images", len(addresses), delay=2), strict=True))
+    paths = [found[address] for address in texts]
+    kept = [row for row, path in enumerate(paths) if isinstance(path, Path)]
+    lost = Counter(reason for reason in paths if isinstance(reason, str))
+    downloads = Downloads(len(texts), len(kept), dict(lost.most_common()))
+    if not kept:
+        raise ValueError(f"{source}: {downloads.describe()}. Look at the addresses and the network.")
+    log_downloads(f"{source}, rows", downloads)
+    rows = rows.select(kept).remove_columns(IMAGE).add_column(IMAGE, [str(paths[row]) for row in kept])
+    return rows.cast_column(IMAGE, Image())
+
+
+def unasked(source: str | Path, example: str = "http...") -> ValueError:
+    """The error where a source holds addresses and nobody asked to download what is there."""
+    return ValueError(
+        f"{source} holds addresses ({example!r:.80}), and what is there is not downloaded unasked. Pass "
+        "`download=True` (hf-curriculum score: --download); more than some thousands are better fetched with "
+        "img2dataset: load its output, or give it as `images=`. `images=False` (--images none) loads text alone."
+    )
+
+
+def _fetch(address: str | None) -> Path | str:
+    """The file of an image, or why there is none."""
+    if not is_address(address):
+        return "no address"
+    name = digest(address, size=16)
+    file = download_folder() / name[:2] / name
+    if file.is_file():
+        return file
+    try:
+        request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
+        with _opener().open(request, timeout=TIMEOUT) as answer:
+            content, end = bytearray(), time.monotonic() + 6 * TIMEOUT
+            while block := answer.read1(1 << 16):
+                content += block
+                if len(content) > MAX_BYTES:
+                    return f"larger than {MAX_BYTES:,} bytes"
+                if time.monotonic() > end:
+                    return f"not complete after {6 * TIMEOUT:g} seconds"
+    except (OSError, ValueError, HTTPException) as error:
+        plain = isinstance(error, URLError) and not isinstance(error, HTTPError)
+        return " ".join(str(error.reason if plain else error).split())[:80] or type(error).__name__
+    if not content:
+        return "an empty answer"
+    write_atomically(file, bytes(content))
+    return file
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Opens http and https, and what they redirect to of these, alone: no file, no FTP."""
+    opener = urllib.request.OpenerDirector()
+    handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
+    handlers += (urllib.request.HTTPErrorProcessor, urllib.request.HTTPRedirectHandler)
+    handlers += (urllib.request.HTTPDefaultErrorHandler, urllib.request.UnknownHandler)
+    for handler in handlers:
+        opener.add_handler(handler())
+    return opener
+
+
 def is_url_list(path: Path) -> bool:
     """Whether a file lists captions with addresses, or with Localized Narratives' image ids, by its first line."""
-    if not path.is_file() or ending(path) not in (".tsv", ".jsonl"):
+    if not path.is_file() or ending(path).lower() not in (".tsv", ".jsonl"):
         return False
     with open_text(path) as file:
         first = file.readline(1 << 24).rstrip("\r\n")

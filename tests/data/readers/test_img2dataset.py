@@ -241,7 +241,7 @@ class TestConceptualCaptions:
         (tmp_path / "list.tsv").write_text(f"{CAPTIONS[0]}\t{URLS[0]}\nno tab at all\n")
         with pytest.raises(ValueError, match=r"Line 2 of .* is 'no tab at all"):
             load_captioned(tmp_path / "list.tsv", images=tar)
-        with pytest.raises(ValueError, match="which are not downloaded here"):
+        with pytest.raises(ValueError, match="is not downloaded unasked"):
             load_captioned(tmp_path / "list.tsv")
         with pytest.raises(FileNotFoundError, match="does not exist"):
             load_captioned(tmp_path / "list.tsv", images=tmp_path / "none")
