@@ -56,6 +56,10 @@ _AllowOutside = Annotated[
 _Download = Annotated[
     bool, typer.Option("--download", help="Fetch images of which SOURCE holds the addresses, and count what fails.")
 ]
+_Objects = Annotated[
+    str | None,
+    typer.Option(help="Boxes for `--scorer box_count`: COCO's instances_*.json, or a folder of VOC's XML files."),
+]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
@@ -76,6 +80,7 @@ def score_command(
     check_images: _CheckImages = True,
     allow_outside: _AllowOutside = False,
     download: _Download = False,
+    objects: _Objects = None,
     num_proc: _NumProc = None,
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
@@ -115,7 +120,7 @@ def score_command(
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
-    reading |= {"allow_outside": allow_outside, "download": download}
+    reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
     if output is not None:
         validate_splits(data, output)

@@ -15,6 +15,7 @@ from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import special_file
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text, image_paths
 from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
+from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import (
     Columns,
     adopt,
@@ -54,6 +55,7 @@ def load_captioned(
     allow_outside: bool = False,
     max_pixels: int = MAX_PIXELS,
     download: bool = False,
+    objects: str | Path | None = None,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Captioned images from any usual source, one row per image-caption pair.
@@ -82,6 +84,8 @@ def load_captioned(
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
         download: fetch images of which the source holds the addresses, into the cache of `datasets`; what fails is
             counted by reason, and its rows left out.
+        objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's instances_*.json, or
+            a folder of VOC's XML files.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -127,6 +131,8 @@ def load_captioned(
             for part in splits.values():
                 validate_inside(image_paths(part) if IMAGE in part.column_names else [], [*roots, *own], source)
         captions = caption_columns(columns, next(iter(loaded.values())).column_names)
+    if objects is not None:
+        splits = add_objects(splits, objects)
     with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
     if check_images:
         checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}

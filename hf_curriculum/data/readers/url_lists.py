@@ -8,9 +8,10 @@ import re
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -36,11 +37,13 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
-from hf_curriculum.data.text import ending, open_text
+from hf_curriculum.data.text import cached_arrow, ending, open_text
 
 logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"https?://\S+$")
+_LISTED = pa.schema({CAPTION: pa.string(), IMAGE_ID: pa.string(), URL: pa.string()})
+_ROWS = 8192
 _NARRATIVE = ("image_id", "caption", "annotator_id")
 ABSENT = "not among the downloads"
 
@@ -167,20 +170,24 @@ def read_url_list(path: str | Path) -> pa.Table:
     """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
 
     Read are Conceptual Captions' TSV (caption and address, in either order, without a header) and Localized
-    Narratives' JSON Lines (without traces), .gz or not.
+    Narratives' JSON Lines (without traces), .gz or not. They are written once to the cache of `datasets` and
+    memory-mapped, so that millions of rows are never held as Python's objects.
 
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
     """
     path = Path(path)
-    read = _read_tsv if ending(path) == ".tsv" else _read_narratives
-    captions, ids, urls = [], [], []
+    status = path.stat()
+    facts = ["addresses", 1, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return cached_arrow(facts, lambda: _batches(path), _LISTED).data.table
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    read = _read_tsv if ending(path).lower() == ".tsv" else _read_narratives
     with open_text(path) as file:
-        for caption, image_id, url in read(file, path):
-            captions.append(caption)
-            ids.append(image_id)
-            urls.append(url)
-    columns = {CAPTION: captions, IMAGE_ID: ids, URL: urls}
-    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+        found = read(file, path)
+        while part := list(islice(found, _ROWS)):
+            columns = zip(*part, strict=True)
+            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], schema=_LISTED)
 
 
 def load_url_list(
@@ -229,21 +236,23 @@ def load_url_list(
         if not allow_outside:
             validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
-        names, reasons = pa.array(files, pa.string()), {}
+        names, reasons = pa.array(files, pa.string()), pa.table({URL: [], "reason": []}, schema=_FAILED)
     if not by_address:
-        names = pa.array([_stem(name) for name in names.to_pylist()], pa.string())
-        reasons = {_stem(name): reason for name, reason in reasons.items()}
-    wanted = rows[URL] if by_address else pa.array(map(_bare, rows[IMAGE_ID].to_pylist()), pa.string())
+        names = _mapped(_stem, names)
+        reasons = reasons.set_column(0, URL, _mapped(_stem, reasons[URL]))
+    wanted = rows[URL] if by_address else _mapped(_bare, rows[IMAGE_ID])
     at = pc.index_in(wanted, value_set=names)
     return _joined(path, rows, found, at, wanted, reasons)
 
 
 def _joined(
-    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
+    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: pa.ChunkedArray, reasons: pa.Table
 ) -> Dataset:
     """The list's rows with their images; `at` is each row's position in `images`, or null, `wanted` its key."""
     found = pc.is_valid(at).to_numpy(zero_copy_only=False)
-    lost = Counter(reasons.get(name, ABSENT) for name in pc.filter(wanted, pc.is_null(at)).to_pylist())
+    failed = pc.index_in(pc.filter(wanted, pc.is_null(at)), value_set=reasons[URL])
+    counted = pc.value_counts(pc.fill_null(pc.take(reasons["reason"], failed), ABSENT)).to_pylist()
+    lost = Counter({entry["values"]: entry["counts"] for entry in counted})
     downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
     if not downloads.found:
         raise ValueError(f"{path}: {downloads.describe()}. Are these the images of this list?")
@@ -294,9 +303,9 @@ def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
             ) from error
 
 
-def _failures(folder: Path) -> dict[str, str]:
-    """Address -> why `img2dataset` has no image of it, from the tables of its shards."""
-    reasons = {}
+def _failures(folder: Path) -> pa.Table:
+    """Why `img2dataset` has no image of an address, from the tables of its shards."""
+    parts = [_FAILED.empty_table()]
     for shard in finished_shards(folder):
         table = folder / f"{shard}.parquet"
         if not table.is_file():
@@ -306,9 +315,22 @@ def _failures(folder: Path) -> dict[str, str]:
         if "status" not in columns:
             continue
         for batch in file.iter_batches(columns=columns):
-            for row in batch.filter(pc.not_equal(batch["status"], "success")).to_pylist():
-                reasons[row[URL]] = row.get("error_message") or row["status"]
-    return reasons
+            failed = batch.filter(pc.not_equal(batch["status"], "success"))
+            reason = failed["status"].cast(pa.string())
+            if "error_message" in columns:
+                message = failed["error_message"].cast(pa.string())
+                reason = pc.if_else(pc.fill_null(pc.equal(message, ""), True), reason, message)
+            parts.append(pa.table([failed[URL].cast(pa.string()), reason], schema=_FAILED))
+    return pa.concat_tables(parts)
+
+
+_FAILED = pa.schema({URL: pa.string(), "reason": pa.string()})
+
+
+def _mapped(change: Callable[[str], str], names: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Changed names, a chunk at a time."""
+    chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
+    return pa.chunked_array([pa.array(map(change, chunk.to_pylist()), pa.string()) for chunk in chunks], pa.string())
 
 
 def _stem(name: str | None) -> str:

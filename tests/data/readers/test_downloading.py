@@ -32,7 +32,7 @@ class Server(BaseHTTPRequestHandler):
         asked[self.path] += 1
         name = self.path.strip("/").partition(".")[0]
         if name == "silent":
-            threading.Event().wait(1)
+            threading.Event().wait(6)
         elif name == "gone":
             self.send_error(404)
         elif name in ("file", "round"):
@@ -124,7 +124,7 @@ def test_unasked_nothing_is_fetched(tmp_path, site, make):
 
 
 def test_every_failure_is_counted_by_its_reason(tmp_path, site, caplog, monkeypatch):
-    monkeypatch.setattr(url_lists, "TIMEOUT", 0.2)
+    monkeypatch.setattr(url_lists, "TIMEOUT", 2.0)
     monkeypatch.setattr(url_lists, "MAX_BYTES", 4_000)
     found = [*rows(site, "5", "gone", "empty", "large", "silent", "file", "round", "text")]
     found += [("http://127.0.0.1:1/x.png", "no server"), ("http://[", "no address"), ("a.png", "a name")]
