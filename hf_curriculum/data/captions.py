@@ -255,12 +255,10 @@ def image_paths(dataset: Dataset, column: str = IMAGE) -> Iterator[str]:
     """The paths of the images that are not stored in the data set, but read from a file or an address."""
     for batch in dataset.select_columns([column]).with_format("arrow").iter(10_000):
         for chunk in batch[column].chunks if isinstance(batch[column], pa.ChunkedArray) else [batch[column]]:
-            yield from _paths(chunk).to_pylist()
-
-
-def _paths(images: pa.StructArray) -> pa.Array:
-    paths = pc.struct_field(images, "path")
-    return paths.filter(pc.and_(pc.is_null(pc.struct_field(images, "bytes")), pc.is_valid(paths)))
+            contents = chunk.field("bytes")
+            if contents.null_count:  # known without a look at the images
+                paths = pc.struct_field(chunk, "path")
+                yield from paths.filter(pc.and_(pc.is_null(contents), pc.is_valid(paths))).to_pylist()
 
 
 def image_key(image: dict[str, Any] | None) -> str:
@@ -347,7 +345,8 @@ def _file_of(table: Any, column: str) -> ArrowRows | None:
     """Where the rows of a memory-mapped table are, by the changes that `datasets` recorded of it."""
     if not isinstance(table, MemoryMappedTable):
         return None
-    names = {name: name for name in MemoryMappedTable.from_file(table.path).column_names}  # now → in the file
+    with pa.memory_map(table.path) as file:
+        names = {name: name for name in pa.ipc.open_stream(file).schema.names}  # now → in the file
     start = 0
     for change, arguments, _ in table.replays:
         if change == "slice":
