@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +125,7 @@ def load_captioned(
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
         validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
-        loaded, roots = _load(source, split, load_dataset_options), _roots(path, images)
+        loaded, roots = _load(source, split, load_dataset_options), _roots(path, images, load_dataset_options)
         beside = roots[0] if roots else None
         splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
         own = [download_folder()] if download else []
@@ -144,15 +146,19 @@ def load_captioned(
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 
 
-def _roots(path: Path | None, images: str | Path | Literal[False] | None) -> list[Path]:
+def _roots(path: Path | None, images: str | Path | Literal[False] | None, options: Mapping[str, Any]) -> list[Path]:
     """The folders that images of a source may be in: its own first, and that of the images; none for a `Dataset`."""
+    given = [Path(images)] if images else []
     if path is None:
-        return [Path(images)] if images else []
+        return given
     if path.exists():
-        own = [path.parent if path.is_file() else path]
-    else:
-        own = [Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
-    return own + ([Path(images)] if images else [])
+        return [path.parent if path.is_file() else path, *given]
+    files = options.get("data_files") or []
+    groups = list(files.values()) if isinstance(files, Mapping) else [files]
+    named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
+    given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+    given += [Path(options["data_dir"])] if options.get("data_dir") else []
+    return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
 
 
 def _load_downloads(

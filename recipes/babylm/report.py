@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from babylm.arguments import DataArguments
 from babylm.data import prepare
-from hf_curriculum import Report, Study, one_row_per_image, save_scored, summarise
+from hf_curriculum import Report, Study, one_row_per_image, save_scores, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
@@ -23,7 +23,7 @@ from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, captions, scored data and report, and prints a line for every run.
+    """Writes the study's table, captions, scores and report, and prints a line for every run.
 
     Args:
         system: the model's name.
@@ -43,7 +43,7 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
         {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
         for item in finished
     ]
-    save_scored(data["train"], folder / "scored")
+    save_scores(data["train"], folder / "scores.parquet")  # beside the data: its images are not written again
     (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
     captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
     (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")

@@ -234,6 +234,24 @@ class TestSources:
         loaded = load_captioned("json", data_files=str(tmp_path / "x.jsonl"), images=False, split="train")
         assert loaded["caption"][:] == ["a"]
 
+    def test_images_of_a_builder_of_datasets(self, tmp_path):
+        """Its files are in the folders that its options name, or in the caches."""
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "a.png").write_bytes(content(0))
+        (tmp_path / "photos" / "metadata.csv").write_text("file_name,caption\na.png,A dog.\n")
+        assert load_captioned("imagefolder", data_dir=str(tmp_path / "photos"), split="train")[0]["image"].size == (
+            4,
+            4,
+        )
+        path = tmp_path / "photos" / "a.png"
+        (tmp_path / "photos" / "x.csv").write_text(f"image,caption\n{path},A dog.\n")
+        for files in (f"{tmp_path}/photos/x.csv", [f"{tmp_path}/photos/x*.csv"], {"train": f"{tmp_path}/photos/x*"}):
+            loaded = load_captioned("csv", data_files=files, split="train", check_images=False)
+            assert undecoded(loaded)[-1]["path"] == str(path)
+        (tmp_path / "list.csv").write_text("image,caption\n/etc/hostname,A dog.\n")
+        with pytest.raises(ValueError, match="names 1 files outside of"):
+            load_captioned("csv", data_files=str(tmp_path / "list.csv"), split="train")
+
     def test_streamed(self):
         with pytest.raises(TypeError, match=r"A IterableDataset was given.* without `streaming=True`"):
             load_captioned(rows(caption=["a", "b"]).to_iterable_dataset())
