@@ -155,8 +155,9 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
             f"`{column}` holds {dataset.features[column]}, and one text per row is needed. `expand_captions(dataset)` "
             "makes one row of each caption."
         )
-    captions = dataset.select_columns([column]).with_format(None)[column][:]
-    return np.array([caption is not None and caption.strip() != "" for caption in captions], dtype=bool)
+    batches = dataset.select_columns([column]).with_format(None).iter(10_000)
+    captions = (caption for batch in batches for caption in batch[column])
+    return np.fromiter((caption is not None and caption.strip() != "" for caption in captions), bool, len(dataset))
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:

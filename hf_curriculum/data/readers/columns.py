@@ -159,7 +159,8 @@ def _with_ids(dataset: Dataset) -> Dataset:
             return derive_image_ids(dataset)
         logger.warning("The data has neither images nor `%s`: which captions share an image is not known.", IMAGE_ID)
         return dataset
-    missing = sum(image_id is None for image_id in dataset[IMAGE_ID][:])
+    batches = dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000)
+    missing = sum(batch[IMAGE_ID].null_count for batch in batches)
     if missing:
         raise ValueError(
             f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
