@@ -11,6 +11,7 @@ import math
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
@@ -204,6 +205,27 @@ def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8
         else:
             state.update(part.encode() if isinstance(part, str) else part)
     return state.hexdigest()
+
+
+def special_file(path: str | Path) -> str | None:
+    """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end.
+
+    Args:
+        path: with links followed.
+
+    Returns:
+        "folder", "FIFO", "socket" or "device"; None for a file, or where nothing is.
+
+    Example:
+        >>> special_file("/dev/null")
+        'device'
+    """
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return None
+    names = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+    return names.get(kind, "device" if kind in (stat.S_IFCHR, stat.S_IFBLK) else None)
 
 
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _Source = Annotated[
     str,
     typer.Argument(
-        help="A folder of images with captions.csv, captions.jsonl or metadata.jsonl in it (columns file_name and "
-        "caption), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
+        help="A folder of images with a .csv, .tsv or .jsonl in it (columns file_name and caption, or caption0, "
+        "caption1, ...), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
     ),
 ]
 _Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
@@ -59,10 +59,20 @@ _Column = Annotated[
     list[str] | None,
     typer.Option(
         help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`. May be "
-        "repeated, for `caption` too, where captions stand in several columns."
+        "repeated; captions in several columns are `caption=first,second`."
     ),
 ]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
+_AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Read images outside of SOURCE and --images that it names or links to.")
+]
+_Download = Annotated[
+    bool, typer.Option("--download", help="Fetch images of which SOURCE holds the addresses, and count what fails.")
+]
+_Objects = Annotated[
+    str | None,
+    typer.Option(help="Boxes for `--scorer box_count`: COCO's instances_*.json, or a folder of VOC's XML files."),
+]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
@@ -82,6 +92,9 @@ def score_command(
     images: _Images = None,
     column: _Column = None,
     check_images: _CheckImages = True,
+    allow_outside: _AllowOutside = False,
+    download: _Download = False,
+    objects: _Objects = None,
     num_proc: _NumProc = None,
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
@@ -116,6 +129,7 @@ def score_command(
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
+    reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
     if hold_out is not None:
         data = _hold_out(data, hold_out)
@@ -184,7 +198,7 @@ def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
         ours, equals, theirs = pair.partition("=")
         if not (ours and equals and theirs):
             raise typer.BadParameter(f"{pair!r} is not OURS=THEIRS, as in caption=text.", param_hint="--column")
-        named.setdefault(ours, []).append(theirs)
+        named.setdefault(ours, []).extend(theirs.split(",") if ours == "caption" else [theirs])
     return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed,
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,22 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from datasets import Dataset, DatasetDict, Image, Value, concatenate_datasets
+from datasets.table import MemoryMappedTable
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.rng import hash64, mix64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -151,8 +155,9 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
             f"`{column}` holds {dataset.features[column]}, and one text per row is needed. `expand_captions(dataset)` "
             "makes one row of each caption."
         )
-    captions = dataset.select_columns([column]).with_format(None)[column][:]
-    return np.array([caption is not None and caption.strip() != "" for caption in captions], dtype=bool)
+    batches = dataset.select_columns([column]).with_format(None).iter(10_000)
+    captions = (caption for batch in batches for caption in batch[column])
+    return np.fromiter((caption is not None and caption.strip() != "" for caption in captions), bool, len(dataset))
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
@@ -247,6 +252,16 @@ def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, A
         yield from batch[column]
 
 
+def image_paths(dataset: Dataset, column: str = IMAGE) -> Iterator[str]:
+    """The paths of the images that are not stored in the data set, but read from a file or an address."""
+    for batch in dataset.select_columns([column]).with_format("arrow").iter(10_000):
+        for chunk in batch[column].chunks if isinstance(batch[column], pa.ChunkedArray) else [batch[column]]:
+            contents = chunk.field("bytes")
+            if contents.null_count:  # known without a look at the images
+                paths = pc.struct_field(chunk, "path")
+                yield from paths.filter(pc.and_(pc.is_null(contents), pc.is_valid(paths))).to_pylist()
+
+
 def image_key(image: dict[str, Any] | None) -> str:
     """Identifies an image without opening files: the digest of its bytes, or its path."""
     if image is None or (image["bytes"] is None and image["path"] is None):
@@ -256,6 +271,14 @@ def image_key(image: dict[str, Any] | None) -> str:
 
 def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
     """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
+    stored = stored_keys(dataset, column)
+    ids = _ids_one_by_one(dataset, column) if stored is None else stored
+    logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(pc.unique(ids)), len(dataset))
+    added = Dataset(pa.table({IMAGE_ID: ids}))
+    return concatenate_datasets([dataset, added], axis=1)
+
+
+def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
     known: dict[str, str] = {}  # each file is read once, however many captions it has
     ids = []
     for image in tqdm(
@@ -265,9 +288,7 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
         if key not in known:
             known[key] = _id(image, key)
         ids.append(known[key])
-    logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(known), len(dataset))
-    added = Dataset.from_dict({IMAGE_ID: ids}, features=Features({IMAGE_ID: Value("string")}))
-    return concatenate_datasets([dataset, added], axis=1)
+    return pa.array(ids, pa.string())
 
 
 def _id(image: dict[str, Any] | None, key: str) -> str:
@@ -276,9 +297,125 @@ def _id(image: dict[str, Any] | None, key: str) -> str:
     return _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
 
 
-def _digest(content: bytes) -> str:
+def _digest(content: bytes | memoryview) -> str:
     """32 hexadecimal digits."""
-    return digest(content, size=16)
+    return digest(content, size=_DIGEST)
+
+
+_DIGEST = 16  # bytes
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Consecutive rows of one column of an Arrow file.
+
+    Args:
+        path: the file.
+        column: what the column is called in it.
+        start: the first row.
+        rows: how many.
+    """
+
+    path: str
+    column: str
+    start: int
+    rows: int
+
+    def key(self, *further: object) -> str:
+        """Names what is kept about the column as long as the file is the same: path, size, modification time."""
+        status = os.stat(self.path)
+        return digest(repr((self.path, status.st_size, status.st_mtime_ns, self.column, *further)), size=12)
+
+    def images(self) -> Iterator[tuple[memoryview | None, str | None]]:
+        """The bytes of the images, not copied, and what they are called."""
+        column = MemoryMappedTable.from_file(self.path).table[self.column].slice(self.start, self.rows)
+        for chunk in column.chunks:
+            plain = not pa.types.is_struct(chunk.type)
+            contents = chunk if plain else pc.struct_field(chunk, "bytes")
+            names = [None] * len(chunk) if plain else pc.struct_field(chunk, "path").to_pylist()
+            for image, name in zip(contents, names, strict=True):
+                yield memoryview(image.as_buffer()) if image.is_valid else None, name
+
+
+def arrow_rows(dataset: Dataset, column: str) -> list[ArrowRows] | None:
+    """The rows of Arrow files that a data set's table consists of; None if some are in memory, or were changed."""
+    blocks = getattr(dataset.data, "blocks", [[dataset.data]])
+    found = [_file_of(table, column) for tables in blocks for table in tables if column in table.column_names]
+    return None if not found or None in found else found
+
+
+def _file_of(table: Any, column: str) -> ArrowRows | None:
+    """Where the rows of a memory-mapped table are, by the changes that `datasets` recorded of it."""
+    if not isinstance(table, MemoryMappedTable):
+        return None
+    with pa.memory_map(table.path) as file:
+        names = {name: name for name in pa.ipc.open_stream(file).schema.names}  # now → in the file
+    start = 0
+    for change, arguments, _ in table.replays:
+        if change == "slice":
+            start += arguments[0]
+        elif change == "rename_columns":
+            names = dict(zip(arguments[0], names.values(), strict=True))
+        elif change in ("select", "drop"):
+            kept = arguments[0] if change == "select" else [name for name in names if name not in arguments[0]]
+            names = {name: names[name] for name in kept}
+        elif change not in ("cast", "replace_schema_metadata", "combine_chunks"):
+            return None
+    return ArrowRows(table.path, names[column], start, len(table))
+
+
+def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | None:
+    """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
+    files = arrow_rows(dataset, column)
+    if files is None or len(dataset) < sum(file.rows for file in files) / 2:
+        return None
+    return None if any(True for _ in image_paths(dataset, column)) else files
+
+
+def stored_keys(dataset: Dataset, column: str = IMAGE) -> pa.Array | None:
+    """`image_key` of every row, string (rows,), of images whose bytes are in Arrow files; None for others."""
+    files = stored_files(dataset, column)
+    if files is None:
+        return None
+    digests = np.concatenate([file_digests(file) for file in files])
+    if dataset._indices is not None:
+        digests = digests[dataset._indices.column(0).to_numpy()]
+    return hexadecimal(digests)
+
+
+def file_digests(file: ArrowRows) -> np.ndarray:
+    """Digests of the images in rows of an Arrow file, uint8 (rows, 16), zeros where there is none.
+
+    They are kept in the cache of `datasets`, so that the bytes of the images are read once.
+    """
+    kept = cache_file(file.key("digests", file.start, file.rows), "digests.npy")
+    if not kept.is_file():
+        digests = np.zeros((file.rows, _DIGEST), np.uint8)
+        for row, (image, _) in enumerate(tqdm(file.images(), "Reading images", file.rows, delay=2)):
+            if image is not None:
+                digests[row] = np.frombuffer(bytes.fromhex(_digest(image)), np.uint8)
+        content = BytesIO()
+        np.save(content, digests)
+        write_atomically(kept, content.getvalue())
+    return np.load(kept, mmap_mode="r")
+
+
+def cache_file(key: str, name: str) -> Path:
+    """A file of ours in the cache of `datasets`."""
+    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", key, name)
+
+
+def hexadecimal(digests: np.ndarray) -> pa.Array:
+    """uint8 (rows, 16) as strings of 32 digits (rows,), "" for zeros."""
+    if len(digests) == 0:
+        return pa.array([], pa.string())
+    text = pa.py_buffer(digests.tobytes().hex().encode())
+    offsets = pa.py_buffer(np.arange(len(digests) + 1, dtype=np.int64) * 2 * _DIGEST)
+    keys = pa.LargeStringArray.from_buffers(len(digests), offsets, text)
+    missing = ~digests.any(axis=1)
+    return (pc.if_else(pa.array(missing), pa.scalar("", pa.large_string()), keys) if missing.any() else keys).cast(
+        pa.string()
+    )
 
 
 def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import logging
 import multiprocessing
 import os
 import struct
+import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
+from itertools import chain, islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,26 @@ from typing import Any
 import datasets
 import numpy as np
 import PIL
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from PIL import Image, ImageChops, ImageOps
 from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import write_atomically
-from hf_curriculum.data.captions import image_key, stored_images
+from hf_curriculum.config import digest, special_file, write_atomically
+from hf_curriculum.data.captions import (
+    ArrowRows,
+    cache_file,
+    file_digests,
+    hexadecimal,
+    image_key,
+    image_paths,
+    stored_files,
+    stored_images,
+    stored_keys,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -52,11 +66,15 @@ ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
 WHITE = (255, 255, 255, 255)
 
 
+MAX_PIXELS = 100_000_000
+"""Pixels of the largest image that is decoded: 300 MB as RGB. A few kilobytes may claim any number."""
+
+
 class UnreadableImageError(ValueError):
     """An image that cannot be decoded. The message names it and says why."""
 
 
-def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
+def to_rgb(image: Any, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image as an upright eight-bit RGB image.
 
     - Orientation in EXIF is applied.
@@ -72,10 +90,13 @@ def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
             `datasets.Image` column, or an array or tensor (H, W), (H, W, 1 | 2 | 3 | 4) or (1 | 3 | 4, H, W): unsigned
             bytes, 16-bit integers, booleans, or floats in 0…1 or 0…255. An RGB image comes back as it is, not copied.
         name: what to call the image in errors, where it has no path of its own.
+        max_pixels: a file of more pixels, by its header, is not decoded. Pillow's own limit, of 179 million
+            (`PIL.Image.MAX_IMAGE_PIXELS`), holds besides.
 
     Raises:
-        UnreadableImageError: the file is missing, truncated, damaged or no image; the array's shape or range has no
-            reading as an image; there is no image at all (`None`).
+        UnreadableImageError: the file is missing, truncated, damaged, too large or no image; it is no file but a
+            folder, FIFO, socket or device, which are not opened; the array's shape or range has no reading as an
+            image; there is no image at all (`None`).
 
     Example:
         >>> to_rgb(Image.new("LA", (2, 2), (0, 0))).getpixel((0, 0))
@@ -83,7 +104,7 @@ def to_rgb(image: Any, *, name: str | None = None) -> Image.Image:
     """
     name = name or _name(image)
     try:
-        return _flatten(_upright(_open(image, name)), name)
+        return _flatten(_upright(_open(image, name, max_pixels)), name)
     except UnreadableImageError:
         raise
     except FileNotFoundError as error:
@@ -102,18 +123,19 @@ def _name(image: Any) -> str:
     return f"an image given as {type(image).__name__}"
 
 
-def _open(image: Any, name: str) -> Image.Image:
+def _open(image: Any, name: str, max_pixels: int) -> Image.Image:
     """A loaded PIL image."""
     if isinstance(image, Image.Image):
-        image.load()
-        return image
+        return _load(image, name, max_pixels)
     if isinstance(image, dict) and (image.get("bytes") is not None or image.get("path") is not None):
         image = image["path"] if image.get("bytes") is None else image["bytes"]
     if isinstance(image, (bytes, bytearray, memoryview)):
-        return _load(io.BytesIO(image))
-    if isinstance(image, (str, PathLike)):
-        path = fspath(image)
-        return datasets.Image().decode_example({"path": path, "bytes": None}) if "://" in path else _load(path)
+        image = io.BytesIO(image)
+    if isinstance(image, (str, PathLike)) and "://" in fspath(image):
+        return datasets.Image().decode_example({"path": fspath(image), "bytes": None})
+    if isinstance(image, (str, PathLike, io.BytesIO)):
+        with open_header(image) as opened:
+            return _load(opened, name, max_pixels)
     if isinstance(image, np.ndarray) or hasattr(image, "__array__"):
         return _from_array(np.asarray(image), name)
     raise UnreadableImageError(
@@ -122,9 +144,35 @@ def _open(image: Any, name: str) -> Image.Image:
     )
 
 
-def _load(file: str | io.BytesIO) -> Image.Image:
-    with Image.open(file) as image:
-        image.load()
+def open_header(file: str | PathLike[str] | io.BytesIO) -> Image.Image:
+    """An image of which only the header is read; what is no regular file is not opened.
+
+    Raises:
+        UnreadableImageError: a folder, FIFO, socket or device.
+        OSError: there is no such file, or it is no image.
+    """
+    if not isinstance(file, io.BytesIO):
+        kind = special_file(file)
+        if kind is not None:
+            raise UnreadableImageError(f"{fspath(file)} is a {kind}, not a file with an image: it is not opened.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `max_pixels` decides
+        return Image.open(file)
+
+
+def _load(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+    """Decodes an image that is open, if its header allows."""
+    if getattr(image, "tile", None):  # not decoded yet
+        pixels = image.width * image.height
+        if pixels > max_pixels:
+            raise UnreadableImageError(
+                f"{name} has {image.width:,} × {image.height:,} = {pixels:,} pixels, more than the limit of "
+                f"{max_pixels:,}, and is not decoded: a small file may fill the memory. Scale it down, or pass a "
+                "larger `max_pixels`."
+            )
+        if image.format == "EPS":
+            raise UnreadableImageError(f"{name} is PostScript, a program, which is not run. Convert it.")
+    image.load()
     return image
 
 
@@ -199,81 +247,124 @@ def drop_unreadable_images(
     column: str = IMAGE,
     log_path: str | Path | None = None,
     num_proc: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Dataset]:
     """The splits without the rows whose image cannot be decoded.
 
-    Every distinct image is decoded once. The results are cached, by path, size and modification time (or by content),
-    so that another run or process only looks files up.
+    Every distinct image is decoded once. The results are cached, by path, size and modification time of the image, or
+    of the Arrow file that its bytes are in: another run or process only looks files up, and reads no image.
+
+    Args:
+        splits: name → data set.
+        column: the column of images.
+        log_path: where unreadable images are named, rather than in the cache of `datasets`.
+        num_proc: processes that decode.
+        max_pixels: images of more pixels count as unreadable, see `to_rgb`.
+
+    Raises:
+        ValueError: none of a split's images can be read.
     """
     kept, unreadable = {}, {}
-    cache = Path(datasets.config.HF_DATASETS_CACHE) / "hf_curriculum"
     for split, dataset in splits.items():
-        keys = [image_key(image) for image in stored_images(dataset, column)]
-        stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
-        cached = cache / _digest(stamps) / "unreadable.json"
-        if cached.is_file():
-            reasons = json.loads(cached.read_text(encoding="utf-8"))
+        kept[split] = dataset
+        files = stored_files(dataset, column)
+        if files is None:
+            keys: Any = [image_key(image) for image in stored_images(dataset, column)]
+            stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
+            known = cache_file(_digest(stamps, max_pixels), _VERDICTS)
+            reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
         else:
-            reasons = _decode_all(dataset, column, len(stamps), num_proc)
-            write_atomically(cached, json.dumps(reasons))
-        readable = np.array([key not in reasons for key in keys], dtype=bool)
-        if reasons and not readable.any():
-            reason = next(iter(reasons.values()))
+            reasons, known = {}, None
+            for file in files:
+                known = cache_file(file.key("readable", file.start, file.rows, PIL.__version__, max_pixels), _VERDICTS)
+                reasons |= _verdicts(known, _distinct_in(file), num_proc, max_pixels)
+            keys = stored_keys(dataset, column) if reasons else None
+        if not reasons:
+            continue
+        readable = ~pc.is_in(pa.array(keys), value_set=pa.array(list(reasons))).to_numpy(zero_copy_only=False)
+        if not readable.any():
             raise ValueError(
-                f"None of the {len(reasons)} images of the split {split!r} can be read. The first: {reason} Nothing "
-                "would be left to train on: look at the folder given as `images=`, or at the download."
+                f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
+                f"{next(iter(reasons.values()))} Nothing would be left to train on: look at the folder given as "
+                "`images=`, or at the download."
             )
-        kept[split] = dataset if readable.all() else dataset.select(np.flatnonzero(readable))
+        kept[split] = dataset.select(np.flatnonzero(readable))
         unreadable |= reasons
-        folder = cached.parent
+        log_path = log_path or known.with_name(LOG_NAME)
     if unreadable:
-        _report(unreadable, splits, kept, Path(log_path) if log_path else folder / LOG_NAME)
+        _report(unreadable, splits, kept, Path(log_path))
     return kept
+
+
+_VERDICTS = "unreadable.json"
+_FEW = 256  # fewer images are decoded sooner than processes start
+_Distinct = Iterator[tuple[str, dict[str, Any] | None]]
+"""Each distinct image once, by its key."""
 
 
 def _stamp(key: str) -> str:
     """Size and modification time of an image's file; keys that are digests of bytes have none."""
-    if not os.path.exists(key):
+    try:
+        status = os.stat(key)
+    except (OSError, ValueError):
         return ""
-    status = os.stat(key)
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _digest(stamps: dict[str, str]) -> str:
-    digest = hashlib.blake2b(PIL.__version__.encode(), digest_size=12)  # another Pillow may read other formats
-    for key, stamp in stamps.items():
-        digest.update(f"{key}\0{stamp}\n".encode())
-    return digest.hexdigest()
+def _digest(stamps: dict[str, str], max_pixels: int) -> str:
+    # another Pillow may read other formats
+    lines = (f"{key}\0{stamp}\n" for key, stamp in stamps.items())
+    return digest(f"{PIL.__version__} {max_pixels}\n", *lines, size=12)
 
 
-def _decode_all(dataset: Dataset, column: str, total: int, num_proc: int | None) -> dict[str, str]:
-    """Decodes each distinct image; key -> reason for those that fail."""
-    with multiprocessing.Pool(num_proc) if (num_proc or 1) > 1 else nullcontext() as pool:
-        distinct = _distinct(dataset, column)
-        checked = map(_check, distinct) if pool is None else pool.imap(_check, distinct, chunksize=16)
-        return {
-            key: reason
-            for key, reason in tqdm(checked, "Checking images", total, delay=2, disable=None)
-            if reason is not None
-        }
+def _verdicts(known: Path, distinct: _Distinct, num_proc: int | None, max_pixels: int) -> dict[str, str]:
+    """Key → reason of the images that cannot be decoded, from a file where they were decoded before."""
+    if known.is_file():
+        return json.loads(known.read_text(encoding="utf-8"))
+    check = partial(_check, max_pixels=max_pixels)
+    few = list(islice(distinct, _FEW))
+    several = (num_proc or 1) > 1 and len(few) == _FEW
+    with multiprocessing.Pool(num_proc) if several else nullcontext() as pool:
+        images = chain(few, distinct)
+        checked = map(check, images) if pool is None else pool.imap(check, images, chunksize=16)
+        found = tqdm(checked, "Checking images", delay=2, disable=None)
+        reasons = {key: reason for key, reason in found if reason is not None}
+    write_atomically(known, json.dumps(reasons))
+    return reasons
 
 
-def _distinct(dataset: Dataset, column: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _distinct(keys: Sequence[str], images: Iterator[Any]) -> Iterator[tuple[str, Any]]:
     seen = set()
-    for image in stored_images(dataset, column):
-        key = image_key(image)
+    for key, image in zip(keys, images, strict=True):
         if key not in seen:
             seen.add(key)
             yield key, image
 
 
-def _check(item: tuple[str, dict[str, Any] | None]) -> tuple[str, str | None]:
+def _distinct_in(file: ArrowRows) -> _Distinct:
+    keys = hexadecimal(file_digests(file)).to_pylist()
+    for key, (image, name) in _distinct(keys, file.images()):
+        yield key, {"bytes": None if image is None else bytes(image), "path": None if image is None else name}
+
+
+def _check(item: tuple[str, dict[str, Any] | None], max_pixels: int) -> tuple[str, str | None]:
     key, image = item
     try:
-        to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}")
+        to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}", max_pixels=max_pixels)
     except UnreadableImageError as error:
         return key, str(error)
     return key, None
+
+
+def refuse_special_files(dataset: Dataset, column: str = IMAGE) -> None:
+    """Raises a `ValueError` if an image is a FIFO, socket or device, which decoding might wait for without end."""
+    for path in dict.fromkeys(image_paths(dataset, column)):
+        kind = special_file(path)
+        if kind not in (None, "folder"):
+            raise ValueError(
+                f"{path} is a {kind}, not a file with an image. Opening it might wait without end. Remove it, or let "
+                "`check_images=True` leave out what cannot be read."
+            )
 
 
 def _report(

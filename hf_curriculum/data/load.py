@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import datasets
 from datasets import Dataset, DatasetDict
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
-from hf_curriculum.data.images import drop_unreadable_images
+from hf_curriculum.config import special_file
+from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text, image_paths
+from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
+from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import (
     Columns,
     adopt,
@@ -20,9 +25,16 @@ from hf_curriculum.data.readers.columns import (
     check_mapping,
 )
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
-from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
-from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.url_lists import is_url_list, load_url_list, read_url_list
+from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders, validate_inside
+from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.url_lists import (
+    download_folder,
+    download_images,
+    is_url_list,
+    load_url_list,
+    read_url_list,
+    unasked,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,6 +54,10 @@ def load_captioned(
     check_images: bool = True,
     unreadable_log: str | Path | None = None,
     num_proc: int | None = None,
+    allow_outside: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    download: bool = False,
+    objects: str | Path | None = None,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Captioned images from any usual source, one row per image-caption pair.
@@ -65,6 +81,13 @@ def load_captioned(
             named in a log. Verdicts are cached.
         unreadable_log: where that log is written, rather than to the cache of `datasets`.
         num_proc: processes that check images.
+        allow_outside: read images outside of the source's folder and of `images`, wherever the source's names or links
+            lead: for a source that you trust. A `Dataset` that is given names what its maker chose, and is not asked.
+        max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
+        download: fetch images of which the source holds the addresses, into the cache of `datasets`; what fails is
+            counted by reason, and its rows left out.
+        objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's instances_*.json, or
+            a folder of VOC's XML files.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -72,8 +95,9 @@ def load_captioned(
 
     Raises:
         FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
-        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, or no image
-            can be read.
+        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, the source
+            names images outside of its folder, no image can be read, or one is a FIFO or a device (without
+            `check_images`, which leaves such rows out).
         TypeError: the source is no data set, or a streamed one.
 
     Example:
@@ -89,7 +113,10 @@ def load_captioned(
     """
     check_mapping(columns)
     path = Path(source) if isinstance(source, (str, Path)) else None
-    options = {"images": images, "columns": columns, "split": split, "restval": restval}
+    options: dict[str, Any] = {"images": images, "columns": columns, "split": split, "restval": restval}
+    options |= {"allow_outside": allow_outside, "download": download}
+    if path is not None and special_file(path) not in (None, "folder"):
+        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of captions. Name another.")
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
@@ -98,34 +125,66 @@ def load_captioned(
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
         validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
-        loaded = _load(source, split, load_dataset_options)
-        splits = {name: adopt(part, columns, images) for name, part in loaded.items()}
-        captions = caption_columns(columns)
+        loaded, roots = _load(source, split, load_dataset_options), _roots(path, images, load_dataset_options)
+        beside = roots[0] if roots else None
+        splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
+        own = [download_folder()] if download else []
+        if roots and not allow_outside:
+            for part in splits.values():
+                validate_inside(image_paths(part) if IMAGE in part.column_names else [], [*roots, *own], source)
+        captions = caption_columns(columns, next(iter(loaded.values())).column_names)
+    if objects is not None:
+        splits = add_objects(splits, objects)
+    with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
     if check_images:
-        with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
-        splits |= drop_unreadable_images(with_images, log_path=unreadable_log, num_proc=num_proc)
+        checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
+        splits |= drop_unreadable_images(with_images, log_path=unreadable_log, **checking)
+    else:
+        for part in with_images.values():
+            refuse_special_files(part)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 
 
+def _roots(path: Path | None, images: str | Path | Literal[False] | None, options: Mapping[str, Any]) -> list[Path]:
+    """The folders that images of a source may be in: its own first, and that of the images; none for a `Dataset`."""
+    given = [Path(images)] if images else []
+    if path is None:
+        return given
+    if path.exists():
+        return [path.parent if path.is_file() else path, *given]
+    files = options.get("data_files") or []
+    groups = list(files.values()) if isinstance(files, Mapping) else [files]
+    named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
+    given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+    given += [Path(options["data_dir"])] if options.get("data_dir") else []
+    return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
+
+
 def _load_downloads(
-    path: Path, num_proc: int | None, images: str | Path | Literal[False] | None, **fixed: Any
+    path: Path,
+    num_proc: int | None,
+    images: str | Path | Literal[False] | None,
+    allow_outside: bool,
+    download: bool,
+    **fixed: Any,
 ) -> Dataset:
     """The output of `img2dataset`, or a list of addresses with the images of such an output."""
     given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
     validate_unused(given, f"{path} has one split, and its columns are fixed")
     if path.is_dir():
-        validate_unused({} if images is None else {"images": images}, f"{path} holds its own images")
-        return load_img2dataset(path, num_proc=num_proc)
+        without = {"images": images} if images is not None else {"download": True} if download else {}
+        validate_unused(without, f"{path} holds its own images")
+        return load_img2dataset(path, num_proc=num_proc, allow_outside=allow_outside)
     if images is False:
         return Dataset(read_url_list(path))
     if images is None:
-        raise ValueError(
-            f"{path} lists captions with addresses of images, which are not downloaded here. Download them with "
-            "img2dataset, and name its output folder: load_captioned(list, images='FOLDER'). images=False loads the "
-            "captions alone."
-        )
-    return load_url_list(path, images, num_proc=num_proc)
+        if not download:
+            raise unasked(path)
+        listed = Dataset(read_url_list(path))
+        return download_images(listed.add_column(IMAGE, listed[URL][:]), path, download)
+    validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
+    return load_url_list(path, images, num_proc=num_proc, allow_outside=allow_outside)
 
 
 def _is_for_datasets(path: Path) -> bool:

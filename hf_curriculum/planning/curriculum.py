@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from hf_curriculum.planning.batches import Batches, batches_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.stage import Stage
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PartialBatches = Literal["stream", "keep"]
 Signal = Literal["metrics", "losses"]

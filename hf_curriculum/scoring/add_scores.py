@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import write_atomically
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import (
     AnyDataset,
@@ -31,11 +29,19 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
+from hf_curriculum.scoring.parts import (
+    FITTED,
+    PartFolder,
+    data_digest,
+    launched,
+    missing_parts,
+    read_fitted,
+    wait_for_files,
+    warn_of_pickled,
+    write_fitted,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-_FITTED = "learnt.pickle"  # the name that version 0.1 gave it
 
 
 def add_scores(
@@ -139,8 +145,8 @@ def add_scores_sharded(
     Args:
         dataset: one data set or several splits; the same in every process.
         scorers: one or more.
-        folder: where the parts are kept, on a disk that every process sees. What a scorer has fitted is kept there as
-            a pickle: use no folder that others can write to. It may be deleted when the first process is done.
+        folder: where the parts are kept, on a disk that every process sees, with what scorers have fitted (as JSON).
+            It may be deleted when the first process is done.
         rank: of this process; by default `RANK` of `accelerate launch` or `torchrun`, or 0.
         world_size: how many processes there are; by default `WORLD_SIZE`, or 1.
         per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
@@ -447,13 +453,12 @@ class _Run:
         manifest = {**stage.manifest(), "fit_on": self.fit_on.name}
         folder = self.folder / ".fitted" / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
-        if self.rank == 0 and not (folder / _FITTED).exists():
+        if self.rank == 0 and not (folder / FITTED).exists():
+            warn_of_pickled(folder)
             scorer.fit(corpus)
-            write_atomically(
-                folder / _FITTED, pickle.dumps({name: getattr(scorer, name) for name in scorer.fitted_attributes})
-            )
-        wait_for_files(folder, [_FITTED], self.timeout)
-        for name, value in pickle.loads((folder / _FITTED).read_bytes()).items():
+            write_fitted(folder, {name: getattr(scorer, name) for name in scorer.fitted_attributes})
+        wait_for_files(folder, [FITTED], self.timeout)
+        for name, value in read_fitted(folder, scorer.fitted_attributes).items():
             setattr(scorer, name, value)
 
 

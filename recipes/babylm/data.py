@@ -150,7 +150,7 @@ def load_pairs(data_args: DataArguments, seed: int) -> DatasetDict:
             validation=data_args.validation,
             test=0.0,
         )
-    loaded = load_captioned(data_args.data, images=data_args.images)
+    loaded = load_captioned(data_args.data, images=data_args.images, num_proc=len(os.sched_getaffinity(0)))
     splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
     if "train" not in splits:
         raise ValueError(

@@ -34,7 +34,7 @@ def read(monkeypatch):
     """`read(loaded, *options)`: train and validation pairs of data that `load_captioned` would give."""
 
     def pairs_of(loaded, *options):
-        monkeypatch.setattr(babylm.data, "load_captioned", lambda source, images: loaded)
+        monkeypatch.setattr(babylm.data, "load_captioned", lambda source, images, num_proc: loaded)
         return load_pairs(data_args("--data", "photographs", *options), seed=0)
 
     return pairs_of

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_from_disk
+from datasets.fingerprint import Hasher
 
 from hf_curriculum import (
     CaptionLength,
@@ -26,7 +28,7 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.parts import PartFolder, data_digest, launched
+from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
@@ -135,6 +137,40 @@ def test_only_the_first_process_fits_and_a_second_run_does_not(data, tmp_path):
     assert score_values(other["test"], "m").mean() == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"dog": 2, "a\u2028b": 0.1, "": float("inf")},
+        {1: "one", None: (1, 2.5), (3, "x"): [True, None]},
+        (np.arange(6, dtype=np.int16).reshape(2, 3), np.float32(0.1), np.array("text"), np.zeros((0, 3))),
+        {"names": {"b", "a"}, "pair": frozenset({1, 2}), "array": [{"dict": {}}]},
+    ],
+)
+def test_fitted_attributes_come_back_as_they_were(tmp_path, value):
+    write_fitted(tmp_path, {"value_": value, "other_": 1})
+    found = read_fitted(tmp_path, ("other_", "value_"))
+    assert Hasher.hash(found["value_"]) == Hasher.hash(value)
+    assert type(found["value_"]) is type(value)
+    assert found["other_"] == 1
+
+
+def test_fitted_attributes_that_json_cannot_hold(data, tmp_path):
+    for value in (Counter("ab"), np.array([None]), {"deep": [object()]}):
+        with pytest.raises(TypeError, match=r"`mean_` holds a .*call `scorer\.fit\(dataset\)` before"):
+            write_fitted(tmp_path, {"mean_": value})
+    assert not (tmp_path / "fitted.json").exists()
+
+
+def test_fitted_attributes_that_are_damaged_or_others(tmp_path):
+    write_fitted(tmp_path, {"score": 1})
+    with pytest.raises(ValueError, match=r"the attributes \['score'\]; .*needs the format 1 and \['mean_'\].*Delete"):
+        read_fitted(tmp_path, ("mean_",))
+    for text in ("", "[]", "{}", '{"format": 1, "attributes": {"mean_": {"exec": [1]}}}', "[" * 100_000):
+        (tmp_path / "fitted.json").write_text(text)
+        with pytest.raises(ValueError, match=r"fitted\.json cannot be read .*Delete .* fitted again"):
+            read_fitted(tmp_path, ("mean_",))
+
+
 def test_the_aggregate_per_image_sees_all_parts(data, tmp_path):
     found = shared(data, CaptionLength, tmp_path, per_image="max")
     check_same(found, add_scores(data, CaptionLength(), per_image="max"))
@@ -184,6 +220,10 @@ def test_a_part_that_does_not_belong_or_is_damaged(data, tmp_path):
     (tmp_path / "one" / name).write_bytes(neighbour.read_bytes())
     with pytest.raises(ValueError, match=r"does not belong here: it has the metadata .*'part': 1"):
         add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST)
+    parts = PartFolder(tmp_path / "rows", {}, rows=5, step=2)
+    parts.write(1, {"caption_length": np.float32([1])})
+    with pytest.raises(ValueError, match=r"'part': 1\} and 1 rows, but part 1 .* with 2 rows is expected"):
+        parts.read(1)
     (tmp_path / "one" / name).unlink()
     check_same(add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST), add_scores(data, CaptionLength()))
 
@@ -193,7 +233,7 @@ def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
     options = {**FAST, "world_size": 2, "timeout": 0.05}
     with pytest.raises(TimeoutError, match=r"3 of 6 files are missing.*part-00003-of-00006.*Start it again"):
         add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, **options)
-    with pytest.raises(TimeoutError, match=r"1 of 1 files are missing.*learnt\.pickle.*process that writes them"):
+    with pytest.raises(TimeoutError, match=r"1 of 1 files are missing.*fitted\.json.*process that writes them"):
         add_scores_sharded(data, WordRarity(), tmp_path, rank=1, **options)
 
 

@@ -1,12 +1,20 @@
-"""Caption files in JSON: COCO's, with a list of `images` and one of `annotations`, and Karpathy's `dataset_*.json`."""
+"""COCO's JSON, with a list of `images` and one of `annotations`: captions, objects; Karpathy's; VOC's objects."""
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow as pa
+from datasets import Dataset, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
+from hf_curriculum.data.text import open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -32,7 +40,7 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
         found = f"annotations with the fields {sorted(annotations[0])}" if annotations else "no annotations"
         raise ValueError(
             f"The COCO file has {found}, and one `caption` per annotation is needed. COCO keeps captions in files of "
-            "their own, captions_*.json; instances_*.json hold boxes."
+            "their own, captions_*.json; instances_*.json hold boxes, and go beside captions as `objects=`."
         )
     images = {image["id"]: image for image in content["images"]}
     known = [annotation for annotation in annotations if annotation["image_id"] in images]
@@ -113,3 +121,97 @@ def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
         columns[CAPTION].append(sentence["raw"] if "raw" in sentence else " ".join(sentence["tokens"]))
         columns[IMAGE_ID].append(file_name if image_id is None else str(image_id))
         columns["caption_id"].append(str(sentence["sentid"]) if "sentid" in sentence else None)
+
+
+OBJECTS = "objects"
+"""The column of annotated objects: per row a list of `{"box": [left, top, right, bottom], "name": ...}`."""
+_OBJECTS = pa.list_(pa.struct([("box", pa.list_(pa.float32())), ("name", pa.string())]))
+Objects = list[dict[str, Any]]
+
+
+def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Dataset]:
+    """Adds the annotated objects of each row's image, as `GroundTruthBoxes` and the embedded scenes have them.
+
+    An image is found by its file's name without folder and ending, or else by its `image_id`. One without objects has
+    an empty list; one that is not annotated has None. Boxes are in pixels, the right and lower edges exclusive.
+
+    Args:
+        splits: name → data set with `image_id`, and `file_name` where images come from files.
+        path: COCO's `instances_*.json` (.gz or not), or a folder of VOC's XML files, one for each image.
+
+    Raises:
+        FileNotFoundError: there is no such path.
+        ValueError: the file is of another kind or damaged, or no row's image is annotated.
+
+    Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC), whose pixels count from 1, the last included.
+    """
+    path = Path(path)
+    by_name, by_id = _read_voc(path) if path.is_dir() else _read_instances(path)
+    added, annotated = {}, 0
+    for split, rows in splits.items():
+        ids = [str(image_id) for image_id in rows[IMAGE_ID]] if IMAGE_ID in rows.column_names else [""] * len(rows)
+        names = rows[FILE_NAME][:] if FILE_NAME in rows.column_names else ids
+        keys = zip((PurePath(name or "").stem for name in names), ids, strict=True)
+        objects = [by_name[name] if name in by_name else by_id.get(image_id) for name, image_id in keys]
+        annotated += sum(found is not None for found in objects)
+        column = Dataset(pa.table({OBJECTS: pa.array(objects, _OBJECTS)}))
+        kept = rows.remove_columns(OBJECTS) if OBJECTS in rows.column_names else rows
+        added[split] = concatenate_datasets([kept, column], axis=1)
+    total = sum(map(len, added.values()))
+    if not annotated:
+        example = next((name for rows in splits.values() for name in rows[IMAGE_ID][:1]), None)
+        raise ValueError(
+            f"None of the {total} rows (image_id {example!r}, for example) is of one of the images that {path} "
+            f"annotates ({next(iter(by_name), None)!r}, for example). Both must be of the same pictures."
+        )
+    log = logger.info if annotated == total else logger.warning
+    log("%s: %d of %d rows are of images that it annotates; the others have None.", path, annotated, total)
+    return added
+
+
+def _read_instances(path: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
+    """File's name → objects, and image id → the same, of COCO's instances."""
+    try:
+        with open_text(path) as file:
+            content = json.load(file)
+        labels = {category["id"]: category["name"] for category in content.get("categories", ())}
+        by_id: dict[str, Objects] = {str(image["id"]): [] for image in content["images"]}
+        for annotation in content["annotations"]:
+            left, top, width, height = annotation["bbox"]
+            box, label = [left, top, left + width, top + height], labels.get(annotation.get("category_id"))
+            by_id.setdefault(str(annotation["image_id"]), []).append({"box": box, "name": label})
+        by_name = {PurePath(image["file_name"]).stem: by_id[str(image["id"])] for image in content["images"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as objects ({error!r:.200}). COCO's instances_*.json have `images`, and "
+            "`annotations` with a `bbox` each; VOC's are a folder of .xml files."
+        ) from error
+    return by_name, by_id
+
+
+def _read_voc(folder: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
+    """File's name → objects, and nothing by id, of a folder of VOC's annotations."""
+    files = sorted(file for file in folder.rglob("*.xml") if file.is_file())
+    if not files:
+        raise ValueError(f"{folder} holds no .xml files. VOC's annotations are one for each image.")
+    return {file.stem: _read_xml(file) for file in files}, {}
+
+
+def _read_xml(file: Path) -> Objects:
+    text = file.read_text(encoding="utf-8")
+    try:
+        if "<!" in text.replace("<!--", ""):
+            raise ValueError("it declares a document type, whose entities may grow without end")
+        found = []
+        for item in ElementTree.fromstring(text).iter("object"):
+            left, top, right, bottom = (float(item.findtext(f"bndbox/{edge}")) for edge in _EDGES)
+            found.append({"box": [left - 1, top - 1, right, bottom], "name": item.findtext("name")})
+    except (ElementTree.ParseError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{file} cannot be read as VOC's annotation ({error}): objects with a `name` and a `bndbox` of "
+            f"{list(_EDGES)}. Correct or remove it."
+        ) from error
+    return found
+
+
+_EDGES = ("xmin", "ymin", "xmax", "ymax")

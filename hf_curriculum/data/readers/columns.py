@@ -14,6 +14,8 @@ from datasets import Dataset, Image, Value
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import derive_image_ids, holds_text
 from hf_curriculum.data.readers.folder import locate_images
+from hf_curriculum.data.readers.tables import find_alias, numbered_captions
+from hf_curriculum.data.readers.url_lists import download_images, is_address
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -21,7 +23,7 @@ Columns = Mapping[str, "str | Sequence[str]"]
 """Our name -> theirs. `caption` may name several columns of one caption each."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    IMAGE: ("image", "img", "jpg", "jpeg", "png"),
+    IMAGE: ("image", "img", "jpg", "jpeg", "png", "image_url", "img_url", "url"),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
@@ -46,12 +48,18 @@ def check_mapping(columns: Columns | None) -> None:
 
 
 def adopt(
-    dataset: Dataset, columns: Columns | None = None, images: str | Path | Literal[False] | None = None
+    dataset: Dataset,
+    columns: Columns | None = None,
+    images: str | Path | Literal[False] | None = None,
+    beside: str | Path | None = None,
+    download: bool = False,
 ) -> Dataset:
     """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
 
     `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
-    a list. `images=False` leaves the images out; a folder is where a column of relative paths starts from.
+    a list. Addresses are downloaded if `download` says so. `images=False` leaves the images out; a folder is where a
+    column of relative paths starts from, or else `beside`, the folder of the file that holds the column, or else the
+    working directory.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -76,7 +84,10 @@ def adopt(
     if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
     if images is not False:
-        dataset = _as_images(dataset, None if images is None else Path(images))
+        addresses = IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and images is None
+        if download or (addresses and is_address(next(filter(None, dataset[IMAGE]), ""))):
+            dataset = download_images(dataset, "The column taken for `image`", download)
+        dataset = _as_images(dataset, None if images is None else Path(images), beside)
     dataset = _with_ids(dataset)
     return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
 
@@ -84,15 +95,17 @@ def adopt(
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
     if columns and name in columns:
         return columns[name]
-    alias = next((alias for alias in ALIASES[name] if alias in found), None)
-    if alias not in (None, name):
-        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", alias, name, name)
-    return alias
+    taken: str | Sequence[str] | None = next(iter(find_alias(found, ALIASES[name])), None)
+    if taken is None and name == CAPTION:
+        taken = numbered_captions(found) or None
+    if taken not in (None, name):
+        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", taken, name, name)
+    return taken
 
 
-def caption_columns(columns: Columns | None) -> list[str]:
-    """The columns that hold the captions of an adopted data set."""
-    named = (columns or {}).get(CAPTION, CAPTION)
+def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
+    """The columns that hold the captions of an adopted data set, of those that were `found` in it before."""
+    named = _their_name(CAPTION, found, columns) or CAPTION
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 
 
@@ -107,10 +120,10 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     return dataset.rename_columns(renamed) if renamed else dataset
 
 
-def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
+def _as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
-        return _from_paths(dataset, folder)
+        return _from_paths(dataset, folder, beside)
     if folder is not None:
         raise ValueError(
             f"`images={str(folder)!r}` was given, but the data holds its images itself ({feature}), so the folder "
@@ -127,16 +140,11 @@ def _as_images(dataset: Dataset, folder: Path | None) -> Dataset:
     )
 
 
-def _from_paths(dataset: Dataset, folder: Path | None) -> Dataset:
+def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     paths = dataset[IMAGE][:]
-    first = next((path for path in paths if path), "")
-    if first.startswith(("http://", "https://")):
-        raise ValueError(
-            f"The column taken for `image` holds addresses ({first!r:.80}), and nothing is downloaded here. Fetch the "
-            "images with img2dataset and load its output, or pass images=False for text alone."
-        )
     if folder is None:
-        paths = [path and os.path.abspath(path) for path in paths]
+        start = os.path.abspath(beside or os.curdir)
+        paths = [path if not path or "://" in path else os.path.join(start, path) for path in paths]
     elif all(paths):
         paths = locate_images(folder, paths)
     else:
@@ -151,7 +159,8 @@ def _with_ids(dataset: Dataset) -> Dataset:
             return derive_image_ids(dataset)
         logger.warning("The data has neither images nor `%s`: which captions share an image is not known.", IMAGE_ID)
         return dataset
-    missing = sum(image_id is None for image_id in dataset[IMAGE_ID][:])
+    batches = dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000)
+    missing = sum(batch[IMAGE_ID].null_count for batch in batches)
     if missing:
         raise ValueError(
             f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "

@@ -18,8 +18,10 @@ from hf_curriculum.data.readers.folder import (
     CAPTION_PATTERNS,
     find_caption_file,
     find_image_folder,
+    find_only_table,
     find_split_folders,
     locate_images,
+    validate_inside,
 )
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
@@ -29,6 +31,7 @@ from hf_curriculum.data.readers.tables import (
     read_records,
     table_fields,
 )
+from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.text import ending, open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -42,13 +45,15 @@ RULES = f"""It recognises:
 - COCO's caption file: a JSON object with the lists `images` and `annotations`;
 - Karpathy's dataset_*.json: a JSON object with a list `images`, each with `sentences`;
 - a table with a file name ({", ".join(FILE_FIELDS)})
-  and a caption or a list of captions ({", ".join(CAPTION_FIELDS)}):
+  and a caption, a list of captions ({", ".join(CAPTION_FIELDS)})
+  or captions numbered from column to column (caption0, caption1, ...), in capitals or not:
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt;
 - the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
   with such a folder as `images=`;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
-  or with such folders called train, validation (valid, val, dev) and test."""
+  or with one .csv, .tsv or .jsonl of any name, or with such folders called train, validation (valid, val, dev)
+  and test."""
 
 
 def read_caption_files(
@@ -58,6 +63,8 @@ def read_caption_files(
     columns: Columns | None = None,
     split: str | None = None,
     restval: str = "train",
+    allow_outside: bool = False,
+    download: bool = False,
 ) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split.
 
@@ -65,9 +72,12 @@ def read_caption_files(
     """
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
+        if not allow_outside and file != path:
+            validate_inside([str(file)], [path], path)
         for file_split, table in _parse(file, columns, restval).items():
             tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
-    return {name: _build(table, file, images) for name, (table, file) in choose_split(tables, split).items()}
+    chosen = choose_split(tables, split).items()
+    return {name: _build(table, file, images, allow_outside, download) for name, (table, file) in chosen}
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
@@ -95,9 +105,15 @@ def _caption_files(path: Path) -> dict[str, Path]:
     file = find_caption_file(path)
     if file is not None:
         return {UNSPLIT: file}
-    folders = find_split_folders(path)
-    if folders:
-        return {split: find_caption_file(folder) for split, folder in folders.items()}
+    splits = find_split_folders(path)
+    if splits:
+        return splits
+    file = find_only_table(path)
+    if file is not None:
+        return {UNSPLIT: file}
+    splits = find_split_folders(path, find_only_table)
+    if splits:
+        return splits
     names = sorted(entry.name for entry in path.iterdir())
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     raise ValueError(f"load_captioned recognises nothing in {path}, which holds {names[:10]}{more}. {RULES}")
@@ -130,7 +146,7 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
 
 
 def _content(path: Path) -> Any:
-    suffix = ending(path)
+    suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
     try:
@@ -141,16 +157,29 @@ def _content(path: Path) -> Any:
             f"{path} is not UTF-8 ({error}), so its captions cannot be read. Convert it first."
         ) from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON ({error}). JSON Lines, an object per line, end in .jsonl.") from error
+        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
 
 
-def _build(table: dict[str, list], caption_file: Path, images: str | Path | Literal[False] | None) -> Dataset:
+def _build(
+    table: dict[str, list],
+    caption_file: Path,
+    images: str | Path | Literal[False] | None,
+    allow_outside: bool,
+    download: bool,
+) -> Dataset:
     """The data set of a caption file's columns, with the images as paths."""
     names = table[FILE_NAME]
+    addresses = bool(names) and is_address(names[0]) and images is None
+    if addresses or download:
+        table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}
+        return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, download)
     folder = find_image_folder(caption_file, names) if images is None else images
     if folder is None:
         logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    return Dataset.from_dict({IMAGE: locate_images(Path(folder), names), **table}).cast_column(IMAGE, Image())
+    paths = locate_images(Path(folder), names)
+    if not allow_outside:
+        validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
+    return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())

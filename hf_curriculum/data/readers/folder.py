@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
+TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
     "train": "train",
@@ -26,7 +27,7 @@ def find_caption_file(folder: Path) -> Path | None:
         if (folder / name).is_file():
             return folder / name
     found = sorted({path for pattern in CAPTION_PATTERNS for path in folder.glob(pattern)})
-    found = [path for path in found if not path.name.startswith("dataset_infos")]  # datasets' own
+    found = [path for path in found if path.is_file() and not path.name.startswith("dataset_infos")]  # datasets' own
     if len(found) > 1:
         raise ValueError(
             f"{folder} holds several caption files, {[path.name for path in found]}, and it is not known which is "
@@ -35,11 +36,23 @@ def find_caption_file(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def find_split_folders(folder: Path) -> dict[str, Path]:
-    """The folders of splits that have a caption file: split -> folder, as `datasets` names splits."""
+def find_only_table(folder: Path) -> Path | None:
+    """The one table in a folder, whatever it is called, or None; raises if there are several."""
+    found = sorted(path for path in folder.iterdir() if path.name.lower().endswith(TABLES) and path.is_file())
+    if len(found) > 1:
+        names = [path.name for path in found]
+        raise ValueError(
+            f"{folder} holds several tables, {names}, and it is not known which one has the captions. Name it: "
+            f"load_captioned('{folder / names[0]}'), or call it {CAPTION_FILES[3]}."
+        )
+    return found[0] if found else None
+
+
+def find_split_folders(folder: Path, find: Callable[[Path], Path | None] = find_caption_file) -> dict[str, Path]:
+    """The caption files of splits, in folders called as `datasets` names splits: split -> file."""
     folders = {split: folder / name for name, split in reversed(SPLIT_FOLDERS.items()) if (folder / name).is_dir()}
-    order = dict.fromkeys(SPLIT_FOLDERS.values())
-    return {split: folders[split] for split in order if split in folders and find_caption_file(folders[split])}
+    files = {split: find(folders[split]) for split in dict.fromkeys(SPLIT_FOLDERS.values()) if split in folders}
+    return {split: file for split, file in files.items() if file is not None}
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
@@ -74,3 +87,48 @@ def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
         f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
         "text alone."
     )
+
+
+def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], source: str | Path) -> None:
+    """Checks that data which names files names those in its own folders alone, links followed.
+
+    Otherwise whoever wrote a caption file could have any file of this machine read, stored with the data and
+    published. A link that leads out of the folders counts as outside, since archives may hold links; the cache of the
+    Hub, whose files are links to the `blobs` beside them, counts as inside.
+
+    Args:
+        paths: files, whether they exist or not; None and "" name none.
+        roots: the folders. One that is a link itself stands for where it leads.
+        source: what named the paths, for the error.
+
+    Raises:
+        ValueError: a path is outside, or an address.
+    """
+    inside = tuple(os.path.join(root, "") for root in _real_roots(roots))
+    folders: dict[str, str] = {}
+    outside = []
+    for path in dict.fromkeys(filter(None, paths)):
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        real = os.path.join(folders[folder], name)
+        if name in ("", ".", "..") or os.path.islink(real):
+            real = os.path.realpath(real)
+        if "://" in path or not real.startswith(inside):
+            outside.append(path if real == os.path.abspath(path) else f"{path} (which is {real})")
+    if outside:
+        raise ValueError(
+            f"{source} names {len(outside)} files outside of {' and '.join(map(str, roots))}: {', '.join(outside[:3])}"
+            f"{', …' * (len(outside) > 3)}. They would be read, stored with the data and published with it. Put them "
+            "into that folder, name theirs with `images=`, or, for data that you trust, pass `allow_outside=True` "
+            "(hf-curriculum score: --allow-outside)."
+        )
+
+
+def _real_roots(roots: Sequence[str | Path]) -> Iterable[str]:
+    for root in roots:
+        yield os.path.realpath(root)
+        for folder in (Path(os.path.abspath(root)), *Path(os.path.abspath(root)).parents):
+            blobs = folder.parent.parent / "blobs"
+            if folder.parent.name == "snapshots" and blobs.is_dir():
+                yield os.path.realpath(blobs)

@@ -9,6 +9,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from datasets import Dataset, Features, Image, Value
 from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.readers.folder import validate_inside
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ def is_img2dataset(folder: Path) -> bool:
     return folder.is_dir() and next(folder.glob(f"*{STATS}"), None) is not None
 
 
-def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Dataset:
+def load_img2dataset(folder: str | Path, *, num_proc: int | None = None, allow_outside: bool = False) -> Dataset:
     """The images that `img2dataset` downloaded, with their captions; failures are counted and logged.
 
     Columns: `image`, `caption` (null where captions were not saved), `image_id` (the address, so that captions of one
@@ -49,10 +51,11 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
     Args:
         folder: the output folder.
         num_proc: processes that read shards.
+        allow_outside: read files that links in the folder lead to elsewhere, see `load_captioned`.
 
     Raises:
         FileNotFoundError: no shard is finished, or a finished one's images are not there.
-        ValueError: there is no image at all, or a record cannot be read.
+        ValueError: there is no image at all, a record cannot be read, or a file of the folder is a link out of it.
 
     Example:
         >>> pairs = load_img2dataset("cc3m")            # doctest: +SKIP
@@ -64,6 +67,10 @@ def load_img2dataset(folder: str | Path, *, num_proc: int | None = None) -> Data
         raise ValueError(f"{folder} holds no image: {downloads.describe()}. Look at the addresses and the network.")
     shards = [_stamped(folder, shard) for shard in finished_shards(folder)]
     _warn_of_unfinished(folder)
+    if not allow_outside:
+        files = [Path(name) for name, _, _ in shards]
+        inner = (str(file) for path in files if path.is_dir() for file in path.iterdir())
+        validate_inside(chain(map(str, files), inner), [folder], folder)
     processes = min(num_proc, len(shards)) if num_proc else None
     try:
         pairs = Dataset.from_generator(

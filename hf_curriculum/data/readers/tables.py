@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
 # What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
-FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img")
+FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img", "image_url", "img_url", "url")
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
 SCALARS: set[type] = {str, bool, int, float}
 
@@ -21,29 +22,44 @@ SCALARS: set[type] = {str, bool, int, float}
 def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
     """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
 
-    The last three are tables with a header, separated by comma, tab or bar, whichever comes first in the header
-    (quotes count only with commas), or Flickr8k's `name.jpg#0<tab>caption` without a header.
+    A .json may be JSON Lines too. The last three are tables with a header, separated by comma, tab, bar or semicolon,
+    whichever comes first in the header (quotes count only with commas and semicolons), or Flickr8k's
+    `name.jpg#0<tab>caption` without a header.
     """
     if suffix == ".json":
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            first, _, rest = text.strip().partition("\n")
+            if not (error.msg == "Extra data" and rest and _is_object(first)):
+                raise
+            suffix = ".jsonl"
     if suffix == ".jsonl":
         return [_parse_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     lines = text.split("\n")  # not splitlines(), which also splits captions at U+2028 and its like
     header = lines[0]
-    if "#" in header.partition("\t")[0] and "\t" in header:
+    if ("#" in header.partition("\t")[0] and "\t" in header) or re.match(r"\S+\.\w+#\d+\s", header):
         return [_parse_token_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-    delimiter = min(",\t|", key=lambda mark: header.find(mark) if mark in header else len(header))
-    quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
+    delimiter = min(",\t|;", key=lambda mark: header.find(mark) if mark in header else len(header))
+    quoting = csv.QUOTE_MINIMAL if delimiter in ",;" else csv.QUOTE_NONE
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, skipinitialspace=True)
     rows = []
     for row in reader:
         if None in row:
             raise ValueError(
-                f"Line {reader.line_num} has more cells than the header {reader.fieldnames}: {list(row.values())}. A "
-                f"caption that holds {delimiter!r} must stand in double quotes (CSV), or the file be JSON Lines."
+                f"Line {reader.line_num} has more cells than the header {reader.fieldnames}, which is separated by "
+                f"{delimiter!r}: {list(row.values())}. A caption that holds {delimiter!r} must stand in double quotes "
+                "(CSV), or the file be JSON Lines."
             )
         rows.append({field.strip(): cell for field, cell in row.items()})
     return rows
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
 
 
 def _parse_line(line: str, number: int) -> dict[str, Any]:
@@ -60,7 +76,8 @@ def _parse_token_line(line: str, number: int) -> dict[str, Any]:
     file_name, mark, index = name.rpartition("#")
     if not (tab and mark and index.isdigit()):
         raise ValueError(
-            f"Line {number} is not of the form name.jpg#0<tab>caption, as the first line is: {line[:80]!r}."
+            f"Line {number} is not of the form name.jpg#0<tab>caption of a *.token.txt: {line[:80]!r}. A tab stands "
+            "between name and caption; correct the line."
         )
     return {FILE_NAME: file_name, CAPTION: caption}
 
@@ -77,8 +94,28 @@ def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None
                 return None
             found[name] = named
         else:
-            found[name] = [alias for alias in aliases if alias in fields][:1]
+            found[name] = find_alias(fields, aliases)
+            if name == CAPTION and not found[name]:
+                found[name] = numbered_captions(fields)
     return found if found[IMAGE] and found[CAPTION] else None
+
+
+def find_alias(fields: Sequence[str], aliases: Sequence[str]) -> list[str]:
+    """The field of the first alias that there is, in capitals or not: one or none."""
+    exact = [alias for alias in aliases if alias in fields]
+    return exact[:1] or [field for alias in aliases for field in fields if field.lower() == alias][:1]
+
+
+def numbered_captions(fields: Sequence[str]) -> list[str]:
+    """Fields called `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers.
+
+    Example:
+        >>> numbered_captions(["image", "caption10", "caption2"])
+        ['caption2', 'caption10']
+    """
+    found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
+    numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in CAPTION_FIELDS}
+    return sorted(numbered, key=numbered.__getitem__)
 
 
 def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list[Any]]:

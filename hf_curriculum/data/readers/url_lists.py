@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Image, concatenate_datasets
+from datasets import Dataset, Image, Value, concatenate_datasets
+from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.data.readers.folder import validate_inside
 from hf_curriculum.data.readers.img2dataset import (
     IMAGE_SUFFIXES,
     URL,
@@ -27,18 +37,123 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
-from hf_curriculum.data.text import ending, open_text
+from hf_curriculum.data.text import cached_arrow, ending, open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"https?://\S+$")
+_LISTED = pa.schema({CAPTION: pa.string(), IMAGE_ID: pa.string(), URL: pa.string()})
+_ROWS = 8192
 _NARRATIVE = ("image_id", "caption", "annotator_id")
 ABSENT = "not among the downloads"
 
 
+TIMEOUT = 10.0
+"""Seconds that an address may be silent; an image may take six times as long in all."""
+MAX_BYTES = 50_000_000
+"""Bytes of the largest image that is downloaded."""
+THREADS = 32
+"""Addresses that are asked at the same time."""
+
+
+def is_address(name: Any) -> bool:
+    """Whether a value is the address of an image on the web."""
+    return isinstance(name, str) and name.startswith(("http://", "https://"))
+
+
+def download_folder() -> Path:
+    """Where downloaded images are kept, in the cache of `datasets`, each in a file called by its address's digest."""
+    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "downloads")
+
+
+def download_images(rows: Dataset, source: str | Path, download: bool = True) -> Dataset:
+    """The rows of a column `image` of addresses, with the images that could be downloaded in it.
+
+    What was downloaded before is not asked for again. Failures are counted by reason and logged, their rows left out;
+    the next call tries them again.
+
+    Args:
+        rows: with a column `image` of texts.
+        source: what holds the addresses, for the log and errors.
+        download: whether the user asked for it.
+
+    Raises:
+        ValueError: it was not asked for, there are no addresses, or none has an image.
+    """
+    texts = rows[IMAGE][:] if IMAGE in rows.column_names and isinstance(rows.features[IMAGE], Value) else []
+    first = next(filter(None, texts), None)
+    if not is_address(first):
+        raise ValueError(
+            f"`download=True` would have no effect: {source} holds no addresses of images, but {first!r:.80} for "
+            "example. Leave it out."
+        )
+    if not download:
+        raise unasked(source, first)
+    with ThreadPoolExecutor(THREADS) as threads:
+        addresses = list(dict.fromkeys(texts))
+        fetched = threads.map(_fetch, addresses)
+        found = dict(zip(addresses, tqdm(fetched, "Downloading images", len(addresses), delay=2), strict=True))
+    paths = [found[address] for address in texts]
+    kept = [row for row, path in enumerate(paths) if isinstance(path, Path)]
+    lost = Counter(reason for reason in paths if isinstance(reason, str))
+    downloads = Downloads(len(texts), len(kept), dict(lost.most_common()))
+    if not kept:
+        raise ValueError(f"{source}: {downloads.describe()}. Look at the addresses and the network.")
+    log_downloads(f"{source}, rows", downloads)
+    rows = rows.select(kept).remove_columns(IMAGE).add_column(IMAGE, [str(paths[row]) for row in kept])
+    return rows.cast_column(IMAGE, Image())
+
+
+def unasked(source: str | Path, example: str = "http...") -> ValueError:
+    """The error where a source holds addresses and nobody asked to download what is there."""
+    return ValueError(
+        f"{source} holds addresses ({example!r:.80}), and what is there is not downloaded unasked. Pass "
+        "`download=True` (hf-curriculum score: --download); more than some thousands are better fetched with "
+        "img2dataset: load its output, or give it as `images=`. `images=False` (--images none) loads text alone."
+    )
+
+
+def _fetch(address: str | None) -> Path | str:
+    """The file of an image, or why there is none."""
+    if not is_address(address):
+        return "no address"
+    name = digest(address, size=16)
+    file = download_folder() / name[:2] / name
+    if file.is_file():
+        return file
+    try:
+        request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
+        with _opener().open(request, timeout=TIMEOUT) as answer:
+            content, end = bytearray(), time.monotonic() + 6 * TIMEOUT
+            while block := answer.read1(1 << 16):
+                content += block
+                if len(content) > MAX_BYTES:
+                    return f"larger than {MAX_BYTES:,} bytes"
+                if time.monotonic() > end:
+                    return f"not complete after {6 * TIMEOUT:g} seconds"
+    except (OSError, ValueError, HTTPException) as error:
+        plain = isinstance(error, URLError) and not isinstance(error, HTTPError)
+        return " ".join(str(error.reason if plain else error).split())[:80] or type(error).__name__
+    if not content:
+        return "an empty answer"
+    write_atomically(file, bytes(content))
+    return file
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Opens http and https, and what they redirect to of these, alone: no file, no FTP."""
+    opener = urllib.request.OpenerDirector()
+    handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
+    handlers += (urllib.request.HTTPErrorProcessor, urllib.request.HTTPRedirectHandler)
+    handlers += (urllib.request.HTTPDefaultErrorHandler, urllib.request.UnknownHandler)
+    for handler in handlers:
+        opener.add_handler(handler())
+    return opener
+
+
 def is_url_list(path: Path) -> bool:
     """Whether a file lists captions with addresses, or with Localized Narratives' image ids, by its first line."""
-    if not path.is_file() or ending(path) not in (".tsv", ".jsonl"):
+    if not path.is_file() or ending(path).lower() not in (".tsv", ".jsonl"):
         return False
     with open_text(path) as file:
         first = file.readline(1 << 24).rstrip("\r\n")
@@ -55,23 +170,29 @@ def read_url_list(path: str | Path) -> pa.Table:
     """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
 
     Read are Conceptual Captions' TSV (caption and address, in either order, without a header) and Localized
-    Narratives' JSON Lines (without traces), .gz or not.
+    Narratives' JSON Lines (without traces), .gz or not. They are written once to the cache of `datasets` and
+    memory-mapped, so that millions of rows are never held as Python's objects.
 
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
     """
     path = Path(path)
-    read = _read_tsv if ending(path) == ".tsv" else _read_narratives
-    captions, ids, urls = [], [], []
+    status = path.stat()
+    facts = ["addresses", 1, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return cached_arrow(facts, lambda: _batches(path), _LISTED).data.table
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    read = _read_tsv if ending(path).lower() == ".tsv" else _read_narratives
     with open_text(path) as file:
-        for caption, image_id, url in read(file, path):
-            captions.append(caption)
-            ids.append(image_id)
-            urls.append(url)
-    columns = {CAPTION: captions, IMAGE_ID: ids, URL: urls}
-    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+        found = read(file, path)
+        while part := list(islice(found, _ROWS)):
+            columns = zip(*part, strict=True)
+            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], schema=_LISTED)
 
 
-def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None = None) -> Dataset:
+def load_url_list(
+    path: str | Path, images: str | Path, *, num_proc: int | None = None, allow_outside: bool = False
+) -> Dataset:
     """The rows of a URL list whose images were downloaded, with them; the others are counted by reason and logged.
 
     Conceptual Captions are joined by address. Localized Narratives name their images by id: an image is theirs if
@@ -81,6 +202,7 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
         path: the list, see `read_url_list`.
         images: an output folder of `img2dataset`, or for narratives also a folder of images.
         num_proc: processes that read an output folder.
+        allow_outside: read images that links in the folder lead to elsewhere, see `load_captioned`.
 
     Returns:
         One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, an image with several
@@ -99,7 +221,7 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
     rows = read_url_list(path)
     by_address = rows[URL].null_count == 0
     if is_img2dataset(folder):
-        found = load_img2dataset(folder, num_proc=num_proc)
+        found = load_img2dataset(folder, num_proc=num_proc, allow_outside=allow_outside)
         names = found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
         reasons = _failures(folder)
     elif by_address:
@@ -111,22 +233,26 @@ def load_url_list(path: str | Path, images: str | Path, *, num_proc: int | None 
         files = sorted(
             str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*IMAGE_SUFFIXES, ".jpeg")
         )
+        if not allow_outside:
+            validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
-        names, reasons = pa.array(files, pa.string()), {}
+        names, reasons = pa.array(files, pa.string()), pa.table({URL: [], "reason": []}, schema=_FAILED)
     if not by_address:
-        names = pa.array([_stem(name) for name in names.to_pylist()], pa.string())
-        reasons = {_stem(name): reason for name, reason in reasons.items()}
-    wanted = rows[URL] if by_address else pa.array(map(_bare, rows[IMAGE_ID].to_pylist()), pa.string())
+        names = _mapped(_stem, names)
+        reasons = reasons.set_column(0, URL, _mapped(_stem, reasons[URL]))
+    wanted = rows[URL] if by_address else _mapped(_bare, rows[IMAGE_ID])
     at = pc.index_in(wanted, value_set=names)
     return _joined(path, rows, found, at, wanted, reasons)
 
 
 def _joined(
-    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: Any, reasons: dict[str, str]
+    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: pa.ChunkedArray, reasons: pa.Table
 ) -> Dataset:
     """The list's rows with their images; `at` is each row's position in `images`, or null, `wanted` its key."""
     found = pc.is_valid(at).to_numpy(zero_copy_only=False)
-    lost = Counter(reasons.get(name, ABSENT) for name in pc.filter(wanted, pc.is_null(at)).to_pylist())
+    failed = pc.index_in(pc.filter(wanted, pc.is_null(at)), value_set=reasons[URL])
+    counted = pc.value_counts(pc.fill_null(pc.take(reasons["reason"], failed), ABSENT)).to_pylist()
+    lost = Counter({entry["values"]: entry["counts"] for entry in counted})
     downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
     if not downloads.found:
         raise ValueError(f"{path}: {downloads.describe()}. Are these the images of this list?")
@@ -177,9 +303,9 @@ def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
             ) from error
 
 
-def _failures(folder: Path) -> dict[str, str]:
-    """Address -> why `img2dataset` has no image of it, from the tables of its shards."""
-    reasons = {}
+def _failures(folder: Path) -> pa.Table:
+    """Why `img2dataset` has no image of an address, from the tables of its shards."""
+    parts = [_FAILED.empty_table()]
     for shard in finished_shards(folder):
         table = folder / f"{shard}.parquet"
         if not table.is_file():
@@ -189,9 +315,22 @@ def _failures(folder: Path) -> dict[str, str]:
         if "status" not in columns:
             continue
         for batch in file.iter_batches(columns=columns):
-            for row in batch.filter(pc.not_equal(batch["status"], "success")).to_pylist():
-                reasons[row[URL]] = row.get("error_message") or row["status"]
-    return reasons
+            failed = batch.filter(pc.not_equal(batch["status"], "success"))
+            reason = failed["status"].cast(pa.string())
+            if "error_message" in columns:
+                message = failed["error_message"].cast(pa.string())
+                reason = pc.if_else(pc.fill_null(pc.equal(message, ""), True), reason, message)
+            parts.append(pa.table([failed[URL].cast(pa.string()), reason], schema=_FAILED))
+    return pa.concat_tables(parts)
+
+
+_FAILED = pa.schema({URL: pa.string(), "reason": pa.string()})
+
+
+def _mapped(change: Callable[[str], str], names: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Changed names, a chunk at a time."""
+    chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
+    return pa.chunked_array([pa.array(map(change, chunk.to_pylist()), pa.string()) for chunk in chunks], pa.string())
 
 
 def _stem(name: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
@@ -122,6 +122,7 @@ class ProposalFolder(BoxArrays):
         return len(set(self._places.values()))
 
     def _read(self, image_id: str, where: str) -> Regions:
+        refuse_special(where)
         if where.endswith(".npy"):
             boxes = np.load(where, mmap_mode="r")
         else:

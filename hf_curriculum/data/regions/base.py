@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hf_curriculum.config import special_file
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:
@@ -100,6 +102,13 @@ class Regions:
         return np.float32([width, height, width, height])
 
 
+def refuse_special(path: str | Path) -> None:
+    """Raises a `ValueError` for a FIFO, socket or device, which would be waited for."""
+    kind = special_file(path)
+    if kind not in (None, "folder"):
+        raise ValueError(f"{path} is a {kind}, not a file with regions: it is not opened. Remove it, or name another.")
+
+
 class RegionSource(Mapping[str, Regions]):
     """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
@@ -114,6 +123,7 @@ class RegionSource(Mapping[str, Regions]):
 
     Raises:
         FileNotFoundError: there is no such file or folder.
+        ValueError: a FIFO, socket or device.
     """
 
     packages: tuple[str, ...] = ()
@@ -132,6 +142,7 @@ class RegionSource(Mapping[str, Regions]):
                 f"There are no regions at {self.path!r}: no such file or folder. Give the path of a file that "
                 "`open_regions` knows."
             )
+        refuse_special(path)
         status = Path(path).stat()
         self.stamp: tuple[int, int] = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive
-from hf_curriculum.data.regions.base import RegionSource
+from hf_curriculum.data.regions.base import RegionSource, refuse_special
 from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable
 
 
@@ -43,6 +43,7 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     path = Path(path)
     if not path.exists():
         RegionSource(path)  # says what is missing
+    refuse_special(path)
     if path.is_dir():
         reader = OscarFolder if (path / "features.tsv").is_file() else ProposalFolder
     elif path.suffix.lower() == ".tsv":

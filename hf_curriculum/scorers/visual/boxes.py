@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.images import DECODING_ERRORS, UnreadableImageError, to_rgb
+from hf_curriculum.data.images import DECODING_ERRORS, UnreadableImageError, open_header, to_rgb
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 
@@ -161,7 +161,7 @@ def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
             source = io.BytesIO(source)
         elif not isinstance(source, str) or "://" in source:
             return to_rgb(image).size
-        with Image.open(source) as opened:
+        with open_header(source) as opened:
             return opened.size
     except (UnreadableImageError, *DECODING_ERRORS):
         return None, None

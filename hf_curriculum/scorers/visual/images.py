@@ -41,6 +41,11 @@ class ImageOpener:
         self.failed: list[str] = []
 
     def __call__(self, stored: Any) -> Image.Image | None:
+        if isinstance(stored, str) and stored.startswith(("http://", "https://")):
+            raise ValueError(
+                f"The column of images holds addresses ({stored!r:.80}), not images, and scorers download nothing. "
+                "Load the data with `load_captioned(source, download=True)` (hf-curriculum score: --download)."
+            )
         try:
             return to_rgb(stored)
         except UnreadableImageError as error:

@@ -241,7 +241,7 @@ class TestConceptualCaptions:
         (tmp_path / "list.tsv").write_text(f"{CAPTIONS[0]}\t{URLS[0]}\nno tab at all\n")
         with pytest.raises(ValueError, match=r"Line 2 of .* is 'no tab at all"):
             load_captioned(tmp_path / "list.tsv", images=tar)
-        with pytest.raises(ValueError, match="which are not downloaded here"):
+        with pytest.raises(ValueError, match="is not downloaded unasked"):
             load_captioned(tmp_path / "list.tsv")
         with pytest.raises(FileNotFoundError, match="does not exist"):
             load_captioned(tmp_path / "list.tsv", images=tmp_path / "none")
@@ -299,7 +299,12 @@ class TestNarratives:
         assert pairs[1]["image"].size == (10, 8)
 
     def test_traces_are_not_kept(self, narratives):
-        assert read_url_list(narratives).column_names == ["caption", "image_id", "url"]
+        listed = read_url_list(narratives)
+        assert listed.column_names == ["caption", "image_id", "url"]
+        before = pa.total_allocated_bytes()
+        again = read_url_list(narratives)
+        assert again.equals(listed)
+        assert pa.total_allocated_bytes() - before < 10_000  # memory-mapped
 
     def test_a_line_that_is_no_narrative(self, narratives):
         narratives.write_text(narratives.read_text() + '{"image_id": "1"}\n')

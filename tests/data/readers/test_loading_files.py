@@ -99,6 +99,63 @@ class TestTables:
         assert rows["caption"][:] == ["A dog, running .", 'A "cat" .']
         assert rows["image_id"][:] == ["a.jpg", "b.jpg"]
 
+    @pytest.mark.parametrize("name", ["flickr_captions.csv", "labels.tsv", "results.CSV", "all.jsonl", "x.csv.gz"])
+    def test_one_table_of_any_name_in_a_folder(self, tmp_path, name):
+        save_images(tmp_path / "data", "a.jpg", "b.jpg")
+        text = "image,caption\na.jpg,A dog.\n"
+        text = '{"image": "a.jpg", "caption": "A dog."}' if name.endswith(".jsonl") else text
+        content = text.encode() if not name.endswith(".tsv") else text.replace(",", "\t").encode()
+        (tmp_path / "data" / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        assert load_captioned(tmp_path / "data")["caption"][:] == ["A dog."]
+
+    def test_several_tables_in_a_folder(self, tmp_path):
+        save_images(tmp_path / "data", "a.jpg")
+        for name in ("results.csv", "labels.csv"):
+            (tmp_path / "data" / name).write_text("image,caption\na.jpg,A dog.\n")
+        with pytest.raises(ValueError, match=r"\['labels.csv', 'results.csv'\], .*load_captioned\('.*labels\.csv'\)"):
+            load_captioned(tmp_path / "data")
+        (tmp_path / "data" / "captions.csv").write_text("image,caption\na.jpg,The one.\n")
+        assert load_captioned(tmp_path / "data")["caption"][:] == ["The one."]
+
+    def test_one_table_of_any_name_in_each_folder_of_a_split(self, tmp_path):
+        for split in ("train", "val"):
+            save_images(tmp_path / "data" / split, "a.jpg")
+            (tmp_path / "data" / split / "labels.csv").write_text(f"image,caption\na.jpg,{split}\n")
+        assert {name: part["caption"][:] for name, part in load_captioned(tmp_path / "data").items()} == {
+            "train": ["train"],
+            "validation": ["val"],
+        }
+
+    @pytest.mark.parametrize(
+        "header", ["Image,Caption", "FILENAME,TEXT", "File_Name,Sentence", "\ufeffImage_Path,Captions"]
+    )
+    def test_capitals(self, folder, header):
+        (folder / "captions.csv").write_text(f"{header}\na.jpg,A dog.\n", encoding="utf-8")
+        assert load_captioned(folder)["caption"][:] == ["A dog."]
+
+    @pytest.mark.parametrize("pattern", ["caption{}", "Caption_{}", "sentence {}", "text-{}"])
+    def test_numbered_captions(self, folder, pattern):
+        fields = ",".join(pattern.format(number) for number in (10, 0, 1))
+        (folder / "captions.csv").write_text(f"image,{fields},tag2\na.jpg,c,a,b,x\nb.jpg,,d,,y\n")
+        assert load_captioned(folder)["caption"][:] == ["a", "b", "c", "d"]
+
+    def test_a_caption_is_preferred_to_numbered_ones(self, folder):
+        (folder / "captions.csv").write_text("image,caption1,Caption\na.jpg,no,yes\n")
+        assert load_captioned(folder)["caption"][:] == ["yes"]
+
+    def test_semicolons(self, folder):
+        (folder / "captions.csv").write_text('image;caption\na.jpg;"A dog; a cat, too"\nb.jpg;Two, three\n')
+        assert load_captioned(folder)["caption"][:] == ["A dog; a cat, too", "Two, three"]
+        (folder / "captions.csv").write_text("image;caption\na.jpg;A dog; a cat\n")
+        with pytest.raises(ValueError, match=r"separated by ';'.*that holds ';' must stand in double quotes"):
+            load_captioned(folder)
+
+    @pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+    def test_json_lines_that_end_in_json(self, folder, name):
+        text = '{"image": "a.jpg", "caption": "A dog."}\n\n{"image": "b.jpg", "caption": "A cat."}\n'
+        (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        assert load_captioned(folder / name)["caption"][:] == ["A dog.", "A cat."]
+
     def test_compressed(self, folder):
         with gzip.open(folder / "x.csv.gz", "wt") as file:
             file.write("image,caption\na.jpg,A dog.\n")
@@ -164,6 +221,11 @@ class TestTables:
     def test_a_broken_token_file(self, folder):
         (folder / "x.token.txt").write_text("a.jpg#0\tA dog.\nb.jpg A cat.\n")
         with pytest.raises(ValueError, match="Line 2 is not of the form"):
+            load_captioned(folder)
+
+    def test_a_token_file_with_a_space_for_the_first_tab(self, folder):
+        (folder / "Flickr8k.token.txt").write_text("a.jpg#0 A dog, a cat.\n" + "b.jpg#0\tOne, two, three.\n" * 40)
+        with pytest.raises(ValueError, match=r"Line 1 is not of the form name\.jpg#0<tab>caption .*A tab stands"):
             load_captioned(folder)
 
 
@@ -358,9 +420,11 @@ class TestNothingRecognised:
         ):
             load_captioned(tmp_path)
 
-    def test_json_lines_that_end_in_json(self, tmp_path):
-        (tmp_path / "x.json").write_text('{"a": 1}\n{"a": 2}\n')
-        with pytest.raises(ValueError, match=r"is not JSON \(Extra data.*end in \.jsonl"):
+    @pytest.mark.parametrize("text", ['{"a": 1}\n{"a": 2}', '{"a": 1', '{"a": 1} x', "{} {}", "1\n2\n", ""])
+    def test_json_that_is_none(self, tmp_path, text):
+        (tmp_path / "x.json").write_text(text)
+        match = "does not recognise" if text.startswith('{"a": 1}\n') else r"x\.json is not JSON, nor JSON Lines"
+        with pytest.raises(ValueError, match=match):
             load_captioned(tmp_path / "x.json")
 
     def test_another_encoding(self, tmp_path):

@@ -62,6 +62,12 @@ class TestColumns:
         loaded = load_captioned(rows(one=["a", "b"], two=["c", None]), columns={"caption": ["one", "two"]})
         assert loaded["caption"][:] == ["a", "c", "b"]
 
+    def test_capitals_and_numbered_captions(self):
+        loaded = load_captioned(rows(image="Image", Caption0=["a", "b"], Caption1=["c", None], Image_ID=["x", "y"]))
+        assert loaded["caption"][:] == ["a", "c", "b"]
+        assert loaded["image_id"][:] == ["x", "x", "y"]
+        assert loaded.column_names == ["image", "image_id", "caption"]
+
     def test_transforms_are_removed(self):
         source = rows(caption=["a", "b"])
         source.set_transform(lambda batch: {"nothing": batch["caption"]})
@@ -204,6 +210,18 @@ class TestSources:
         assert load_captioned(tmp_path / "data").num_rows == {"train": 2}
         assert load_captioned(tmp_path / "data", split="train").num_rows == 2
 
+    def test_names_of_files_in_parquet_are_looked_up_beside_it(self, tmp_path, monkeypatch):
+        (tmp_path / "data" / "photos").mkdir(parents=True)
+        (tmp_path / "data" / "photos" / "a.png").write_bytes(content(0))
+        table = Dataset.from_dict({"image": ["photos/a.png"], "caption": ["x"]})
+        table.to_parquet(tmp_path / "data" / "x.parquet")
+        monkeypatch.chdir(tmp_path)
+        for source in ("data/x.parquet", "data"):
+            loaded = load_captioned(source)
+            loaded = loaded if isinstance(loaded, Dataset) else loaded["train"]
+            assert undecoded(loaded)[0]["path"] == str(tmp_path / "data" / "photos" / "a.png")
+            assert loaded["image_id"][:] == ["photos/a.png"]
+
     def test_lists_of_captions_in_parquet(self, tmp_path):
         source = rows().add_column("captions", [["a", "b"], ["c"]], feature=List(Value("string")))
         source.to_parquet(tmp_path / "x.parquet")
@@ -215,6 +233,24 @@ class TestSources:
         (tmp_path / "x.jsonl").write_text('{"image_id": "k", "caption": "a"}\n')
         loaded = load_captioned("json", data_files=str(tmp_path / "x.jsonl"), images=False, split="train")
         assert loaded["caption"][:] == ["a"]
+
+    def test_images_of_a_builder_of_datasets(self, tmp_path):
+        """Its files are in the folders that its options name, or in the caches."""
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "a.png").write_bytes(content(0))
+        (tmp_path / "photos" / "metadata.csv").write_text("file_name,caption\na.png,A dog.\n")
+        assert load_captioned("imagefolder", data_dir=str(tmp_path / "photos"), split="train")[0]["image"].size == (
+            4,
+            4,
+        )
+        path = tmp_path / "photos" / "a.png"
+        (tmp_path / "photos" / "x.csv").write_text(f"image,caption\n{path},A dog.\n")
+        for files in (f"{tmp_path}/photos/x.csv", [f"{tmp_path}/photos/x*.csv"], {"train": f"{tmp_path}/photos/x*"}):
+            loaded = load_captioned("csv", data_files=files, split="train", check_images=False)
+            assert undecoded(loaded)[-1]["path"] == str(path)
+        (tmp_path / "list.csv").write_text("image,caption\n/etc/hostname,A dog.\n")
+        with pytest.raises(ValueError, match="names 1 files outside of"):
+            load_captioned("csv", data_files=str(tmp_path / "list.csv"), split="train")
 
     def test_streamed(self):
         with pytest.raises(TypeError, match=r"A IterableDataset was given.* without `streaming=True`"):

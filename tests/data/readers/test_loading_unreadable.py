@@ -2,12 +2,16 @@
 
 import json
 import logging
+import os
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from hf_curriculum import load_captioned
+from hf_curriculum.data import captions
 from hf_curriculum.data import images as readable
 
 
@@ -36,7 +40,9 @@ def folder(tmp_path):
 def decoded(monkeypatch):
     """The names of the images that are really decoded."""
     names, real = [], readable.to_rgb
-    monkeypatch.setattr(readable, "to_rgb", lambda image, name: names.append(name) or real(image, name=name))
+    monkeypatch.setattr(
+        readable, "to_rgb", lambda image, name, **kw: names.append(name) or real(image, name=name, **kw)
+    )
     return names
 
 
@@ -79,8 +85,126 @@ def test_a_file_that_changed_is_decoded_again(folder, decoded):
     assert len(decoded) == 10
 
 
-def test_several_processes_find_the_same(folder):
+def test_several_processes_find_the_same(folder, monkeypatch):
+    monkeypatch.setattr(readable, "_FEW", 2)
+    started, real = [], readable.multiprocessing.Pool
+    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: started.append(number) or real(number))
     assert load_captioned(folder, num_proc=2)["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
+
+    assert started == [2]
+
+
+def test_few_images_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
+    assert len(load_captioned(folder, num_proc=2)) == 4
+
+
+def test_an_image_written_again_with_equal_size_is_decoded_again(folder, decoded):
+    """Nothing but its modification time tells."""
+    load_captioned(folder)
+    good, broken = folder / "images" / "good.jpg", folder / "images" / "half.jpg"
+    content = good.read_bytes()
+    for path, written in ((good, b"x" * len(content)), (broken, content[:600])):
+        path.write_bytes(written)
+        os.utime(path, ns=(1, 1))
+    assert load_captioned(folder)["caption"][:] == ["fine 1", "fine 2"]
+    assert len(decoded) == 10
+
+
+def embedded(path, pictures, **columns):
+    """A Parquet file with the bytes of images."""
+    images = [{"bytes": picture, "path": picture and f"{number}.png"} for number, picture in enumerate(pictures)]
+    table = pa.table({"image": images, "caption": [f"caption {number}" for number in range(len(images))], **columns})
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(table, path)
+    return path
+
+
+def png(shade, size=(6, 6)):
+    return Image.new("RGB", size, (shade, 0, 0))._repr_png_()
+
+
+class TestEmbedded:
+    @pytest.fixture
+    def hashed(self, monkeypatch):
+        """The bytes of the images that are hashed."""
+        contents, real = [], captions._digest
+        monkeypatch.setattr(captions, "_digest", lambda content: contents.append(bytes(content)) or real(content))
+        return contents
+
+    def test_a_second_start_reads_no_image(self, tmp_path, decoded, hashed, caplog):
+        pictures = [png(1), png(2)[:-40], png(1), png(3)]
+        source = embedded(tmp_path / "data" / "train-0.parquet", pictures)
+        first = load_captioned(source)
+        assert first["caption"][:] == ["caption 0", "caption 2", "caption 3"]
+        assert len(decoded) == 3
+        assert len(hashed) == 4
+        said = caplog.text
+        assert "1 images cannot be read; their 1 rows are left out. The first: 1.png cannot be decoded" in said
+        caplog.clear()
+        second = load_captioned(source)
+        assert second["image_id"][:] == first["image_id"][:]
+        assert second["caption"][:] == first["caption"][:]
+        assert caplog.text == said
+        assert len(decoded) == 3
+        assert len(hashed) == 4
+
+    def test_ids_are_those_of_images_in_memory(self, tmp_path):
+        pictures = [png(1), None, png(2), png(1)]
+        loaded = load_captioned(embedded(tmp_path / "x.parquet", pictures), check_images=False)
+        rows = [{"bytes": picture, "path": None} if picture else None for picture in pictures]
+        features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
+        memory = datasets.Dataset.from_dict({"image": rows, "caption": list("abcd")}, features=features)
+        assert loaded["image_id"][:] == load_captioned(memory, check_images=False)["image_id"][:]
+        assert loaded["image_id"][1] == ""
+        assert loaded.features["image_id"] == datasets.Value("string")
+
+    def test_a_file_that_changed_is_read_again(self, tmp_path, decoded):
+        embedded(tmp_path / "x.parquet", [png(1), png(2)])
+        datasets.load_dataset("parquet", data_files=str(tmp_path / "x.parquet"), split="train").save_to_disk(
+            tmp_path / "saved"
+        )
+        assert len(load_captioned(tmp_path / "saved")) == 2
+        (arrow,) = (tmp_path / "saved").glob("*.arrow")
+        content = arrow.read_bytes()
+        assert content.count(png(2)) == 1
+        arrow.write_bytes(content.replace(png(2), b"x" * len(png(2))))  # of equal size
+        assert len(load_captioned(tmp_path / "saved")) == 1
+        assert len(decoded) == 4
+
+    def test_selected_shuffled_and_renamed_rows_keep_their_own_images(self, tmp_path, decoded):
+        pictures = [png(shade) for shade in range(8)]
+        broken = [png(shade)[:-40] if shade % 3 == 0 else png(shade) for shade in range(8)]
+        other = [{"bytes": picture, "path": None} for picture in broken]
+        source = embedded(tmp_path / "x.parquet", pictures, other=other)
+        rows = datasets.load_dataset("parquet", data_files=str(source), split="train")
+        chosen = rows.select(range(2, 8)).shuffle(seed=1)
+        for part in (rows, rows.select(range(1, 7)), chosen, datasets.concatenate_datasets([chosen, rows])):
+            for column, content in (("image", pictures), ("other", broken)):
+                renamed = part.remove_columns("other" if column == "image" else "image")
+                loaded = load_captioned(renamed, columns={"image": column})
+                numbers = [int(caption.split()[1]) for caption in part["caption"]]
+                kept = [n for n in numbers if column == "image" or n % 3]
+                assert loaded["caption"][:] == [f"caption {n}" for n in kept]
+                assert loaded["image_id"][:] == [captions._digest(content[n]) for n in kept]
+
+    def test_few_rows_of_a_large_file_do_not_cost_the_others(self, tmp_path, decoded):
+        source = embedded(tmp_path / "x.parquet", [png(shade) for shade in range(20)])
+        rows = datasets.load_dataset("parquet", data_files=str(source), split="train")
+        assert len(load_captioned(rows.select([3, 5, 12]))) == 3
+        assert len(decoded) == 3
+
+    def test_only_a_new_shard_is_decoded(self, tmp_path, decoded):
+        for number in range(2):
+            shard = datasets.Dataset.from_parquet(
+                str(embedded(tmp_path / f"{number}.parquet", [png(4 * number + shade) for shade in range(4)]))
+            )
+            shard.save_to_disk(tmp_path / f"shard{number}")
+        shards = [datasets.load_from_disk(tmp_path / f"shard{number}") for number in range(2)]
+        assert len(load_captioned(shards[0])) == 4
+        assert len(decoded) == 4
+        assert len(load_captioned(datasets.concatenate_datasets(shards))) == 8
+        assert len(decoded) == 8
 
 
 def test_unchecked_rows_stay(folder, decoded):
