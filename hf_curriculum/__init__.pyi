@@ -28,6 +28,7 @@ from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSample
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
 from hf_curriculum.training.arguments import CurriculumTrainingArguments as CurriculumTrainingArguments
 from hf_curriculum.training.callbacks import Diverged as Diverged
+from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
@@ -78,6 +79,7 @@ from hf_curriculum.provenance import attach_provenance as attach_provenance
 from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from

@@ -6,6 +6,7 @@ from hf_curriculum.planning.batches import ByImage as ByImage
 from hf_curriculum.planning.batches import ByLength as ByLength
 from hf_curriculum.planning.batches import ByNode as ByNode
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
+from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.planning.groups import Groups as Groups
 from hf_curriculum.planning.curriculum import Observed as Observed
 from hf_curriculum.planning.plan import Plan as Plan
