@@ -211,11 +211,11 @@ class NodeStage(Stage):
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: a batch of one group has each of its members batch size / members times."""
-        return self._chances[0][positions]
+        return _filled(self._chances[0], positions, 0.0)
 
     def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
         """As `Stage.missed`. Where no image may come twice, as if it might; `part` is 1 for every batch of a group."""
-        return self._chances[1][positions]
+        return _filled(self._chances[1], positions, 1.0)
 
     @cached_property
     def _chances(self) -> tuple[np.ndarray, np.ndarray]:
@@ -318,6 +318,11 @@ class NodeStage(Stage):
         positions, chosen = members.copy(), nodes >= 0
         positions[chosen] = self.groups.members[members[chosen] + starts[chosen, None]]
         return positions
+
+
+def _filled(values: np.ndarray, positions: np.ndarray, beyond: float) -> np.ndarray:
+    """The values at positions, and `beyond` at those that no pool or group reaches."""
+    return np.where(positions < len(values), values[np.minimum(positions, len(values) - 1)], beyond)
 
 
 def _draw_other_images(images: np.ndarray, count: int, key: np.uint64) -> np.ndarray:

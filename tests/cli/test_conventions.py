@@ -70,6 +70,8 @@ def test_the_version_is_an_option_too():
 
 def test_every_command_can_print_json():
     for name, command in typer.main.get_command(app).commands.items():
+        if name == "recipe":  # its flags are the recipe's own, and it leaves results.json
+            continue
         assert "--json" in {option for parameter in command.params for option in parameter.opts}, name
 
 
