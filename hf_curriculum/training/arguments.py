@@ -153,7 +153,8 @@ class CurriculumTrainingArguments(TrainingArguments):
             )
         config = self.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
-            if getattr(config, name, None):
+            alone = name == "split_batches" and self.world_size == 1  # then it splits nothing
+            if getattr(config, name, None) and not alone:
                 raise ValueError(
                     f"accelerator_config.{name}=True deals examples to processes in another way than the plan, which "
                     f"would no longer say what a step trains on. Leave {name} off."

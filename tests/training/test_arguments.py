@@ -33,17 +33,19 @@ def test_a_command_line_takes_json_a_name_or_a_file(tmp_path):
     assert args.num_train_epochs == -1
 
 
-def test_contradictions_are_refused(tmp_path):
+def test_contradictions_are_refused(tmp_path, monkeypatch):
     out = str(tmp_path)
     with pytest.raises(ValueError, match="leave ignore_data_skip=False"):
         CurriculumTrainingArguments(out, ignore_data_skip=True)
     for epochs in (0, -2, float("nan")):
         with pytest.raises(ValueError, match=f"num_train_epochs={epochs} trains on nothing"):
             CurriculumTrainingArguments(out, num_train_epochs=epochs)
-    with pytest.raises(ValueError, match="split_batches=True deals examples"):
-        CurriculumTrainingArguments(out, accelerator_config={"split_batches": True})
+    assert CurriculumTrainingArguments(out, accelerator_config={"split_batches": True}).world_size == 1
     with pytest.raises(ValueError, match="dispatch_batches=True deals examples"):
         CurriculumTrainingArguments(out, accelerator_config={"dispatch_batches": True})
+    monkeypatch.setattr(CurriculumTrainingArguments, "world_size", 2)
+    with pytest.raises(ValueError, match="split_batches=True deals examples"):
+        CurriculumTrainingArguments(out, accelerator_config={"split_batches": True})
 
 
 def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatch):
