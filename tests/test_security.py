@@ -485,7 +485,9 @@ def test_no_module_reads_pickles():
     found = {}
     for file in files:
         text = file.read_text(encoding="utf-8")
-        calls = re.findall(r"pickle\.loads?\(|Unpickler|allow_pickle=True|\b(?:dill|joblib)\b[.\n]|marshal\.loads?\(", text)
+        calls = re.findall(
+            r"pickle\.loads?\(|Unpickler|allow_pickle=True|\b(?:dill|joblib)\b[.\n]|marshal\.loads?\(", text
+        )
         calls += [call for call in re.findall(r"torch\.load\([^)]*\)", text) if "weights_only=True" not in call]
         calls += re.findall(r"yaml\.(?:unsafe_load|full_load)\(|UnsafeLoader|FullLoader|yaml\.Loader", text)
         if calls:

@@ -1,4 +1,4 @@
-"""Runs the test suites of `transformers` and `accelerate` twice: as they are, and with this library's classes in place.
+"""Runs test suites of `transformers` and `accelerate` twice: as they are, and with this library's classes in place.
 
 Of the tests that pass as they are, those that fail with `CurriculumTrainer` for `Trainer`, `CaptionGitForCausalLM` for
 `GitForCausalLM` and `CurriculumSampler` below `BatchSampler` are printed, with the first line of their error. The
@@ -7,8 +7,8 @@ by placeholders, so that an older suite can be imported.
 
     python recipes/benchmarks/upstream_suites.py --transformers path/to/transformers --accelerate path/to/accelerate
 
-`parameterized`, `sentencepiece` and `httpx` have to be installed. A suite of another release than the one installed has tests that fail as they are;
-those count nowhere.
+`parameterized`, `sentencepiece` and `httpx` have to be installed. A suite of another release than the one installed has
+tests that fail as they are; those count nowhere.
 """
 
 from __future__ import annotations
