@@ -7,7 +7,7 @@ by placeholders, so that an older suite can be imported.
 
     python recipes/benchmarks/upstream_suites.py --transformers path/to/transformers --accelerate path/to/accelerate
 
-`parameterized`, `sentencepiece` and `httpx` have to be installed. A suite of another release than the one installed has
+`parameterized`, `sentencepiece` and `httpx` are needed too. A suite of another release than the one installed has
 tests that fail as they are; those count nowhere.
 """
 
