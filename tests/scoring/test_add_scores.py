@@ -377,6 +377,15 @@ def test_one_line_per_scorer_is_logged(small, caplog):
     ]
 
 
+def test_a_score_that_another_scorer_reads_is_logged_once(small, caplog):
+    length = CaptionLength()
+    both = Combine({"caption_length": 1}, "none").fit(add_scores(small, length))
+    with caplog.at_level(logging.INFO, logger="hf_curriculum"):
+        caplog.clear()
+        add_scores(small, [length, both])
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["`caption_length`", "`combined`"]
+
+
 def test_existing_columns_are_kept_without_overwrite(small):
     scored = add_scores(small, CaptionLength())
     with pytest.raises(ValueError, match=r"already has `caption_length`.*overwrite=True"):
