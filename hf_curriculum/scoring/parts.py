@@ -339,6 +339,7 @@ def _content(dataset: Dataset) -> Iterator[str | bytes | memoryview]:
             values = values if dataset._indices is None else values.take(dataset._indices.column(0).combine_chunks())
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_primitive(kind):
             values = read_column(dataset, column)
+            values = values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values  # 0 stands for missing below
         else:
             rows = np.unique(np.linspace(0, len(dataset) - 1, _SAMPLE).astype(np.int64)) if len(dataset) else []
             yield repr(dataset.select(rows).with_format(None)[column][:])

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,10 @@ def test_cider_of_one_image_is_zero_and_says_so():
     needs_pycocoevalcap()
     with pytest.warns(UserWarning, match="CIDEr over a single image is 0 by definition"):
         assert caption_metrics(HYPOTHESES[:1], REFERENCES[:1], metrics=["cider"]) == {"cider": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        caption_metrics(HYPOTHESES[:1], REFERENCES[:1], metrics=["rouge"])
+        caption_metrics(HYPOTHESES[:2], REFERENCES[:2], metrics=["cider"])
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ def test_modes_and_random_states_are_restored_after_an_error(pictures):
 
 def test_random_states_are_untouched(pictures):
     def states():
-        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+        keys, position = np.random.get_state()[1:3]  # noqa: NPY002
+        return torch.get_rng_state().tolist(), random.getstate(), keys.tolist(), position
 
     model, before = Captioner(), states()
     generate_captions(model, pictures, Processor())

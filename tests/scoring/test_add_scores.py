@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -141,6 +142,8 @@ def test_a_second_call_scores_nothing_and_is_the_same_data_set(data, folder, vie
     given, scorer = views(data)[view], Counting(str(tmp_path / f"log {view}"))
     first = add_scores(given, scorer)
     size, calls = folder_bytes(folder), Path(scorer.log).read_text()
+    for file in (folder / "data").glob("data-*.arrow"):
+        os.utime(file, (0, 0))  # as after a copy
     again = add_scores(views(load_from_disk(str(folder / "data")))[view], Counting(scorer.log))
     assert Path(scorer.log).read_text() == calls
     assert folder_bytes(folder) == size
@@ -375,6 +378,15 @@ def test_one_line_per_scorer_is_logged(small, caplog):
         "`caption_length`: 3 rows, 33.33% unscored, min 2, median 2.5, max 3, easy is low",
         "`noun_count`: 3 rows, 33.33% unscored, min 1, median 1, max 1, easy is high",
     ]
+
+
+def test_a_score_that_another_scorer_reads_is_logged_once(small, caplog):
+    length = CaptionLength()
+    both = Combine({"caption_length": 1}, "none").fit(add_scores(small, length))
+    with caplog.at_level(logging.INFO, logger="hf_curriculum"):
+        caplog.clear()
+        add_scores(small, [length, both])
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["`caption_length`", "`combined`"]
 
 
 def test_existing_columns_are_kept_without_overwrite(small):

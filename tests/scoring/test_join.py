@@ -76,6 +76,14 @@ def test_a_caption_with_a_line_break_is_a_key_in_csv_and_parquet(data, tmp_path)
         assert add_scores_from(data, tmp_path / name, on="caption", easy="low")["q"][:] == [0, 1, 2, 3]
 
 
+def test_line_breaks_in_a_csv_of_several_megabytes(tmp_path):
+    """Arrow reads 1 MiB at a time: a block must not end inside a caption."""
+    captions = [f"{row}" + "\nline" * 20 for row in range(20_000)]
+    data = Dataset.from_dict({"caption": captions})
+    data.add_column("q", list(range(20_000))).to_csv(str(tmp_path / "s.csv"))
+    assert add_scores_from(data, tmp_path / "s.csv", on="caption", easy="low")["q"][:] == list(range(20_000))
+
+
 def test_a_data_set_as_source_keeps_its_own_provenance(data):
     made = ScoreProvenance("q", "Other", {"k": 50}, model="m", easy="high", per_image="max")
     source = Dataset.from_dict(
@@ -91,6 +99,8 @@ def test_a_data_set_as_source_keeps_its_own_provenance(data):
     assert {name: entry.easy for name, entry in read_provenance(both).items()} == {"q": "low", "r": "high"}
     with pytest.raises(ValueError, match="Which end of `r` is easy is not known"):
         add_scores_from(data, source, on="number")
+    with pytest.raises(ValueError, match="`easy` is ''"):
+        add_scores_from(data, source, on="number", columns=["q"], easy="")
 
 
 def test_numbers_match_text_of_the_same_digits(data):

@@ -179,9 +179,11 @@ def test_what_cannot_be_permuted_is_an_error():
         shuffle_scores(dataset, "other")
     with pytest.raises(ValueError, match=r"`photo` is not in the data.*pass `group_by=None` to permute rows"):
         shuffle_scores(dataset, "noun_count", group_by="photo")
-    with pytest.raises(ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups to"):
+    with pytest.raises(
+        ValueError, match=r"with the same `caption_length`.*3 scores fall into 3 groups to.* Match by a c"
+    ):
         shuffle_scores(dataset, "noun_count", within="caption_length")
-    with pytest.raises(ValueError, match="No two scores that could change places differ in `noun_count`"):
+    with pytest.raises(ValueError, match=r"No two scores that could .* All examples have the same score"):
         shuffle_scores(data([2, 2, NAN]), "noun_count")
     with pytest.raises(ValueError, match="No row has a `noun_count`"):
         shuffle_scores(data([NAN, NAN]), "noun_count")

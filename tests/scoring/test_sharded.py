@@ -137,6 +137,18 @@ def test_only_the_first_process_fits_and_a_second_run_does_not(data, tmp_path):
     assert score_values(other["test"], "m").mean() == pytest.approx(0, abs=1e-5)
 
 
+def test_a_fit_that_failed_does_not_keep_the_folder(data, tmp_path, monkeypatch):
+    def fail(self, dataset):
+        raise MemoryError("the corpus is too large")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MeanWords, "fit", fail)
+        with pytest.raises(MemoryError, match="the corpus is too large"):
+            add_scores_sharded(data, MeanWords(name="m"), tmp_path, **FAST)
+    found = add_scores_sharded(data.select(range(30)), MeanWords(name="m"), tmp_path, **FAST)
+    assert score_values(found, "m").mean() == pytest.approx(0, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -329,6 +341,9 @@ def test_the_digest_of_data(data, tmp_path):
     vectors = Features({"v": List(Value("float32")), "n": Value("int64")})
     kinds = [{"v": [[1.0], [x]], "n": [1, n]} for x in (2.0, 3.0) for n in (4, None)]
     assert len({data_digest(Dataset.from_dict(rows, features=vectors)) for rows in kinds}) == 4
+    for kind, empty in (("int64", 0), ("float32", 0.0), ("bool", False), ("string", "")):  # a missing value is none
+        features = Features({"a": Value(kind)})
+        assert len({data_digest(Dataset.from_dict({"a": [x]}, features=features)) for x in (empty, None)}) == 2
     assert data_digest(data.select([])) != same
 
 

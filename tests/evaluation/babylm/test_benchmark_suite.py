@@ -46,6 +46,7 @@ def test_a_suite_writes_tables_and_predictions(evaluate, tmp_path):
     written = (tmp_path / "predictions.json.gz").read_bytes()
     assert evaluate(tasks=QUICK, output_dir=tmp_path) == result  # from the scores that were kept
     assert (tmp_path / "predictions.json.gz").read_bytes() == written
+    assert written[4:8] == bytes(4)  # gzip's time of writing
 
 
 def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tqdm import tqdm
 
 from hf_curriculum.evaluation.babylm.scorer import Item
 from hf_curriculum.evaluation.babylm.text_tasks import both_ways, ewok_item, run_blimp, run_ewok, run_supplement
@@ -163,6 +164,20 @@ def test_a_killed_run_goes_on_where_it_was(run_of, tmp_path, monkeypatch):
     assert sum(calls) == 3 * 8 * 2  # nothing was scored twice
     assert run_blimp(run) == whole
     assert sum(calls) == 3 * 8 * 2
+
+
+def test_the_bar_of_a_run_begins_with_the_scores_that_were_kept(run_of, tmp_path, monkeypatch):
+    bars = []
+
+    class Bar(tqdm):
+        def __init__(self, **options):
+            super().__init__(**options)
+            bars.append(self)
+
+    monkeypatch.setattr("hf_curriculum.evaluation.babylm.run.tqdm", Bar)
+    run = run_of(scores_dir=tmp_path, subtasks=("hypernym",), progress=True)
+    assert run_supplement(run) == run_supplement(run)
+    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 8, 8), (8, 8, 8)]
 
 
 def test_damaged_scores_are_made_anew(run_of, tmp_path, caplog):

@@ -20,7 +20,7 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
-from hf_curriculum import TextImageScorer
+from hf_curriculum import TextImageScorer, make_image_processor
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.evaluation.babylm.scorer import Item, ItemEncoder, prefix_token_id
 
@@ -230,6 +230,7 @@ def test_a_fingerprint_tells_models_apart(git, tokenizer, image_processor):
     same = scorer.fingerprint()
     assert TextImageScorer(git, tokenizer, image_processor, batch_size=2).fingerprint() == same
     assert TextImageScorer(git, tokenizer, image_processor, prefix_token="[CLS]").fingerprint() != same
+    assert TextImageScorer(git, tokenizer, make_image_processor(16)).fingerprint() != same
     with torch.no_grad():
         git.output.weight += 1e-3
     try:
