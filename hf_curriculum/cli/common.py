@@ -40,10 +40,14 @@ WITHOUT_SPLITS = "train"
 
 def load_complete(path: Path) -> Dataset | DatasetDict:
     """A data set that `hf-curriculum score` saved."""
-    from hf_curriculum.scored_data import load_scored
+    from hf_curriculum.scored_data import FILE_NAME, load_scored
 
     if not path.is_dir():
         raise typer.BadParameter(f"{path} is no folder. Score a data set first: hf-curriculum score SOURCE {path}")
+    if not (path / FILE_NAME).is_file():
+        raise typer.BadParameter(
+            f"{path} holds no scores. Score it first: {shlex.join(['hf-curriculum', 'score', str(path), 'scored'])}"
+        )
     return load_scored(path)
 
 

@@ -217,7 +217,12 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
     if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
         raise FileNotFoundError(f"There is no file or folder {source}, and it is no name of a data set on the Hub.")
-    loaded = datasets.load_dataset(str(source), split=split, **options)
+    try:
+        loaded = datasets.load_dataset(str(source), split=split, **options)
+    except OSError as error:
+        if path.exists():
+            raise
+        raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
     return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else _load(loaded, None, {})
 
 

@@ -47,7 +47,11 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
         OSError: there is no such model.
         ValueError: it is no model that writes text to images.
     """
-    config = AutoConfig.from_pretrained(name, revision=revision)
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision)
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise FileNotFoundError(f"There is no captioner {name}: no such folder here, and {reason}") from error
     if type(config) not in AutoModelForImageTextToText._model_mapping:
         raise ValueError(
             f"{name} is a {type(config).__name__}, and no model that writes text to images. Name a captioner: a "

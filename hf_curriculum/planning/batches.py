@@ -53,6 +53,9 @@ class ByImage(Batches):
     Images are ordered by the mean score of their captions. An image with more captions shows consecutive ones from a
     random start; one with fewer repeats some.
 
+    For models that read or write one caption at a time. A contrastive loss, such as CLIP's, would take the captions of
+    one image for each other's negatives: leave `batches` out there, or take `ByImage(1)`.
+
     Args:
         captions_per_image: captions that each image brings; None: as many as the image with the most has. The global
             batch size has to be a multiple.

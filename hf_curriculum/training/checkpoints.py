@@ -305,8 +305,8 @@ def last_complete_checkpoint(output_dir: str | Path) -> str:
         skipped.append(folder.name)
     found = f"only incomplete ones: {', '.join(skipped)}" if skipped else "none"
     raise ValueError(
-        f"resume_from_checkpoint=True needs a complete checkpoint in {root}; found {found}. "
-        "Start a new run, or name a checkpoint's folder."
+        f"There is no complete checkpoint in {root}; found {found}. A report, and resume_from_checkpoint=True, "
+        "needs a complete checkpoint. Name the folder of a run that has one, or start a new run."
     )
 
 

@@ -82,9 +82,7 @@ def read_before(study: Study) -> None:
             _load(json.dumps(asdict(data_args)), seed, study.output_dir)
     except (ValueError, OSError) as error:
         flags = " ".join(f"--{name} {value}" for name, value in own.items())
-        absent = [value for value in own.values() if not Path(value).exists()]
-        here = f"There is no file or folder {' or '.join(absent)} here. " if absent else ""
-        raise ValueError(f"{flags} was given, and cannot be read, so no run was begun. {here}{error}") from error
+        raise ValueError(f"{flags} was given, and cannot be read, so no run was begun. {error}") from error
 
 
 def prepare(data_args: DataArguments, seed: int, folder: Path) -> Prepared:

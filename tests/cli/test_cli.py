@@ -204,7 +204,9 @@ def test_from_images_and_captions_to_a_page_about_a_model(photos, tmp_path):
     ("words", "status", "message"),
     [
         (("inspect", "nowhere"), 2, "is no folder"),
-        (("report", "nowhere"), 1, "needs a complete checkpoint"),
+        (("report", "nowhere"), 1, "Error: There is no complete checkpoint in nowhere"),
+        (("score", "nowhere", "out"), 1, "There is no file or folder nowhere here"),
+        (("caption", "no/where", "a.png"), 1, "There is no captioner no/where"),
         (("train", "nowhere", "out"), 2, "is no folder"),
         (("push", "nowhere", "me/data"), 2, "is no folder"),
         (("evaluate", "nowhere"), 1, "nowhere"),
@@ -212,9 +214,20 @@ def test_from_images_and_captions_to_a_page_about_a_model(photos, tmp_path):
 )
 def test_commands_that_cannot_run_say_so(words, status, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (8, 8)).save("a.png")
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == status
     assert message in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("words", [("inspect",), ("plan",), ("train", "out"), ("push", "me/data")])
+def test_images_in_place_of_scored_data(words, photos, monkeypatch):
+    monkeypatch.chdir(photos.parent)
+    command, *others = words
+    result = CliRunner().invoke(app, [command, photos.name, *others])
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    assert f"{photos.name} holds no scores. Score it first: hf-curriculum score {photos.name} scored" in said
 
 
 def test_a_push_that_is_refused_ends_with_a_line(photos, tmp_path, monkeypatch):
