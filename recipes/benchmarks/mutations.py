@@ -3,10 +3,11 @@
     python recipes/benchmarks/mutations.py --count 200 --seed 0 --processes 2
 
 Faults are drawn evenly from the rooms in `ROOMS`: comparisons, sums, booleans, numbers and conditions exchanged, an
-argument or a statement left out. Messages, annotations and docstrings are left alone. The tests that name the fault's
-module run first, then the rest of its room and of the rooms beside it; a run ends with the first test that fails. The
-libraries are imported once: each fault runs in a process forked from one that has them. What survives is printed, and
-written as JSON with `--output`. A survivor is a test that is missing, or a fault that changes nothing.
+argument or a statement left out. Messages, annotations and docstrings are left alone. All tests of the rooms run once
+without a fault, to see which call which functions and how long they take (`--calls` keeps that). Then each fault
+meets the files of tests that call its function, the fastest first, until a test fails, in a process forked from one
+that has imported the libraries. What survives is printed, and written as JSON with `--output`. A survivor is a test
+that is missing, or a fault that changes nothing. Programs that tests start anew do not have the fault.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import ast
 import json
 import os
 import random
-import re
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -83,7 +86,13 @@ def faults(path: Path) -> list[Fault]:
 def exchanges(tree: ast.AST, source: str) -> Iterator[tuple[Any, str]]:
     """(node, what stands in its place) of everything that runs and is no message."""
     for node in running(tree):
-        yield from exchanges_of(node, lambda part: ast.get_source_segment(source, part) or "")
+        yield from exchanges_of(node, partial(written, source))
+
+
+def written(source: str, part: ast.AST) -> str:
+    """The source of a part, with the parentheses that it needs among others."""
+    text = ast.get_source_segment(source, part) or ""
+    return f"({text})" if isinstance(part, (ast.NamedExpr, ast.IfExp, ast.Lambda, ast.Compare, ast.BoolOp)) else text
 
 
 def running(node: ast.AST) -> Iterator[ast.AST]:
@@ -133,7 +142,7 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
         yield node, str(not node.value)
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         yield node, str(node.value + 1)
-    elif isinstance(node, (ast.If, ast.IfExp, ast.While)):
+    elif isinstance(node, (ast.If, ast.IfExp, ast.While)) and not has_opposite(node.test):
         yield node.test, f"not ({text(node.test)})"
     elif (isinstance(node, ast.Expr) and not is_message(node)) or isinstance(node, ast.AugAssign):
         yield node, "pass"
@@ -143,6 +152,13 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
                 kept = [text(part) for part in node.args]
                 kept += [text(other) for other in node.keywords if other is not keyword]
                 yield node, f"{text(node.func)}({', '.join(kept)})"
+
+
+def has_opposite(test: ast.AST) -> bool:
+    """Whether a condition is exchanged for its opposite already, as a comparison or a `not`."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return isinstance(test.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot))
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
 def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
@@ -158,33 +174,90 @@ def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
 # ---- Running the tests of a fault ----
 
 
-def tests_of(fault: Fault) -> list[str]:
-    """The files of tests that have to notice a fault, those that name its module first."""
-    path = Path(fault.file)
-    module, rooms = path.stem, ROOMS[path.parts[1]]
-    files = []
-    for room in rooms:
-        place = ROOT / "tests" / room
-        files += [place] if place.suffix == ".py" else sorted(place.rglob("test_*.py"))
-    named = re.compile(rf"\b{module}\b")
-    order = [(module not in file.stem, named.search(file.read_text(encoding="utf-8")) is None) for file in files]
-    return [str(file) for _, file in sorted(zip(order, files, strict=True), key=lambda pair: pair[0])]
+def test_files(rooms: list[str]) -> list[str]:
+    """The files of tests that have to notice the faults of rooms."""
+    places = [ROOT / "tests" / place for room in rooms for place in ROOMS[room]]
+    files = [file for place in places for file in ([place] if place.suffix == ".py" else place.rglob("test_*.py"))]
+    return sorted({str(file) for file in files})
 
 
-def run_tests(fault: Fault) -> int:
-    """Runs the tests with the fault in place, in this process; pytest's exit status."""
+class CallRecorder:
+    """A plugin of pytest that writes which functions of the package each test calls, and how long it takes."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.called: set[tuple[str, int]] = set()
+
+    def note(self, frame: Any, event: str, arg: object) -> None:
+        """Notes a call; lines are not followed."""
+        if frame.f_code.co_filename.startswith(str(PACKAGE)):
+            self.called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Begins to look at a test."""
+        self.called, self.began = set(), time.process_time()
+        sys.settrace(self.note)
+        threading.settrace(self.note)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Ends it."""
+        sys.settrace(None)
+        threading.settrace(None)
+        self.tests[nodeid] = {"seconds": time.process_time() - self.began, "calls": sorted(self.called)}
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes what was seen."""
+        self.output.write_text(json.dumps(self.tests), encoding="utf-8")
+
+
+class CallersOnly:
+    """A plugin of pytest that keeps the files whose tests call a function; the fastest files and callers go first."""
+
+    def __init__(self, tests: dict[str, dict[str, Any]], function: tuple[str, int]) -> None:
+        self.callers = {name: test["seconds"] for name, test in tests.items() if list(function) in test["calls"]}
+        self.files: dict[str, float] = {}
+        for name, seconds in self.callers.items():
+            file = str(ROOT / name.split("::")[0])
+            self.files[file] = self.files.get(file, 0.0) + seconds
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Sorts the tests."""
+        items.sort(key=lambda item: (self.files[str(item.path)], self.callers.get(item.nodeid, float("inf"))))
+
+
+def function_of(fault: Fault) -> tuple[str, int]:
+    """The file and the first line of the function that a fault is in."""
+    target = str(ROOT / fault.file)
+    starts = [
+        min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        for node in ast.walk(ast.parse(Path(target).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= fault.line <= (node.end_lineno or node.lineno)
+    ]
+    return target, max(starts)
+
+
+def pytest_main(arguments: list[str], plugin: object) -> int:
+    """Runs tests in this process; pytest's exit status."""
     import pytest
 
+    options = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    return int(pytest.main([*options, *arguments], plugins=[plugin]))
+
+
+def run_tests(fault: Fault, tests: dict[str, dict[str, Any]]) -> int:
+    """Runs the tests that call the fault's function with the fault in place, in this process; pytest's exit status."""
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
     code = compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")
     stock = SourceFileLoader.get_code
     SourceFileLoader.get_code = lambda self, name: code if self.path == target else stock(self, name)
-    return pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *tests_of(fault)])
+    callers = CallersOnly(tests, function_of(fault))
+    return pytest_main(["-x", *callers.files], callers) if callers.files else 0
 
 
-def start(fault: Fault) -> int:
-    """Forks a process for a fault; its id."""
+def start(job: Callable[[], int]) -> int:
+    """Forks a quiet process that does a job and ends with its status; the process's id."""
     process = os.fork()
     if process:
         return process
@@ -194,22 +267,27 @@ def start(fault: Fault) -> int:
     os.dup2(quiet, 2)
     status = 1
     try:
-        status = int(run_tests(fault))
+        status = job()
     except SyntaxError:
         status = 99
     finally:
         os._exit(status)
 
 
-def run(chosen: list[Fault], processes: int, limit: float) -> dict[Fault, str]:
-    """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
-    import transformers
-    import transformers.trainer  # noqa: F401  (imported for the processes that are forked)
+def record_calls(rooms: list[str], output: Path) -> None:
+    """Runs all tests of rooms without a fault; each has to pass."""
+    _, status = os.waitpid(start(lambda: pytest_main(test_files(rooms), CallRecorder(output))), 0)
+    if status:
+        raise SystemExit("The tests fail without a fault: run pytest first.")
 
+
+def run(chosen: list[Fault], tests: dict[str, dict[str, Any]], processes: int, limit: float) -> dict[Fault, str]:
+    """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
     fates, running_now, waiting = {}, {}, list(chosen)
     while waiting or running_now:
         while waiting and len(running_now) < processes:
-            running_now[start(waiting[0])] = (waiting.pop(0), time.monotonic())
+            fault = waiting.pop(0)
+            running_now[start(partial(run_tests, fault, tests))] = (fault, time.monotonic())
         process, status = os.waitpid(-1, os.WNOHANG)
         if process:
             fault, _ = running_now.pop(process)
@@ -237,18 +315,30 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
     parser.add_argument("--rooms", default=",".join(ROOMS), help="separated by commas")
+    parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
+    parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for every fault and its fate")
     options = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     began = time.monotonic()
-    fates = run(drawn(options.count, options.seed, options.rooms.split(",")), options.processes, options.limit)
+    rooms = options.rooms.split(",")
+    import transformers.trainer  # noqa: F401  (imported for the processes that are forked)
+
+    if options.calls is None or not options.calls.exists():
+        options.calls = options.calls or Path(tempfile.mkdtemp()) / "calls.json"
+        record_calls(rooms, options.calls)
+    tests = json.loads(options.calls.read_text(encoding="utf-8"))
+    chosen = drawn(options.count, options.seed, rooms)
+    if options.only:
+        chosen = [chosen[int(number) - 1] for number in options.only.split(",")]
+    fates = run(chosen, tests, options.processes, options.limit)
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
     survivors = [fault for fault, fate in planted.items() if fate == "survived"]
     caught = len(planted) - len(survivors)
     print(f"{caught} of {len(planted)} faults caught ({caught / len(planted):.1%}), {time.monotonic() - began:.0f} s")
-    for room in options.rooms.split(","):
+    for room in rooms:
         there = [fault for fault in planted if Path(fault.file).parts[1] == room]
         print(f"  {room}: {sum(planted[fault] != 'survived' for fault in there)} of {len(there)}")
     for fault in survivors:
