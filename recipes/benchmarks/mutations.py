@@ -3,18 +3,22 @@
     python recipes/benchmarks/mutations.py --count 200 --seed 0 --processes 2
 
 Faults are drawn evenly from the rooms in `ROOMS`: comparisons, sums, booleans, numbers and conditions exchanged, an
-argument or a statement left out. Messages, annotations and docstrings are left alone. All tests of the rooms run once
-without a fault, to see which call which functions and how long they take (`--calls` keeps that). Then each fault
-meets the files of tests that call its function, the fastest first, until a test fails, in a process forked from one
-that has imported the libraries. What survives is printed, and written as JSON with `--output`. A survivor is a test
-that is missing, or a fault that changes nothing. Programs that tests start anew do not have the fault.
+argument or a statement left out. Messages, annotations and docstrings are left alone. All tests of the rooms are
+collected once, and run once without a fault, to see which call which functions and how long they take (`--calls` keeps
+that). Then each fault meets the files of tests that call its function, the fastest first, until a test fails: in a
+process of its own, where the function has the code with the fault. What survives is printed, and written as JSON with
+`--output`. A survivor is a test that is missing, or a fault that changes nothing. Programs that tests start anew, and
+what modules do when they are imported, do not have the fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -25,8 +29,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +116,9 @@ def within(node: ast.AST) -> Iterator[ast.AST]:
         return
     annotations = {id(part) for part in (getattr(node, "annotation", None), getattr(node, "returns", None))}
     for child in ast.iter_child_nodes(node):
-        if id(child) not in annotations and not isinstance(child, (ast.arguments, ast.Raise, ast.JoinedStr)):
+        if id(child) in annotations or (isinstance(child, ast.keyword) and child.arg == "strict"):
+            continue  # `zip(..., strict=True)` only checks what holds
+        if not isinstance(child, (ast.arguments, ast.Raise, ast.JoinedStr)):
             yield child
             yield from within(child)
 
@@ -182,12 +188,12 @@ def test_files(rooms: list[str]) -> list[str]:
 
 
 class CallRecorder:
-    """A plugin of pytest that writes which functions of the package each test calls, and how long it takes."""
+    """A plugin of pytest that notes which functions of the package each test calls, and how long it takes."""
 
-    def __init__(self, output: Path) -> None:
-        self.output = output
+    def __init__(self) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
         self.called: set[tuple[str, int]] = set()
+        self.failed: set[str] = set()
 
     def note(self, frame: Any, event: str, arg: object) -> None:
         """Notes a call; lines are not followed."""
@@ -200,30 +206,18 @@ class CallRecorder:
         sys.settrace(self.note)
         threading.settrace(self.note)
 
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Remembers a test that fails without a fault."""
+        if report.failed:
+            self.failed.add(report.nodeid)
+
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Ends it."""
+        """Keeps what was seen of a test that passes."""
         sys.settrace(None)
         threading.settrace(None)
-        self.tests[nodeid] = {"seconds": time.process_time() - self.began, "calls": sorted(self.called)}
-
-    def pytest_sessionfinish(self) -> None:
-        """Writes what was seen."""
-        self.output.write_text(json.dumps(self.tests), encoding="utf-8")
-
-
-class CallersOnly:
-    """A plugin of pytest that keeps the files whose tests call a function; the fastest files and callers go first."""
-
-    def __init__(self, tests: dict[str, dict[str, Any]], function: tuple[str, int]) -> None:
-        self.callers = {name: test["seconds"] for name, test in tests.items() if list(function) in test["calls"]}
-        self.files: dict[str, float] = {}
-        for name, seconds in self.callers.items():
-            file = str(ROOT / name.split("::")[0])
-            self.files[file] = self.files.get(file, 0.0) + seconds
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Sorts the tests."""
-        items.sort(key=lambda item: (self.files[str(item.path)], self.callers.get(item.nodeid, float("inf"))))
+        if nodeid not in self.failed:
+            calls = sorted((str(Path(file).relative_to(ROOT)), line) for file, line in self.called)
+            self.tests[nodeid] = {"seconds": time.process_time() - self.began, "calls": calls}
 
 
 def function_of(fault: Fault) -> tuple[str, int]:
@@ -234,26 +228,98 @@ def function_of(fault: Fault) -> tuple[str, int]:
         for node in ast.walk(ast.parse(Path(target).read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and node.lineno <= fault.line <= (node.end_lineno or node.lineno)
     ]
-    return target, max(starts)
+    return fault.file, max(starts)
 
 
-def pytest_main(arguments: list[str], plugin: object) -> int:
-    """Runs tests in this process; pytest's exit status."""
-    import pytest
+def plant(fault: Fault) -> None:
+    """Gives the functions that a fault is in, as they are in this process, their code with the fault.
 
-    options = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-    return int(pytest.main([*options, *arguments], plugins=[plugin]))
-
-
-def run_tests(fault: Fault, tests: dict[str, dict[str, Any]]) -> int:
-    """Runs the tests that call the fault's function with the fault in place, in this process; pytest's exit status."""
+    Raises:
+        SyntaxError: the fault is no Python.
+    """
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
-    code = compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")
-    stock = SourceFileLoader.get_code
-    SourceFileLoader.get_code = lambda self, name: code if self.path == target else stock(self, name)
-    callers = CallersOnly(tests, function_of(fault))
-    return pytest_main(["-x", *callers.files], callers) if callers.files else 0
+    waiting = [compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")]
+    codes = {}
+    while waiting:
+        code = waiting.pop()
+        codes[code.co_name, code.co_firstlineno] = code
+        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename == target:
+            code = codes.get((one.__code__.co_name, one.__code__.co_firstlineno))
+            if code is not None and len(code.co_freevars) == len(one.__code__.co_freevars):
+                one.__code__ = code
+
+
+class Planter:
+    """A plugin of pytest that collects the tests once, and runs those of each fault in a process of its own.
+
+    Args:
+        chosen: the faults.
+        calls: file of what the tests call, written if missing.
+        processes: how many faults at once.
+        limit: seconds after which a fault counts as caught.
+        most: processor seconds of tests after which one counts as survived.
+    """
+
+    def __init__(self, chosen: list[Fault], calls: Path, processes: int, limit: float, most: float) -> None:
+        self.chosen, self.calls, self.processes, self.limit, self.most = chosen, calls, processes, limit, most
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.fates: dict[Fault, str] = {}
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """In place of pytest's own loop."""
+        if not self.calls.exists():
+            os.waitpid(start(lambda: self.record(session)), 0)
+        self.tests = json.loads(self.calls.read_text(encoding="utf-8"))
+        failing = [item.nodeid for item in session.items if item.nodeid not in self.tests]
+        print("Left out, because they fail without a fault:", *failing, sep="\n", file=sys.stderr, flush=True)
+        self.fates = run(self.chosen, partial(self.run_tests, session), self.processes, self.limit)
+        return True
+
+    def record(self, session: Any) -> int:
+        """Writes what the tests call; leaves out those that fail."""
+        recorder = CallRecorder()
+        session.config.pluginmanager.register(recorder)
+        run_items(session.items, stop=lambda: False)
+        self.calls.write_text(json.dumps(recorder.tests), encoding="utf-8")
+        return 0
+
+    def run_tests(self, session: Any, fault: Fault, says: Path) -> int:
+        """Runs the files of tests that call the fault's function with the fault in place, until one fails: 1, else 0.
+
+        The fastest files, and in them callers, go first. The test that fails is written to the file `says`.
+        """
+        plant(fault)
+        function = list(function_of(fault))
+        callers = {name: test["seconds"] for name, test in self.tests.items() if function in test["calls"]}
+        files: dict[str, float] = {}
+        for name, seconds in callers.items():
+            files[name.split("::")[0]] = files.get(name.split("::")[0], 0.0) + seconds
+        places = {
+            item: (files[item.nodeid.split("::")[0]], callers.get(item.nodeid, math.inf))
+            for item in session.items
+            if item.nodeid in self.tests and item.nodeid.split("::")[0] in files
+        }
+        end = time.process_time() + self.most
+        last = run_items(
+            sorted(places, key=places.__getitem__), stop=lambda: session.testsfailed or time.process_time() > end
+        )
+        if session.testsfailed:
+            says.write_text(last, encoding="utf-8")
+        return int(session.testsfailed > 0)
+
+
+def run_items(items: list[Any], stop: Callable[[], bool]) -> str:
+    """Runs tests until one says to stop; the name of the last."""
+    name = ""
+    for item, following in itertools.zip_longest(items, items[1:]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        name = item.nodeid
+        if stop():
+            break
+    return name
 
 
 def start(job: Callable[[], int]) -> int:
@@ -274,30 +340,26 @@ def start(job: Callable[[], int]) -> int:
         os._exit(status)
 
 
-def record_calls(rooms: list[str], output: Path) -> None:
-    """Runs all tests of rooms without a fault; each has to pass."""
-    _, status = os.waitpid(start(lambda: pytest_main(test_files(rooms), CallRecorder(output))), 0)
-    if status:
-        raise SystemExit("The tests fail without a fault: run pytest first.")
-
-
-def run(chosen: list[Fault], tests: dict[str, dict[str, Any]], processes: int, limit: float) -> dict[Fault, str]:
+def run(
+    chosen: list[Fault], run_tests: Callable[[Fault, Path], int], processes: int, limit: float
+) -> dict[Fault, str]:
     """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
     fates, running_now, waiting = {}, {}, list(chosen)
+    says = Path(tempfile.mkdtemp())
     while waiting or running_now:
         while waiting and len(running_now) < processes:
             fault = waiting.pop(0)
-            running_now[start(partial(run_tests, fault, tests))] = (fault, time.monotonic())
+            by = says / str(len(waiting))
+            running_now[start(partial(run_tests, fault, by))] = (fault, by, time.monotonic())
         process, status = os.waitpid(-1, os.WNOHANG)
         if process:
-            fault, _ = running_now.pop(process)
+            fault, by, _ = running_now.pop(process)
             fates[fault] = {0: "survived", 99: "no fault"}.get(os.waitstatus_to_exitcode(status), "caught")
-            said = (
-                f"{len(fates)}/{len(chosen)} {fates[fault]}: {fault.file}:{fault.line} {fault.before} → {fault.after}"
-            )
-            print(said, file=sys.stderr, flush=True)
+            noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
+            said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
+            print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
             continue
-        for process, (fault, began) in list(running_now.items()):
+        for process, (fault, _, began) in list(running_now.items()):
             if time.monotonic() - began > limit:
                 os.killpg(process, signal.SIGKILL)
                 os.waitpid(process, 0)
@@ -314,6 +376,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
+    parser.add_argument("--most", type=float, default=60, help="processor seconds of tests that a fault meets")
     parser.add_argument("--rooms", default=",".join(ROOMS), help="separated by commas")
     parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
     parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
@@ -324,16 +387,16 @@ def main() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     began = time.monotonic()
     rooms = options.rooms.split(",")
-    import transformers.trainer  # noqa: F401  (imported for the processes that are forked)
-
-    if options.calls is None or not options.calls.exists():
-        options.calls = options.calls or Path(tempfile.mkdtemp()) / "calls.json"
-        record_calls(rooms, options.calls)
-    tests = json.loads(options.calls.read_text(encoding="utf-8"))
     chosen = drawn(options.count, options.seed, rooms)
     if options.only:
         chosen = [chosen[int(number) - 1] for number in options.only.split(",")]
-    fates = run(chosen, tests, options.processes, options.limit)
+    calls = options.calls or Path(tempfile.mkdtemp()) / "calls.json"
+    import pytest
+
+    planter = Planter(chosen, calls, options.processes, options.limit, options.most)
+    arguments = ["-q", "--no-header", "--no-summary", "--tb=no", "--capture=no", "-p", "no:cacheprovider"]
+    pytest.main([*arguments, *test_files(rooms)], plugins=[planter])
+    fates = planter.fates
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
     survivors = [fault for fault, fate in planted.items() if fate == "survived"]
     caught = len(planted) - len(survivors)

@@ -53,10 +53,21 @@ def test_a_fault_belongs_to_the_innermost_function(module):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_each_fault_has_its_own_fate(module, monkeypatch, processes):
-    monkeypatch.setattr(mutations, "run_tests", lambda fault, tests: int(fault.line in tests))
+def test_each_fault_has_its_own_fate(module, processes):
     planted = mutations.faults(module)
-    fates = mutations.run(planted, {8: {}, 17: {}}, processes, limit=60)
+    fates = mutations.run(planted, lambda fault, says: int(fault.line in (8, 17)), processes, limit=60)
     assert {fault: fate == "caught" for fault, fate in fates.items()} == {
         fault: fault.line in (8, 17) for fault in planted
     }
+
+
+def test_a_planted_fault_is_in_the_functions_that_are_there(module):
+    names = {}
+    exec(compile(SOURCE, str(module), "exec"), names)
+    chosen, rule = names["chosen"], names["Rule"]()
+    names["Rule"].notify = lambda self, *flags, **named: None
+    assert (chosen([1, 2]), rule.wide) == ([2], True)
+    for fault in mutations.faults(module):
+        if (fault.before, fault.after) in (("value > least", "value >= least"), ("6", "7")):
+            mutations.plant(fault)
+            assert (chosen([1, 2]), rule.wide) == (([1, 2], True) if fault.line == 8 else ([2], False))
