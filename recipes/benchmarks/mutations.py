@@ -376,7 +376,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
-    parser.add_argument("--most", type=float, default=60, help="processor seconds of tests that a fault meets")
+    parser.add_argument("--most", type=float, default=200, help="processor seconds of tests for a fault")
     parser.add_argument("--rooms", default=",".join(ROOMS), help="separated by commas")
     parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
     parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
