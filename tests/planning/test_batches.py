@@ -286,6 +286,7 @@ def test_ends_and_fillings_count_examples_where_images_are_drawn():
     # 25 draws of images are 50 examples; the seventh step lacks 6. Passes end after 20, 40 and 56 examples.
     assert (plan.num_draws, plan.num_filled, plan.num_steps) == (56, 6, 7)
     assert plan.pass_ends == {3, 5, 7}
+    assert [stage["draws"] for stage in plan.to_dict()["stages"]] == [56]
     assert "50 examples drawn + 6 to fill the last batch" in plan.describe()
 
 
