@@ -3,27 +3,34 @@
     python recipes/benchmarks/mutations.py --count 200 --seed 0 --processes 2
 
 Faults are drawn evenly from the rooms in `ROOMS`: comparisons, sums, booleans, numbers and conditions exchanged, an
-argument or a statement left out. Messages, annotations and docstrings are left alone. The tests that name the fault's
-module run first, then the rest of its room and of the rooms beside it; a run ends with the first test that fails. The
-libraries are imported once: each fault runs in a process forked from one that has them. What survives is printed, and
-written as JSON with `--output`. A survivor is a test that is missing, or a fault that changes nothing.
+argument or a statement left out. Messages, annotations and docstrings are left alone. All tests of the rooms are
+collected once, and run once without a fault, to see which call which functions and how long they take (`--calls` keeps
+that). Then each fault meets the files of tests that call its function, the fastest first, until a test fails: in a
+process of its own, where the function has the code with the fault. What survives is printed, and written as JSON with
+`--output`. A survivor is a test that is missing, or a fault that changes nothing. Programs that tests start anew, and
+what modules do when they are imported, do not have the fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import itertools
 import json
+import math
 import os
 import random
-import re
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.machinery import SourceFileLoader
+from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +90,13 @@ def faults(path: Path) -> list[Fault]:
 def exchanges(tree: ast.AST, source: str) -> Iterator[tuple[Any, str]]:
     """(node, what stands in its place) of everything that runs and is no message."""
     for node in running(tree):
-        yield from exchanges_of(node, lambda part: ast.get_source_segment(source, part) or "")
+        yield from exchanges_of(node, partial(written, source))
+
+
+def written(source: str, part: ast.AST) -> str:
+    """The source of a part, with the parentheses that it needs among others."""
+    text = ast.get_source_segment(source, part) or ""
+    return f"({text})" if isinstance(part, (ast.NamedExpr, ast.IfExp, ast.Lambda, ast.Compare, ast.BoolOp)) else text
 
 
 def running(node: ast.AST) -> Iterator[ast.AST]:
@@ -103,7 +116,9 @@ def within(node: ast.AST) -> Iterator[ast.AST]:
         return
     annotations = {id(part) for part in (getattr(node, "annotation", None), getattr(node, "returns", None))}
     for child in ast.iter_child_nodes(node):
-        if id(child) not in annotations and not isinstance(child, (ast.arguments, ast.Raise, ast.JoinedStr)):
+        if id(child) in annotations or (isinstance(child, ast.keyword) and child.arg == "strict"):
+            continue  # `zip(..., strict=True)` only checks what holds
+        if not isinstance(child, (ast.arguments, ast.Raise, ast.JoinedStr)):
             yield child
             yield from within(child)
 
@@ -133,7 +148,7 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
         yield node, str(not node.value)
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         yield node, str(node.value + 1)
-    elif isinstance(node, (ast.If, ast.IfExp, ast.While)):
+    elif isinstance(node, (ast.If, ast.IfExp, ast.While)) and not has_opposite(node.test):
         yield node.test, f"not ({text(node.test)})"
     elif (isinstance(node, ast.Expr) and not is_message(node)) or isinstance(node, ast.AugAssign):
         yield node, "pass"
@@ -143,6 +158,13 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
                 kept = [text(part) for part in node.args]
                 kept += [text(other) for other in node.keywords if other is not keyword]
                 yield node, f"{text(node.func)}({', '.join(kept)})"
+
+
+def has_opposite(test: ast.AST) -> bool:
+    """Whether a condition is exchanged for its opposite already, as a comparison or a `not`."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return isinstance(test.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot))
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
 def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
@@ -158,33 +180,150 @@ def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
 # ---- Running the tests of a fault ----
 
 
-def tests_of(fault: Fault) -> list[str]:
-    """The files of tests that have to notice a fault, those that name its module first."""
-    path = Path(fault.file)
-    module, rooms = path.stem, ROOMS[path.parts[1]]
-    files = []
-    for room in rooms:
-        place = ROOT / "tests" / room
-        files += [place] if place.suffix == ".py" else sorted(place.rglob("test_*.py"))
-    named = re.compile(rf"\b{module}\b")
-    order = [(module not in file.stem, named.search(file.read_text(encoding="utf-8")) is None) for file in files]
-    return [str(file) for _, file in sorted(zip(order, files, strict=True), key=lambda pair: pair[0])]
+def test_files(rooms: list[str]) -> list[str]:
+    """The files of tests that have to notice the faults of rooms."""
+    places = [ROOT / "tests" / place for room in rooms for place in ROOMS[room]]
+    files = [file for place in places for file in ([place] if place.suffix == ".py" else place.rglob("test_*.py"))]
+    return sorted({str(file) for file in files})
 
 
-def run_tests(fault: Fault) -> int:
-    """Runs the tests with the fault in place, in this process; pytest's exit status."""
-    import pytest
+class CallRecorder:
+    """A plugin of pytest that notes which functions of the package each test calls, and how long it takes."""
 
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.called: set[tuple[str, int]] = set()
+        self.failed: set[str] = set()
+
+    def note(self, frame: Any, event: str, arg: object) -> None:
+        """Notes a call; lines are not followed."""
+        if frame.f_code.co_filename.startswith(str(PACKAGE)):
+            self.called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Begins to look at a test."""
+        self.called, self.began = set(), time.process_time()
+        sys.settrace(self.note)
+        threading.settrace(self.note)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Remembers a test that fails without a fault."""
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Keeps what was seen of a test that passes."""
+        sys.settrace(None)
+        threading.settrace(None)
+        if nodeid not in self.failed:
+            calls = sorted((str(Path(file).relative_to(ROOT)), line) for file, line in self.called)
+            self.tests[nodeid] = {"seconds": time.process_time() - self.began, "calls": calls}
+
+
+def function_of(fault: Fault) -> tuple[str, int]:
+    """The file and the first line of the function that a fault is in."""
+    target = str(ROOT / fault.file)
+    starts = [
+        min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        for node in ast.walk(ast.parse(Path(target).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= fault.line <= (node.end_lineno or node.lineno)
+    ]
+    return fault.file, max(starts)
+
+
+def plant(fault: Fault) -> None:
+    """Gives the functions that a fault is in, as they are in this process, their code with the fault.
+
+    Raises:
+        SyntaxError: the fault is no Python.
+    """
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
-    code = compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")
-    stock = SourceFileLoader.get_code
-    SourceFileLoader.get_code = lambda self, name: code if self.path == target else stock(self, name)
-    return pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *tests_of(fault)])
+    waiting = [compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")]
+    codes = {}
+    while waiting:
+        code = waiting.pop()
+        codes[code.co_name, code.co_firstlineno] = code
+        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename == target:
+            code = codes.get((one.__code__.co_name, one.__code__.co_firstlineno))
+            if code is not None and len(code.co_freevars) == len(one.__code__.co_freevars):
+                one.__code__ = code
 
 
-def start(fault: Fault) -> int:
-    """Forks a process for a fault; its id."""
+class Planter:
+    """A plugin of pytest that collects the tests once, and runs those of each fault in a process of its own.
+
+    Args:
+        chosen: the faults.
+        calls: file of what the tests call, written if missing.
+        processes: how many faults at once.
+        limit: seconds after which a fault counts as caught.
+        most: processor seconds of tests after which one counts as survived.
+    """
+
+    def __init__(self, chosen: list[Fault], calls: Path, processes: int, limit: float, most: float) -> None:
+        self.chosen, self.calls, self.processes, self.limit, self.most = chosen, calls, processes, limit, most
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.fates: dict[Fault, str] = {}
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """In place of pytest's own loop."""
+        if not self.calls.exists():
+            os.waitpid(start(lambda: self.record(session)), 0)
+        self.tests = json.loads(self.calls.read_text(encoding="utf-8"))
+        failing = [item.nodeid for item in session.items if item.nodeid not in self.tests]
+        print("Left out, because they fail without a fault:", *failing, sep="\n", file=sys.stderr, flush=True)
+        self.fates = run(self.chosen, partial(self.run_tests, session), self.processes, self.limit)
+        return True
+
+    def record(self, session: Any) -> int:
+        """Writes what the tests call; leaves out those that fail."""
+        recorder = CallRecorder()
+        session.config.pluginmanager.register(recorder)
+        run_items(session.items, stop=lambda: False)
+        self.calls.write_text(json.dumps(recorder.tests), encoding="utf-8")
+        return 0
+
+    def run_tests(self, session: Any, fault: Fault, says: Path) -> int:
+        """Runs the files of tests that call the fault's function with the fault in place, until one fails: 1, else 0.
+
+        The fastest files, and in them callers, go first. The test that fails is written to the file `says`.
+        """
+        plant(fault)
+        function = list(function_of(fault))
+        callers = {name: test["seconds"] for name, test in self.tests.items() if function in test["calls"]}
+        files: dict[str, float] = {}
+        for name, seconds in callers.items():
+            files[name.split("::")[0]] = files.get(name.split("::")[0], 0.0) + seconds
+        places = {
+            item: (files[item.nodeid.split("::")[0]], callers.get(item.nodeid, math.inf))
+            for item in session.items
+            if item.nodeid in self.tests and item.nodeid.split("::")[0] in files
+        }
+        end = time.process_time() + self.most
+        last = run_items(
+            sorted(places, key=places.__getitem__), stop=lambda: session.testsfailed or time.process_time() > end
+        )
+        if session.testsfailed:
+            says.write_text(last, encoding="utf-8")
+        return int(session.testsfailed > 0)
+
+
+def run_items(items: list[Any], stop: Callable[[], bool]) -> str:
+    """Runs tests until one says to stop; the name of the last."""
+    name = ""
+    for item, following in itertools.zip_longest(items, items[1:]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        name = item.nodeid
+        if stop():
+            break
+    return name
+
+
+def start(job: Callable[[], int]) -> int:
+    """Forks a quiet process that does a job and ends with its status; the process's id."""
     process = os.fork()
     if process:
         return process
@@ -194,32 +333,33 @@ def start(fault: Fault) -> int:
     os.dup2(quiet, 2)
     status = 1
     try:
-        status = int(run_tests(fault))
+        status = job()
     except SyntaxError:
         status = 99
     finally:
         os._exit(status)
 
 
-def run(chosen: list[Fault], processes: int, limit: float) -> dict[Fault, str]:
+def run(
+    chosen: list[Fault], run_tests: Callable[[Fault, Path], int], processes: int, limit: float
+) -> dict[Fault, str]:
     """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
-    import transformers
-    import transformers.trainer  # noqa: F401  (imported for the processes that are forked)
-
     fates, running_now, waiting = {}, {}, list(chosen)
+    says = Path(tempfile.mkdtemp())
     while waiting or running_now:
         while waiting and len(running_now) < processes:
-            running_now[start(waiting[0])] = (waiting.pop(0), time.monotonic())
+            fault = waiting.pop(0)
+            by = says / str(len(waiting))
+            running_now[start(partial(run_tests, fault, by))] = (fault, by, time.monotonic())
         process, status = os.waitpid(-1, os.WNOHANG)
         if process:
-            fault, _ = running_now.pop(process)
+            fault, by, _ = running_now.pop(process)
             fates[fault] = {0: "survived", 99: "no fault"}.get(os.waitstatus_to_exitcode(status), "caught")
-            said = (
-                f"{len(fates)}/{len(chosen)} {fates[fault]}: {fault.file}:{fault.line} {fault.before} → {fault.after}"
-            )
-            print(said, file=sys.stderr, flush=True)
+            noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
+            said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
+            print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
             continue
-        for process, (fault, began) in list(running_now.items()):
+        for process, (fault, _, began) in list(running_now.items()):
             if time.monotonic() - began > limit:
                 os.killpg(process, signal.SIGKILL)
                 os.waitpid(process, 0)
@@ -236,19 +376,32 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
+    parser.add_argument("--most", type=float, default=200, help="processor seconds of tests for a fault")
     parser.add_argument("--rooms", default=",".join(ROOMS), help="separated by commas")
+    parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
+    parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for every fault and its fate")
     options = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     began = time.monotonic()
-    fates = run(drawn(options.count, options.seed, options.rooms.split(",")), options.processes, options.limit)
+    rooms = options.rooms.split(",")
+    chosen = drawn(options.count, options.seed, rooms)
+    if options.only:
+        chosen = [chosen[int(number) - 1] for number in options.only.split(",")]
+    calls = options.calls or Path(tempfile.mkdtemp()) / "calls.json"
+    import pytest
+
+    planter = Planter(chosen, calls, options.processes, options.limit, options.most)
+    arguments = ["-q", "--no-header", "--no-summary", "--tb=no", "--capture=no", "-p", "no:cacheprovider"]
+    pytest.main([*arguments, *test_files(rooms)], plugins=[planter])
+    fates = planter.fates
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
     survivors = [fault for fault, fate in planted.items() if fate == "survived"]
     caught = len(planted) - len(survivors)
     print(f"{caught} of {len(planted)} faults caught ({caught / len(planted):.1%}), {time.monotonic() - began:.0f} s")
-    for room in options.rooms.split(","):
+    for room in rooms:
         there = [fault for fault in planted if Path(fault.file).parts[1] == room]
         print(f"  {room}: {sum(planted[fault] != 'survived' for fault in there)} of {len(there)}")
     for fault in survivors:

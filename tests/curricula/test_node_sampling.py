@@ -12,9 +12,10 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum import Filter, NodeSampling, Observed, curriculum_from, make_plan, rank_scores
-from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.groups import Groups, read_columns
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.rng import mix64
+from hf_curriculum.planning.stage import NodeStage
+from hf_curriculum.rng import draw_each, hash64, mix64
 
 ACCURACY = "eval_retrieval_accuracy"
 BALLS = {"nodes": ["ball"] * 100 + ["dog"] * 300}
@@ -332,3 +333,17 @@ def test_the_last_bits_of_a_power_decide_nothing():
     assert [NodeSampling(decay=0.7, floor=0.49).may_refresh(k) for k in range(3)] == [True, True, False]
     assert 0.9**3 > 0.729
     assert [NodeSampling(floor=0.729, at_floor="clamp").may_refresh(k) for k in (2, 3)] == [True, False]
+
+
+def test_a_batch_of_different_images_holds_the_first_draws_of_each():
+    images, size, key = np.arange(24) // 4, 3, 7
+    groups = Groups(None, np.array([0, 1]), np.array([0], np.int32))
+    stage = NodeStage(0, "random", "all", ((0, 24),), 600, groups=groups, batch_size=size, images=images)
+    found = stage.positions(0, 600, key).reshape(-1, size)
+    counts = Counter()
+    for step, drawn in enumerate(draw_each(np.full(200, 24), 2 * size, hash64(np.arange(200), mix64(key, 0, 1)))):
+        first = [place for n, place in enumerate(drawn) if images[place] not in images[drawn[:n]]]
+        counts[len(first)] += 1
+        if len(first) >= size:
+            assert found[step].tolist() == first[:size]
+    assert min(counts[size], counts[size + 1]) > 0

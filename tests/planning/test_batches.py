@@ -254,7 +254,7 @@ def test_names_of_images_do_not_matter():
     assert plans[0].fingerprint() == plans[1].fingerprint()
 
 
-@pytest.mark.parametrize("change", [0.5, 1 << 17, -40])
+@pytest.mark.parametrize("change", [0.5, (1 << 16) - 10, 1 << 17, -40])
 def test_lengths_of_any_kind_are_sorted_like_counts(change):
     lengths = np.random.default_rng(0).integers(0, 30, 500)
     rule = IID(epochs=2, batches=ByLength(window=7))
@@ -263,6 +263,16 @@ def test_lengths_of_any_kind_are_sorted_like_counts(change):
     assert counts.layout.lengths.dtype == np.uint16
     assert others.layout.lengths.dtype == np.float32
     assert steps_of(counts) == steps_of(others)
+
+
+@pytest.mark.parametrize("change", [0, 0.5])
+def test_rows_of_one_length_stay_in_the_order_in_which_they_are_drawn(change):
+    lengths = np.arange(600) % 2 + change
+    plan = plan_of(IID(epochs=1, batches=ByLength(window=100)), {"caption_length": lengths.tolist()})
+    plain = plan_of(IID(epochs=1), {"caption_length": lengths.tolist()}).rows(0, 600)
+    alike = [plain[lengths[plain] == length] for length in (change, change + 1)]
+    wanted = [batch.tolist() for rows in alike for batch in rows.reshape(-1, 6)]
+    assert sorted(rows.tolist() for rows in plan.rows(0, 600).reshape(-1, 6)) == sorted(wanted)
 
 
 @pytest.mark.filterwarnings("error")
@@ -276,6 +286,7 @@ def test_ends_and_fillings_count_examples_where_images_are_drawn():
     # 25 draws of images are 50 examples; the seventh step lacks 6. Passes end after 20, 40 and 56 examples.
     assert (plan.num_draws, plan.num_filled, plan.num_steps) == (56, 6, 7)
     assert plan.pass_ends == {3, 5, 7}
+    assert [stage["draws"] for stage in plan.to_dict()["stages"]] == [56]
     assert "50 examples drawn + 6 to fill the last batch" in plan.describe()
 
 

@@ -479,3 +479,10 @@ def test_methods_may_be_overridden_under_their_names_of_version_0_1():
     plan = make_plan(Own(), np.arange(4), global_batch_size=2)
     assert plan.rows(0, 4).tolist() == [3, 2, 1, 0]
     assert plan.pending_decisions() == ("all",)
+
+
+def test_the_table_leaves_out_what_fills_the_last_batch():
+    plan = make_plan(Phases(2), np.arange(10), global_batch_size=4)
+    assert [stage.num_draws for stage in plan.stages] == [5, 11]
+    rows = [line.split() for line in plan.describe().splitlines() if line.startswith("phase ")]
+    assert [(row[-6], row[-4]) for row in rows[1:]] == [("5", "1"), ("10", "1")]

@@ -1,0 +1,73 @@
+"""The faults that `recipes/benchmarks/mutations.py` plants, and whose fate it tells."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks import mutations
+
+SOURCE = '''"""A module."""
+
+
+def chosen(values, least=1):
+    """Those above a limit."""
+    if (first := values[0]) is not None and not least:
+        raise ValueError(f"{first + 1} is wrong")
+    return [value for value in values if value > least]
+
+
+class Rule:
+    limit: int = 3
+
+    @property
+    def wide(self) -> bool:
+        self.notify(True, often=2, late=False)
+        return self.limit * 2 == 6
+'''
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A file of its own in place of the package."""
+    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    path = tmp_path / "rule.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return path
+
+
+def test_faults_are_python_and_leave_messages_and_defaults_alone(module):
+    planted = {(fault.line, fault.before, fault.after) for fault in mutations.faults(module)}
+    assert (6, "(first := values[0]) is not None", "(first := values[0]) is None") in planted
+    assert (6, "not least", "(least)") in planted
+    assert (8, "value > least", "value >= least") in planted
+    assert (16, "self.notify(True, often=2, late=False)", "pass") in planted
+    assert (16, "self.notify(True, often=2, late=False)", "self.notify(True, late=False)") in planted
+    assert (17, "self.limit * 2", "(self.limit) + (2)") in planted
+    assert not {line for line, *_ in planted} & {1, 4, 5, 7, 12}
+    for fault in mutations.faults(module):
+        compile(SOURCE[: fault.start] + fault.after + SOURCE[fault.stop :], "rule.py", "exec")
+
+
+def test_a_fault_belongs_to_the_innermost_function(module):
+    lines = {fault.line: mutations.function_of(fault)[1] for fault in mutations.faults(module)}
+    assert lines == {6: 4, 8: 4, 16: 14, 17: 14}  # 14: the decorator
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_each_fault_has_its_own_fate(module, processes):
+    planted = mutations.faults(module)
+    fates = mutations.run(planted, lambda fault, says: int(fault.line in (8, 17)), processes, limit=60)
+    assert {fault: fate == "caught" for fault, fate in fates.items()} == {
+        fault: fault.line in (8, 17) for fault in planted
+    }
+
+
+def test_a_planted_fault_is_in_the_functions_that_are_there(module):
+    names = {}
+    exec(compile(SOURCE, str(module), "exec"), names)
+    chosen, rule = names["chosen"], names["Rule"]()
+    names["Rule"].notify = lambda self, *flags, **named: None
+    assert (chosen([1, 2]), rule.wide) == ([2], True)
+    for fault in mutations.faults(module):
+        if (fault.before, fault.after) in (("value > least", "value >= least"), ("6", "7")):
+            mutations.plant(fault)
+            assert (chosen([1, 2]), rule.wide) == (([1, 2], True) if fault.line == 8 else ([2], False))
