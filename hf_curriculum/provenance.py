@@ -220,7 +220,7 @@ def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvena
         for column in provenance:
             dataset = dataset.cast_column(column, features[column])
         return dataset
-    return _with_table(dataset, dataset.data, features, provenance)
+    return replace_table(dataset, dataset.data, features, provenance)
 
 
 def append_columns(
@@ -264,7 +264,7 @@ def append_columns(
     new = Features({column: Value("float32", id=provenance[column].to_json()) for column in values})
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
     table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
-    return _with_table(kept, table, Features({**kept.features, **new}), provenance, read or {}, key)
+    return replace_table(kept, table, Features({**kept.features, **new}), provenance, read or {}, key)
 
 
 def validate_new_columns(found: Iterable[str], new: Iterable[str], overwrite: bool) -> None:
@@ -290,11 +290,11 @@ def _log_scores(dataset: Dataset, column: str, scores: np.ndarray, provenance: S
     logger.info("`%s`%s: %s", column, where, ", ".join(line))
 
 
-def _with_table(
+def replace_table(
     dataset: Dataset,
     table: Any,
     features: Features,
-    provenance: Mapping[str, ScoreProvenance],
+    provenance: Mapping[str, ScoreProvenance] = MappingProxyType({}),
     read: Mapping[str, Iterable[str]] = MappingProxyType({}),
     key: str = "",
 ) -> Dataset:

@@ -16,12 +16,14 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Image, Value, concatenate_datasets
-from datasets.table import MemoryMappedTable
+from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.data.text import write_arrow
+from hf_curriculum.provenance import replace_table
 from hf_curriculum.rng import hash64, mix64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -271,11 +273,26 @@ def image_key(image: dict[str, Any] | None) -> str:
 
 def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
     """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
-    stored = stored_keys(dataset, column)
-    ids = _ids_one_by_one(dataset, column) if stored is None else stored
-    logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(pc.unique(ids)), len(dataset))
-    added = Dataset(pa.table({IMAGE_ID: ids}))
-    return concatenate_datasets([dataset, added], axis=1)
+    files = stored_files(dataset, column)
+    if files is None:
+        ids = _ids_one_by_one(dataset, column)
+        logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(pc.unique(ids)), len(dataset))
+        return concatenate_datasets([dataset, Dataset(pa.table({IMAGE_ID: ids}))], axis=1)
+    added = [_mapped_ids(file) for file in files]
+    logger.info("`%s` was derived for %d rows.", IMAGE_ID, len(dataset))
+    table = concat_tables([dataset.data, concat_tables(added)], axis=1)
+    features = Features({**dataset.features, IMAGE_ID: Value("string")})
+    return replace_table(dataset, table, features, key=repr([table.path for table in added]))
+
+
+def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
+    """The digests of an Arrow file's images as a column of its own, in the cache of `datasets`."""
+    kept = cache_file(file.key("ids", file.start, file.rows), "ids.arrow")
+    if not kept.is_file():
+        digests, schema = file_digests(file), pa.schema({IMAGE_ID: pa.string()})
+        parts = (hexadecimal(digests[start : start + 10_000]) for start in range(0, file.rows, 10_000))
+        write_arrow(kept, (pa.record_batch([part], schema=schema) for part in parts), schema)
+    return MemoryMappedTable.from_file(str(kept))
 
 
 def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
@@ -367,7 +384,7 @@ def _file_of(table: Any, column: str) -> ArrowRows | None:
 def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | None:
     """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
     files = arrow_rows(dataset, column)
-    if files is None or len(dataset) < sum(file.rows for file in files) / 2:
+    if files is None or len(dataset) < sum(file.rows for file in set(files)) / 2:
         return None
     return None if any(True for _ in image_paths(dataset, column)) else files
 

@@ -187,11 +187,11 @@ def cached_arrow(
     name = f"{digest(repr(list(facts)), size=12)}.arrow"
     file = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "text", name)
     if not file.is_file():
-        _write(file, batches(), schema)
+        write_arrow(file, batches(), schema)
     return Dataset.from_file(str(file))
 
 
-def _write(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+def write_arrow(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     """Writes a temporary file and renames it, so that several processes may write the same file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.{os.getpid()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,13 @@ def stored_features(model: nn.Module, prepared: Prepared, model_args: ModelArgum
         return None
     with PartialState().main_process_first():
         model = model.to(PartialState().device)
-        return cache_vision_features(model, prepared.data, model_args.vision_features, prepared.image_processor)
+        return cache_vision_features(
+            model,
+            prepared.data,
+            model_args.vision_features,
+            prepared.image_processor,
+            num_workers=len(os.sched_getaffinity(0)),
+        )
 
 
 def _tower_config(weights: str, image_size: int) -> PretrainedConfig:

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Image, Value, concatenate_datasets
+from datasets import Dataset, Features, Image, Value, concatenate_datasets
+from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
@@ -38,6 +39,7 @@ from hf_curriculum.data.readers.img2dataset import (
     log_downloads,
 )
 from hf_curriculum.data.text import cached_arrow, ending, open_text
+from hf_curriculum.provenance import replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -205,8 +207,8 @@ def load_url_list(
         allow_outside: read images that links in the folder lead to elsewhere, see `load_captioned`.
 
     Returns:
-        One row per caption: `image`, `caption`, `image_id`, `url`. Of tar and Parquet shards, an image with several
-        captions is written once for each of them to the cache of `datasets`.
+        One row per caption: `image`, `caption`, `image_id`, `url`. Images are not copied, unless one of them has more
+        than 16 captions: then those of tar and Parquet shards are written to the cache of `datasets` for every row.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -258,10 +260,48 @@ def _joined(
         raise ValueError(f"{path}: {downloads.describe()}. Are these the images of this list?")
     log_downloads(f"{path}, rows", downloads)
     chosen = pc.filter(at, pc.is_valid(at)).to_numpy(zero_copy_only=False).astype(np.int64)
-    texts = {name: rows[name].filter(pa.array(found)).cast(pa.string()).combine_chunks() for name in rows.column_names}
-    if isinstance(texts[CAPTION], pa.ChunkedArray):
-        texts = {name: column.chunk(0) for name, column in texts.items()}
-    return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), Dataset(pa.table(texts))], axis=1)
+    texts = rows.filter(pa.array(found)).cast(_WIDE).combine_chunks()
+    turns = _occurrences(chosen)
+    copies = int(turns.max()) + 1
+    if copies > _MOST_COPIES:
+        narrow = Dataset(texts.cast(_LISTED))
+        return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), narrow], axis=1)
+    positions = turns * len(images) + chosen
+    row_of = np.full(copies * len(images), -1)
+    row_of[positions] = np.arange(len(positions))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(row_of), _ROWS):
+            taken = pa.array(row_of[start : start + _ROWS], mask=row_of[start : start + _ROWS] < 0)
+            yield from texts.take(taken).cast(_LISTED).combine_chunks().to_batches()
+
+    images = images.select_columns([IMAGE])
+    facts = ["joined", images._fingerprint, digest(positions), str(path.resolve()), path.stat().st_mtime_ns]
+    beside = cached_arrow(facts, batches, _LISTED)
+    table = concat_tables([concat_tables([images.data] * copies), beside.data], axis=1)
+    features = Features({**images.features, **beside.features})
+    return replace_table(images, table, features, key=repr(facts)).select(positions)
+
+
+_WIDE = pa.schema([(name, pa.large_string()) for name in _LISTED.names])
+"""Texts of more than 2 GB in one array."""
+_MOST_COPIES = 16
+"""Captions of one image up to which its table is repeated, which takes a few bytes per row and no copy of an image."""
+
+
+def _occurrences(values: np.ndarray) -> np.ndarray:
+    """How often each value, (rows,), has occurred before.
+
+    Example:
+        >>> _occurrences(np.array([7, 3, 7, 7])).tolist()
+        [0, 0, 1, 2]
+    """
+    order = np.argsort(values, kind="stable")
+    new = np.diff(values[order], prepend=-1) != 0
+    starts = np.maximum.accumulate(np.where(new, np.arange(len(values)), 0))
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - starts
+    return found
 
 
 def _columns_of(line: str) -> tuple[int, int] | None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
-from hf_curriculum.data.images import to_rgb
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -92,6 +93,7 @@ def cache_vision_features(
     batch_size: int = 32,
     image_column: str = IMAGE,
     progress: bool = True,
+    num_workers: int = 0,
 ) -> VisionFeatures:
     """Runs each image through the frozen vision tower once and stores the features, as float16, in a folder.
 
@@ -107,13 +109,15 @@ def cache_vision_features(
         batch_size: images that run through the tower at once.
         image_column: the column of images, in any form `to_rgb` reads.
         progress: show a bar when it takes more than two seconds.
+        num_workers: processes that read, decode and process images, each two batches ahead, while the tower computes;
+            0 does so in turns with it. The features are the same.
 
     Returns:
         The features, for `CaptionCollator(vision_features=...)`.
 
     Raises:
         ValueError: a column is missing, a row has no `image_id`, the folder was made by another tower, another
-            processor or of other images, `batch_size` below 1, features beyond float16.
+            processor or of other images, `batch_size` below 1, `num_workers` below 0, features beyond float16.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -122,6 +126,8 @@ def cache_vision_features(
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size={batch_size}` was given, which encodes nothing. Pass 1 or more.")
+    if num_workers < 0:
+        raise ValueError(f"`num_workers={num_workers}` was given. Pass the number of processes, or 0 for none.")
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
     keys, sources = _distinct(splits, image_column)
     folder = Path(path)
@@ -143,47 +149,74 @@ def cache_vision_features(
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / _KEYS, keys)
         data = [split.with_format(None).select_columns(image_column) for split in splits]
-        _encode(model, data, sources, folder, facts, image_processor, image_column, batch_size, progress)
+        pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
+        loader = DataLoader(
+            pixels,
+            batch_size,
+            num_workers=num_workers,
+            collate_fn=pixels.collate,
+            generator=torch.Generator(),  # the caller's is left as it is
+        )
+        _encode(model, loader, sources, folder, facts, progress)
     return VisionFeatures(folder)
+
+
+class _Pixels(torch.utils.data.Dataset):
+    """Processed images of rows, split and row of each, in batches; of a batch with an unreadable one, the error."""
+
+    def __init__(self, data: list[Dataset], sources: np.ndarray, image_processor: Any, image_column: str) -> None:
+        self.data, self.sources, self.image_processor = data, sources, image_processor
+        self.image_column = image_column
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> Any:
+        split, row = self.sources[index]
+        try:
+            return to_rgb(self.data[split][int(row)][self.image_column], name=f"The image of row {row}")
+        except UnreadableImageError as error:
+            return error
+
+    def collate(self, images: list[Any]) -> Any:
+        """(batch, 3, height, width), or an error, which the main process raises."""
+        errors = [image for image in images if isinstance(image, UnreadableImageError)]
+        return errors[0] if errors else self.image_processor(images=images, return_tensors="pt")["pixel_values"]
 
 
 def _encode(
     model: CaptionFlamingoForCausalLM,
-    data: list[Dataset],
+    loader: DataLoader,
     sources: np.ndarray,
     folder: Path,
     facts: dict[str, Any],
-    image_processor: Any,
-    image_column: str,
-    batch_size: int,
     progress: bool,
 ) -> None:
     """Writes the features from image `facts["done"]` on."""
     weight = next(model.flamingo.vision_tower.parameters())
     stored = np.load(folder / _FEATURES, mmap_mode="r+") if facts["done"] else None
+    stop = facts["done"]
     with tqdm(
         total=len(sources), initial=facts["done"], desc="features", unit="image", delay=2, disable=not progress
     ) as bar:
-        for number, start in enumerate(range(facts["done"], len(sources), batch_size), 1):
-            batch = sources[start : start + batch_size]
-            images = [
-                to_rgb(data[split][int(row)][image_column], name=f"The image of row {row}") for split, row in batch
-            ]
-            pixels = image_processor(images=images, return_tensors="pt")["pixel_values"]  # (b, 3, height, width)
+        for number, pixels in enumerate(loader, 1):  # (b, 3, height, width)
+            if isinstance(pixels, UnreadableImageError):
+                raise pixels
+            start, stop = stop, stop + len(pixels)
             features = model.encode_images(pixels.to(weight.device, weight.dtype)).to(torch.float16).cpu().numpy()
             if not np.isfinite(features).all():
                 raise ValueError(
-                    f"The vision tower's features of the images of rows {batch[:, 1].tolist()} are not all within "
-                    "float16's ±65,504. Train on images instead, and look at the tower's weights."
+                    f"The vision tower's features of the images of rows {sources[start:stop, 1].tolist()} are not all "
+                    "within float16's ±65,504. Train on images instead, and look at the tower's weights."
                 )
             if stored is None:
                 shape = (len(sources), *features.shape[1:])
                 stored = np.lib.format.open_memmap(folder / _FEATURES, mode="w+", dtype=np.float16, shape=shape)
-            stored[start : start + len(batch)] = features
-            bar.update(len(batch))
-            if number % _SAVE_EVERY == 0 or start + len(batch) == len(sources):
+            stored[start:stop] = features
+            bar.update(len(pixels))
+            if number % _SAVE_EVERY == 0 or stop == len(sources):
                 stored.flush()
-                facts["done"] = start + len(batch)
+                facts["done"] = stop
                 _write_facts(folder, facts)
 
 

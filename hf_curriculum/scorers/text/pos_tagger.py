@@ -8,24 +8,28 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import forked_generators
+from hf_curriculum.data.text import write_arrow
 from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-
-Tagged = tuple[list[list[str]], list[list[str]]]
-"""Sentences of words, and the tags of these words."""
+_ROWS = 1000
+"""Sentences that are tagged, encoded or counted at a time."""
 
 
 class PosTagger(Tagger):
@@ -84,12 +88,16 @@ class PosTagger(Tagger):
         output_dir: str | Path | None = None,
         held_out: float = 0.1,
         max_length: int = 128,
+        num_proc: int | None = None,
         **training: Any,
     ) -> PosTagger:
         """Trains a tagger with `transformers.Trainer`: without the held-out sentences, to measure it, and then on all.
 
+        Sentences, tags and word pieces are written to files in a temporary folder (`TMPDIR`), about 40 bytes per word,
+        and read from there: what stays in memory is 40 bytes per sentence and the distinct words.
+
         Args:
-            sentences: texts, which the annotator tags; or with `tags`, words.
+            sentences: texts, which the annotator tags; or with `tags`, words. They are read once.
             tags: gold tags, one per word.
             annotator: any tagger, as in `NounCount`.
             config: sizes of the model, BERT-base by default; vocabulary, padding and labels are filled in.
@@ -98,6 +106,7 @@ class PosTagger(Tagger):
             held_out: share of the distinct sentences to measure on; 0 measures nothing. A sentence that occurs
                 several times is on one side only.
             max_length: most pieces of a window of words.
+            num_proc: processes that run the annotator.
             training: `epochs`, `learning_rate`, `batch_size`, `fp16`, `seed`; see `TagTraining`.
 
         Raises:
@@ -108,32 +117,27 @@ class PosTagger(Tagger):
         from hf_curriculum.data.tokenizer import train_wordpiece
 
         how = TagTraining(**training)
+        if tags is not None and num_proc is not None:
+            raise ValueError("`num_proc` has no effect with `tags`: there is nothing to annotate. Leave one out.")
         tagger = None if tags is not None else resolve_tagger(annotator)
-        words, found = _annotated(sentences, tagger) if tags is None else _gold(sentences, tags)
-        train_rows, held_out_rows = _split(words, held_out, how.seed)
-        if tokenizer is None:
-            tokenizer = train_wordpiece((" ".join(line) for line in words), layout="compact")
-        config = _filled(config, tokenizer, found, max_length)
-        config.contractions = "cut" if tagger is None else tagger.contractions
-        labels = [[config.label2id[tag] for tag in line] for line in found]
-        pieces, device = WordPieces(tokenizer, config.max_length_of_window), Tagger().device()
-
-        def fit(rows: list[int]) -> Any:
-            chosen = [words[row] for row in rows], [labels[row] for row in rows]
-            return train_classifier(config, pieces, *chosen, how, device)
-
-        if held_out_rows:
-            model = fit(train_rows)
-            predicted = predict_labels(model, pieces, [words[row] for row in held_out_rows], batch_pieces=8192)
-            right = [
-                one == other
-                for row, line in zip(held_out_rows, predicted, strict=True)
-                for one, other in zip(labels[row], line, strict=True)
-            ]
-            config.held_out_accuracy = sum(right) / len(right)
-        model = fit(list(range(len(words))))
         folder = tempfile.TemporaryDirectory(prefix="pos-tagger-") if output_dir is None else None
         path = Path(output_dir if folder is None else folder.name)
+        with tempfile.TemporaryDirectory(prefix="tagged-") as work:
+            if tags is None:
+                tagged = _annotated(sentences, tagger, num_proc, Path(work))
+            else:
+                tagged = _gold(sentences, tags, Path(work))
+            is_held_out = _split(_lines(tagged, "words"), held_out, how.seed)
+            if tokenizer is None:
+                tokenizer = train_wordpiece(map(" ".join, _lines(tagged, "words")), layout="compact")
+            config = _filled(config, tokenizer, _lines(tagged, "tags"), max_length)
+            config.contractions = "cut" if tagger is None else tagger.contractions
+            pieces, device = WordPieces(tokenizer, config.max_length_of_window), Tagger().device()
+            if is_held_out.any():
+                learned = _columns(tagged, config, ~is_held_out)
+                model = train_classifier(config, pieces, *learned, how, device)
+                config.held_out_accuracy = _accuracy(model, pieces, *_columns(tagged, config, is_held_out))
+            model = train_classifier(config, pieces, *_columns(tagged, config), how, device)
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
         trained = cls(path)
@@ -188,13 +192,13 @@ class PosTagger(Tagger):
 
 
 def _filled(
-    config: BertConfig | None, tokenizer: PreTrainedTokenizerBase, tags: list[list[str]], max_length: int
+    config: BertConfig | None, tokenizer: PreTrainedTokenizerBase, tags: Iterable[list[str]], max_length: int
 ) -> BertConfig:
     """A copy of the configuration with what follows from tokenizer and tags."""
     from transformers import BertConfig
 
     config = copy.deepcopy(config) if config is not None else BertConfig()
-    names = sorted({tag for line in tags for tag in line})
+    names = sorted(set(chain.from_iterable(tags)))
     config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
     config.id2label, config.label2id = dict(enumerate(names)), {tag: number for number, tag in enumerate(names)}
     config.max_length_of_window = min(max_length, config.max_position_embeddings)
@@ -202,52 +206,141 @@ def _filled(
     return config
 
 
-def _annotated(sentences: Iterable[str], tagger: Tagger) -> Tagged:
-    """Words and tags of the texts that are not blank."""
-    texts = readable_captions(list(sentences), "sentences")[0]
-    words = [tokenize(text, tagger.contractions) for text in texts]
-    return _checked(words, tagger.tag(texts) if texts else [], "the annotator")
+def _annotated(sentences: Iterable[str], tagger: Tagger, num_proc: int | None, folder: Path) -> Dataset:
+    """Words and tags of the texts that are not blank, memory-mapped."""
+    from datasets import Dataset
+
+    rows = iter(sentences)
+    batches = iter(lambda: list(islice(rows, _ROWS)), [])
+    texts = ({"text": readable_captions(batch, "sentences")[0]} for batch in batches)
+    _write(folder / "texts.arrow", texts, ["text"])
+    return _some_words(
+        Dataset.from_file(str(folder / "texts.arrow")).map(
+            partial(_annotate, tagger=tagger),
+            batched=True,
+            batch_size=_ROWS,
+            with_rank=True,
+            num_proc=num_proc,
+            remove_columns=["text"],
+            features=_features(["words", "tags"]),
+            cache_file_name=str(folder / "tagged.arrow"),
+            new_fingerprint="tagged",  # nothing is looked up in a cache
+            desc="Tagging",
+        )
+    )
 
 
-def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Tagged:
-    words, found = list(sentences), [list(line) for line in tags]
-    if any(isinstance(line, str) for line in words):
-        raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
-    return _checked([list(line) for line in words], found, "`tags`")
+def _annotate(batch: dict[str, list[str]], rank: int | None, tagger: Tagger) -> dict[str, list[list[str]]]:
+    words = [tokenize(text, tagger.contractions) for text in batch["text"]]
+    tags = tagger.tag(batch["text"], rank)
+    if len(words) != len(tags):
+        raise _other_number(len(words), len(tags), "the annotator")
+    kept = [line for line in zip(words, tags, strict=True) if _same_length(*line, "the annotator")]
+    return {"words": [words for words, _ in kept], "tags": [tags for _, tags in kept]}
 
 
-def _checked(words: list[list[str]], tags: list[list[str]], source: str) -> Tagged:
+def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]], folder: Path) -> Dataset:
+    """Words and tags as they were given, memory-mapped."""
+    from datasets import Dataset
+
+    def batches() -> Iterator[dict[str, list[list[str]]]]:
+        rows = zip_longest(sentences, tags)
+        done = 0
+        while batch := list(islice(rows, _ROWS)):
+            if any(isinstance(words, str) for words, _ in batch):
+                raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
+            if None in batch[-1]:  # one of both has ended
+                found = [[row[side] for row in batch].count(None) for side in (0, 1)]
+                further = sum(1 for _ in rows)
+                counts = [done + len(batch) - missing + further * (not missing) for missing in found]
+                raise _other_number(*counts, "`tags`")
+            kept = [(list(words), list(found)) for words, found in batch if _same_length(words, found, "`tags`")]
+            yield {"words": [words for words, _ in kept], "tags": [found for _, found in kept]}
+            done += len(batch)
+
+    _write(folder / "tagged.arrow", batches(), ["words", "tags"])
+    return _some_words(Dataset.from_file(str(folder / "tagged.arrow")))
+
+
+def _features(columns: list[str]) -> Any:
+    from datasets import Features, List, Value
+
+    return Features({name: Value("string") if name == "text" else List(Value("string")) for name in columns})
+
+
+def _write(file: Path, batches: Iterable[dict[str, list[Any]]], columns: list[str]) -> None:
+    """Writes batches of columns to an Arrow file."""
+    import pyarrow as pa
+
+    schema = _features(columns).arrow_schema
+    write_arrow(file, (pa.RecordBatch.from_pydict(batch, schema=schema) for batch in batches), schema)
+
+
+def _some_words(tagged: Dataset) -> Dataset:
+    if not len(tagged):
+        raise ValueError("There are no sentences with words, so there is nothing to learn tags from.")
+    return tagged
+
+
+def _other_number(sentences: int, tags: int, source: str) -> ValueError:
+    return ValueError(f"There are {sentences} sentences, but {source} has tags for {tags}. Give one for each.")
+
+
+def _same_length(words: Sequence[str], tags: Sequence[str], source: str) -> bool:
+    """Whether a sentence has words; an error if it has not as many tags."""
     if len(words) != len(tags):
         raise ValueError(
-            f"There are {len(words)} sentences, but {source} has tags for {len(tags)}. Give one for each."
+            f"A sentence has {len(words)} words ({list(words[:8])}), but {source} has {len(tags)} tags for it "
+            f"({list(tags[:8])}). Each word needs one tag; an annotator must split words as `tokenize` does."
         )
-    for line, found in zip(words, tags, strict=True):
-        if len(line) != len(found):
-            raise ValueError(
-                f"A sentence has {len(line)} words ({line[:8]}), but {source} has {len(found)} tags for it "
-                f"({found[:8]}). Each word needs one tag; an annotator must split words as `tokenize` does."
-            )
-    there = [row for row, line in enumerate(words) if line]
-    if not there:
-        raise ValueError("There are no sentences with words, so there is nothing to learn tags from.")
-    return [words[row] for row in there], [tags[row] for row in there]
+    return bool(words)
 
 
-def _split(words: list[list[str]], held_out: float, seed: int) -> tuple[list[int], list[int]]:
-    """Rows to train on and rows to measure on; equal sentences are on one side."""
+def _lines(tagged: Dataset, column: str, chosen: np.ndarray | None = None) -> Iterator[list[str]]:
+    """A column's values one after the other, where `chosen`, bool (rows,), says so."""
+    start = 0
+    for batch in tagged.select_columns([column]).with_format("arrow").iter(_ROWS):
+        for row, line in enumerate(batch[column].to_pylist(), start):
+            if chosen is None or chosen[row]:
+                yield line
+        start += len(batch)
+
+
+def _columns(
+    tagged: Dataset, config: BertConfig, chosen: np.ndarray | None = None
+) -> tuple[Iterator[list[str]], Iterator[list[int]]]:
+    """Sentences, and labels of their words."""
+    labels = ([config.label2id[tag] for tag in line] for line in _lines(tagged, "tags", chosen))
+    return _lines(tagged, "words", chosen), labels
+
+
+def _split(sentences: Iterable[Sequence[str]], held_out: float, seed: int) -> np.ndarray:
+    """Which sentences are to be measured on, bool (sentences,); equal sentences are on one side."""
     if not 0 <= held_out < 1:
         raise ValueError(f"`held_out` is {held_out}. It is the share of sentences to measure on, from 0 to below 1.")
-    numbers: dict[tuple[str, ...], int] = {}
-    of_rows = [numbers.setdefault(tuple(line), len(numbers)) for line in words]
-    size = round(held_out * len(numbers))
-    if held_out and not 0 < size < len(numbers):
+    keys = np.fromiter((int(digest("\0".join(line), size=8), 16) for line in sentences), np.uint64)
+    _, first, of_rows = np.unique(keys, return_index=True, return_inverse=True)
+    size = round(held_out * len(first))
+    if held_out and not 0 < size < len(first):
         raise ValueError(
-            f"`held_out={held_out}` of {len(numbers)} distinct sentences leaves nothing to measure on, or to learn "
+            f"`held_out={held_out}` of {len(first)} distinct sentences leaves nothing to measure on, or to learn "
             "from. Give more sentences, or `held_out=0` to measure nothing."
         )
-    chosen = set(torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed))[:size].tolist())
-    kept = [row for row, number in enumerate(of_rows) if number not in chosen]
-    return kept, [row for row, number in enumerate(of_rows) if number in chosen]
+    drawn = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))[:size].numpy()
+    chosen = np.zeros(len(first), bool)
+    chosen[np.argsort(first)[drawn]] = True  # numbered in the order in which they first occur
+    return chosen[of_rows]
+
+
+def _accuracy(model: Any, pieces: WordPieces, sentences: Iterable[list[str]], labels: Iterable[list[int]]) -> float:
+    """The share of words whose likeliest label is theirs."""
+    rows, right, words = zip(sentences, labels, strict=True), 0, 0
+    while batch := list(islice(rows, 10 * _ROWS)):
+        predicted = predict_labels(model, pieces, [line for line, _ in batch], batch_pieces=8192)
+        for (line, wanted), found in zip(batch, predicted, strict=True):
+            right += sum(one == other for one, other in zip(wanted, found, strict=True))
+            words += len(line)
+    return right / words
 
 
 @dataclass(frozen=True)
@@ -279,12 +372,15 @@ class TagTraining:
 def train_classifier(
     config: BertConfig,
     pieces: WordPieces,
-    sentences: Sequence[Sequence[str]],
-    labels: Sequence[Sequence[int]],
+    sentences: Iterable[Sequence[str]],
+    labels: Iterable[Sequence[int]],
     training: TagTraining,
     device: torch.device,
 ) -> PreTrainedModel:
-    """A BERT token classifier trained from random weights on sentences of words, with one label per word."""
+    """A BERT token classifier trained from random weights on sentences of words, with one label per word.
+
+    They are read once and encoded to files in a temporary folder, from which training reads.
+    """
     from transformers import (
         BertForTokenClassification,
         DataCollatorForTokenClassification,
@@ -293,12 +389,8 @@ def train_classifier(
         TrainingArguments,
     )
 
-    windows = pieces.windows(sentences)
-    rows = [
-        {"input_ids": window.ids, "attention_mask": [1] * len(window.ids), "labels": of_pieces}
-        for window, of_pieces in zip(windows, piece_labels(windows, labels), strict=True)
-    ]
-    with tempfile.TemporaryDirectory() as folder, _isolated(device):
+    with tempfile.TemporaryDirectory(prefix="windows-") as folder, _isolated(device):
+        rows = TrainingWindows(Path(folder), pieces, sentences, labels)
         torch.manual_seed(training.seed)
         model = BertForTokenClassification(config)
         arguments = TrainingArguments(
@@ -435,3 +527,40 @@ def piece_labels(windows: Sequence[Window], labels: Sequence[Sequence[int]]) -> 
         for position in window.firsts:
             row[position] = next(of_words)
     return found
+
+
+class TrainingWindows(torch.utils.data.Dataset):
+    """The windows of labelled sentences, written to files of a folder and read from there one by one.
+
+    Args:
+        folder: where the files are written.
+        pieces: what splits sentences into windows.
+        sentences: lists of words.
+        labels: of these words.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        pieces: WordPieces,
+        sentences: Iterable[Sequence[str]],
+        labels: Iterable[Sequence[int]],
+    ) -> None:
+        rows, lengths = zip(sentences, labels, strict=True), []
+        with open(folder / "ids", "wb") as ids, open(folder / "labels", "wb") as targets:
+            while batch := list(islice(rows, _ROWS)):
+                windows = pieces.windows([words for words, _ in batch])
+                found = piece_labels(windows, [of_words for _, of_words in batch])
+                lengths.append(np.fromiter((len(window.ids) for window in windows), np.int64, len(windows)))
+                np.fromiter(chain.from_iterable(window.ids for window in windows), np.int32).tofile(ids)
+                np.fromiter(chain.from_iterable(found), np.int32).tofile(targets)
+        self._stops: np.ndarray = np.concatenate(lengths).cumsum()  # (windows,)
+        self._ids, self._labels = (np.memmap(folder / name, np.int32, "r") for name in ("ids", "labels"))  # (pieces,)
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    def __getitem__(self, row: int) -> dict[str, list[int]]:
+        start, stop = int(self._stops[row - 1]) if row else 0, int(self._stops[row])
+        ids = self._ids[start:stop].tolist()
+        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": self._labels[start:stop].tolist()}

@@ -28,6 +28,7 @@ from hf_curriculum import (
 from hf_curriculum.data.readers.img2dataset import Downloads
 from hf_curriculum.data.readers.url_lists import is_url_list, read_url_list
 
+UNDECODED = datasets.Image(decode=False)
 CAPTIONS = ["a dog", "a red ball and a cat", "two cats on a mat with a hat", "a man, a boy\u2028and a kite", "a cube"]
 URLS = [f"https://example.org/images/{number:012d}.jpg?size=1" for number in range(5)]
 ERRORS = {1: "HTTP Error 404: Not Found", 3: "HTTP Error 404: Not Found", 4: "image decoding error"}
@@ -290,6 +291,36 @@ class TestNarratives:
         assert pairs["image_id"][:] == ["2", "0", "2"]
         assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
         assert "3 of 4 images are there (75.0 %); 1 is missing: 1 × image decoding error" in caplog.text
+
+    @pytest.mark.parametrize("captions", [5, 20])
+    def test_images_are_not_copied(self, tmp_path, tar, captions, monkeypatch):
+        rng = np.random.default_rng(0)
+
+        def noise(number):
+            file = io.BytesIO()
+            Image.fromarray(rng.integers(0, 256, (60 + number, 200, 3), dtype=np.uint8)).save(file, "JPEG")
+            return file.getvalue()
+
+        monkeypatch.setitem(globals(), "image", noise)
+        folder = write_shard(tmp_path / "large", "00000", [0, 2], "webdataset", with_captions=False)
+        size = sum(len(row["image"]["bytes"]) for row in load_img2dataset(folder).cast_column("image", UNDECODED))
+        lines = [{"image_id": "20"[row % 2], "annotator_id": 1, "caption": f"{row}"} for row in range(2 * captions)]
+        path = tmp_path / "narratives.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+        def cached():
+            return sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*.arrow"))
+
+        before = cached()
+        pairs = load_url_list(path, folder)
+        written = cached() - before
+        assert (written < size / 4) == (captions <= 16)
+        assert pairs["caption"][:] == [f"{row}" for row in range(2 * captions)]
+        assert [row["image"].size for row in pairs] == [(200, 62), (200, 60)] * captions
+        again = load_captioned(path, images=folder).shuffle(seed=0)
+        assert all(row["image"].size[1] == 60 + int(row["image_id"]) for row in again)
+        assert sorted(map(int, again["caption"])) == list(range(2 * captions))
+        assert cached() - before <= written + 10_000
 
     def test_joined_with_a_folder_of_images(self, narratives, tmp_path):
         (tmp_path / "val2017").mkdir()

@@ -1,13 +1,18 @@
 """Data sets of `datasets` through `load_captioned`."""
 
 import io
+import pickle
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, List, Value
 from PIL import Image
 
 from hf_curriculum import load_captioned
+from hf_curriculum.config import digest
+from hf_curriculum.data.captions import derive_image_ids
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +226,25 @@ class TestSources:
             loaded = loaded if isinstance(loaded, Dataset) else loaded["train"]
             assert undecoded(loaded)[0]["path"] == str(tmp_path / "data" / "photos" / "a.png")
             assert loaded["image_id"][:] == ["photos/a.png"]
+
+    def test_derived_ids_are_read_from_a_file(self, tmp_path):
+        """What a start holds, and what a worker process is sent, does not grow with the rows."""
+        file = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(file, "PNG")
+        contents = [file.getvalue() + bytes([row % 200, row // 200]) for row in range(3000)]
+        images = [{"bytes": content, "path": None} for content in contents]
+        (tmp_path / "data").mkdir()
+        pq.write_table(pa.table({"image": images, "caption": ["x"] * 3000}), tmp_path / "data" / "train.parquet")
+        for _ in range(2):  # written, and found
+            pairs = load_captioned(tmp_path / "data")["train"]
+            assert pairs["image_id"][:] == [digest(content, size=16) for content in contents]
+            assert len(pickle.dumps(pairs)) < 20_000
+            assert pairs.shuffle(seed=0).select(range(9))["image_id"][:] == [
+                digest(image["bytes"], size=16)
+                for image in pairs.cast_column("image", datasets.Image(decode=False)).shuffle(seed=0)["image"][:9]
+            ]
+        part = pairs.select(range(1000, 2000))
+        assert derive_image_ids(part.remove_columns("image_id"))["image_id"][:] == part["image_id"][:]
 
     def test_lists_of_captions_in_parquet(self, tmp_path):
         source = rows().add_column("captions", [["a", "b"], ["c"]], feature=List(Value("string")))

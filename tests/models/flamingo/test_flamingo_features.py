@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 
 import numpy as np
@@ -17,7 +18,7 @@ from hf_curriculum import (
     make_image_processor,
     train_wordpiece,
 )
-from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 
 CAPTIONS = ["a red ball", "two blue cubes", "a ball", "a cube and a ball", "a cube"]
@@ -79,7 +80,36 @@ def test_splits_go_into_one(model, data, tmp_path):
     assert [name in features for name in "abcde"] == [True] * 4 + [False]
 
 
-def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp_path, monkeypatch):
+def test_workers_decode_and_change_nothing(model, data, tmp_path, monkeypatch):
+    log = tmp_path / "processes"
+
+    def logged(image, **options):
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return to_rgb(image, **options)
+
+    monkeypatch.setattr("hf_curriculum.models.flamingo.features.to_rgb", logged)
+    cache_vision_features(model, data, tmp_path / "alone", PROCESSOR, batch_size=1)
+    assert set(log.read_text().split()) == {str(os.getpid())}
+    log.unlink()
+    state = torch.random.get_rng_state()
+    cache_vision_features(model, data, tmp_path / "workers", PROCESSOR, batch_size=1, num_workers=2)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    processes = log.read_text().split()
+    assert len(processes) == 4
+    assert len(set(processes)) == 2
+    assert str(os.getpid()) not in processes
+    for name in ("features.npy", "keys.npy", "facts.json"):
+        assert (tmp_path / "workers" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    broken = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": b"nonsense", "path": None}]})
+    with pytest.raises(UnreadableImageError, match=r"^The image of row 0 cannot be decoded"):
+        cache_vision_features(model, broken, tmp_path / "broken", PROCESSOR, num_workers=1)
+    with pytest.raises(ValueError, match=r"`num_workers=-1`"):
+        cache_vision_features(model, data, tmp_path, PROCESSOR, num_workers=-1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp_path, monkeypatch, num_workers):
     whole = cache_vision_features(model, data, tmp_path / "whole", PROCESSOR, batch_size=1)
     monkeypatch.setattr("hf_curriculum.models.flamingo.features._SAVE_EVERY", 1)
     encode, calls = model.encode_images, []
@@ -92,14 +122,14 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
 
     monkeypatch.setattr(model, "encode_images", breaks)
     with pytest.raises(RuntimeError, match="killed"):
-        cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+        cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*goes on where it stopped"):
         VisionFeatures(tmp_path / "part")
-    features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     assert len(calls) == 3 + 2
     for name in "abcd":
         assert np.array_equal(features[name], whole[name])
-    cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     assert len(calls) == 5
 
 

@@ -5,20 +5,29 @@ import json
 import os
 import pickle
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import BertConfig, BertForTokenClassification
+from transformers import (
+    BertConfig,
+    BertForTokenClassification,
+    DataCollatorForTokenClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_curriculum import NounCount, PosTagger, make_scenes, train_wordpiece
 from hf_curriculum.provenance import score_values
+from hf_curriculum.scorers.text import pos_tagger
 from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.pos_tagger import (
     IGNORED,
     TagTraining,
+    TrainingWindows,
     WordPieces,
     _split,
     piece_labels,
@@ -182,6 +191,67 @@ def test_training_equals_a_loop_written_out():
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
+def test_weights_equal_those_of_rows_in_memory_bit_for_bit(tmp_path):
+    config, pieces, words, labels = classifier()
+    words, labels = [[*line, *line] * 4 for line in words], [[*line, *line] * 4 for line in labels]  # several windows
+    windows = pieces.windows(words)
+    assert len(windows) > len(words)
+    rows = [
+        {"input_ids": window.ids, "attention_mask": [1] * len(window.ids), "labels": found}
+        for window, found in zip(windows, piece_labels(windows, labels), strict=True)
+    ]
+    assert list(TrainingWindows(tmp_path, pieces, iter(words), iter(labels))) == rows
+    how = TagTraining(epochs=2, **RATES)
+    torch.manual_seed(how.seed)
+    wanted = BertForTokenClassification(config)
+    arguments = TrainingArguments(
+        tmp_path, num_train_epochs=2, per_device_train_batch_size=8, learning_rate=5e-3, max_grad_norm=0, use_cpu=True,
+        seed=how.seed, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    collator = DataCollatorForTokenClassification(pieces.tokenizer)
+    Trainer(wanted, arguments, data_collator=collator, train_dataset=rows).train()
+    found = train_classifier(config, pieces, iter(words), iter(labels), how, torch.device("cpu")).state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.state_dict().items())
+
+
+def test_words_tags_and_pieces_are_read_from_files(monkeypatch):
+    """What is held grows by the sentence, of which there is a tenth, and by the distinct word."""
+    held = []
+
+    def encode_only(config, pieces, sentences, labels, how, device):
+        with pos_tagger.tempfile.TemporaryDirectory() as folder:
+            rows = TrainingWindows(pos_tagger.Path(folder), pieces, sentences, labels)
+            held.append(tracemalloc.get_traced_memory()[0])
+            assert len(rows[len(rows) - 1]["input_ids"]) == 12
+        return BertForTokenClassification(config)
+
+    monkeypatch.setattr(pos_tagger, "train_classifier", encode_only)
+    config, tokenizer = tiny(), train_wordpiece(SENTENCES, 80)
+
+    def peak(sentences):
+        rows = (" ".join(["the", "dog"][number >> bit & 1] for bit in range(10)) for number in range(sentences))
+        tracemalloc.start()
+        try:
+            PosTagger.train(rows, config=config, tokenizer=tokenizer, held_out=0, epochs=1)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(10)  # what is loaded once
+    few, many = peak(2_000), peak(22_000)
+    assert (many - few) / 20_000 < 100  # bytes per sentence of 10 words
+
+
+def test_annotators_run_in_several_processes():
+    def annotate(lines):
+        return [["XY"[len(word) % 2] for word in tokenize(line)] for line in lines]
+
+    how = {"annotator": annotate, "config": tiny(), "epochs": 1, "held_out": 0, **RATES}
+    trained = [PosTagger.train(SENTENCES * 20, num_proc=num_proc, **how) for num_proc in (None, 2)]
+    weights = [tagger.loaded()[0].state_dict() for tagger in trained]
+    assert all(torch.equal(weights[0][name], weight) for name, weight in weights[1].items())
+
+
 def test_training_is_of_one_process_and_leaves_the_launchers_state(monkeypatch):
     """The main process trains while the others wait: joined by them, `Trainer` would wait in turn."""
     config, pieces, words, labels = classifier()
@@ -252,11 +322,15 @@ def test_predictions_are_those_of_the_model_on_one_sentence():
 
 def test_equal_sentences_are_on_one_side():
     words = [[str(row % 50), "x"] for row in range(200)]
-    learn, measure = _split(words, 0.1, seed=0)
+    is_held_out = _split(words, 0.1, seed=0)
+    learn, measure = np.flatnonzero(~is_held_out).tolist(), np.flatnonzero(is_held_out).tolist()
     assert sorted([*learn, *measure]) == list(range(200))
     assert len(measure) == 20
     assert not {words[row][0] for row in learn} & {words[row][0] for row in measure}
-    assert _split(words, 0.1, seed=1)[1] != measure
+    assert np.flatnonzero(_split(words, 0.1, seed=1)).tolist() != measure
+    # numbered in order of appearance, as the tagger's first version did
+    drawn = torch.randperm(50, generator=torch.Generator().manual_seed(0))[:5].tolist()
+    assert {int(words[row][0]) for row in measure} == set(drawn)
 
 
 @pytest.mark.slow
@@ -290,6 +364,12 @@ def test_errors(trained, monkeypatch, tmp_path):
     words, tags = [["a", "dog"]], [["DT", "NN"]]
     with pytest.raises(ValueError, match="There are 1 sentences, but `tags` has tags for 2"):
         PosTagger.train(words, tags * 2)
+    with pytest.raises(ValueError, match="There are 2500 sentences, but `tags` has tags for 1100"):
+        PosTagger.train(words * 2500, tags * 1100)
+    with pytest.raises(ValueError, match="There are 1 sentences, but the annotator has tags for 0"):
+        PosTagger.train(["a dog"], annotator=lambda texts: [])
+    with pytest.raises(ValueError, match="`num_proc` has no effect with `tags`"):
+        PosTagger.train(words, tags, num_proc=2)
     with pytest.raises(ValueError, match=r"A sentence has 2 words \(\['a', 'dog'\]\), but `tags` has 1 tags"):
         PosTagger.train(words, [["DT"]])
     with pytest.raises(ValueError, match="but the annotator has 1 tags for it"):
@@ -300,6 +380,8 @@ def test_errors(trained, monkeypatch, tmp_path):
         PosTagger.train(words)
     with pytest.raises(ValueError, match="There are no sentences with words"):
         PosTagger.train(["", None])
+    with pytest.raises(ValueError, match="There are no sentences with words"):
+        PosTagger.train([[]], [[]])
     for share in (1, -0.1):
         with pytest.raises(ValueError, match="`held_out` is"):
             PosTagger.train(words, tags, held_out=share)
