@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from PIL import Image
     from transformers import ProcessorMixin
 
+    from hf_curriculum.data.collators import CaptionCollator
+
 
 def generate_captions(
     model: torch.nn.Module,
     dataset: Dataset,
-    processor: ProcessorMixin,
+    processor: ProcessorMixin | CaptionCollator,
     *,
     batch_size: int = 32,
     max_new_tokens: int = 30,
@@ -95,7 +97,7 @@ def generate_captions(
 
 
 def caption_images(
-    model: torch.nn.Module, images: Sequence[Image.Image], processor: ProcessorMixin, **options: Any
+    model: torch.nn.Module, images: Sequence[Image.Image], processor: ProcessorMixin | CaptionCollator, **options: Any
 ) -> list[str]:
     """One caption for each decoded image, as `generate_captions` writes them, in one batch.
 
@@ -116,7 +118,10 @@ def caption_images(
 
 
 def _write(
-    model: torch.nn.Module, processor: ProcessorMixin, seen: dict[str, torch.Tensor], options: dict[str, Any]
+    model: torch.nn.Module,
+    processor: ProcessorMixin | CaptionCollator,
+    seen: dict[str, torch.Tensor],
+    options: dict[str, Any],
 ) -> list[str]:
     """Captions of pixels [b, c, h, w], or of features."""
     weight = next(model.parameters())

@@ -402,7 +402,12 @@ def run_command(main: Callable[[], None], parser: FlagParser) -> None:
 def command_line(*more: str) -> str:
     """This process's command as it can be typed again, with further words."""
     program, *words = sys.argv
-    start = ["accelerate", "launch", program] if program.endswith(".py") else [program]
+    if program.endswith(".py"):
+        installed = Path(__file__).parents[1] in Path(program).absolute().parents
+        recipe = ["hf-curriculum", "recipe", Path(program).stem]
+        start = recipe if installed else ["accelerate", "launch", program]
+    else:
+        start = [program]
     return shlex.join([*start, *words, *more])
 
 

@@ -79,7 +79,6 @@ from hf_curriculum.training.setup import (
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
@@ -118,6 +117,7 @@ class CurriculumTrainer(PublishingTrainer):
 
     args_class: type[Any] = CurriculumTrainingArguments
     """What `args` is, for those who build it by name."""
+    model: Any  # `Trainer` may be without one; not here
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

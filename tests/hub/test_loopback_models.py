@@ -134,6 +134,12 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
     assert facts["decisions"] == []
     card = text.partition("```python\n")[2].partition("```")[0]
     reader = other_user("hf_readerTOKENreader")
+    reader.run("""
+        import os, tempfile
+        from PIL import Image
+        os.chdir(tempfile.mkdtemp())
+        Image.new("RGB", (40, 30)).save("photo.jpg")
+        """)
     reader.run(card)  # the lines of the card, as they stand there
     assert "CaptionGitForCausalLM GitProcessor" in reader.run("print(type(model).__name__, type(processor).__name__)")
     same = trainer.run("""
