@@ -303,15 +303,20 @@ def last_complete_checkpoint(output_dir: str | Path) -> str:
                 logger.info(f"Resuming from {folder}.")
             return str(folder)
         skipped.append(folder.name)
-    found = f"only incomplete ones: {', '.join(skipped)}" if skipped else "none"
+    found = f"only incomplete ones, {', '.join(skipped)}" if skipped else "there is none"
     raise ValueError(
-        f"There is no complete checkpoint in {root}; found {found}. A report, and resume_from_checkpoint=True, "
+        f"No valid checkpoint found in output directory ({root}): {found}. A report, and resume_from_checkpoint=True, "
         "needs a complete checkpoint. Name the folder of a run that has one, or start a new run."
     )
 
 
 def require_complete(folder: str | Path) -> None:
-    """Refuses an incomplete checkpoint."""
+    """Refuses an incomplete checkpoint, and a folder that is not there."""
+    if not Path(folder).is_dir():
+        raise ValueError(
+            f"Can't find a valid checkpoint at {folder}: there is no such folder. Pass resume_from_checkpoint=True to "
+            "use the last complete one of output_dir."
+        )
     if not is_complete(folder):
         raise ValueError(
             f"The checkpoint {folder} is incomplete: its {TRAINER_STATE_NAME}, which is written last, is missing or "

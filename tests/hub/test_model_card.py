@@ -287,7 +287,7 @@ def test_what_names_a_repository(tmp_path, monkeypatch):
     assert named_on_hub("/a/b") is None
     (tmp_path / "out").mkdir()
     assert named_on_hub("out/checkpoint-10") is None  # a folder here, mistyped or not
-    with pytest.raises(ValueError, match="is incomplete"):
+    with pytest.raises(ValueError, match="there is no such folder"):
         make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
 
 

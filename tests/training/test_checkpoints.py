@@ -69,13 +69,15 @@ def test_the_newest_whole_checkpoint_is_taken_and_broken_ones_are_named(tmp_path
 
 
 def test_no_whole_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"found none\. Start a new run"):
+    with pytest.raises(ValueError, match=r"No valid checkpoint found .* \(.*nowhere\): there is none\."):
         last_complete_checkpoint(tmp_path / "nowhere")
     checkpoint(tmp_path, 3, state="[]")
-    with pytest.raises(ValueError, match="found only incomplete ones: checkpoint-3"):
+    with pytest.raises(ValueError, match="only incomplete ones, checkpoint-3"):
         last_complete_checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"is incomplete: its trainer_state\.json"):
         require_complete(tmp_path / "checkpoint-3")
+    with pytest.raises(ValueError, match=r"Can't find a valid checkpoint at .*bogus: there is no such folder"):
+        require_complete(tmp_path / "checkpoint-bogus")
 
 
 def test_a_checkpoint_written_again_is_not_whole_until_it_is(tmp_path):
