@@ -400,7 +400,7 @@ def make_plan(
             "Give the data set, or leave score_column out."
         )
     if not isinstance(ranking, Ranking):
-        ranking = rank_scores(np.asarray(ranking), curriculum.easy or "low", unscored=curriculum.unscored)
+        ranking = rank_scores(ranking, curriculum.easy or "low", unscored=curriculum.unscored)
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)

@@ -189,7 +189,7 @@ def rank_scores(
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
     if unscored not in ("last", "drop", "error"):
         raise ValueError(f"unscored={unscored!r} was given; rows without a score can be 'last', 'drop' or 'error'.")
-    scores = np.ascontiguousarray(scores)
+    scores = np.ascontiguousarray(as_numbers(scores))
     if not len(scores):
         raise ValueError(
             f"There are no rows to order by {label}. Check the data set and the filters before this step."
@@ -211,6 +211,14 @@ def rank_scores(
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
     return Ranking(order, scores, num_scored, easy, name, num_unscored)
+
+
+def as_numbers(scores: Any) -> np.ndarray:
+    """Scores as an array; a tensor's without its history, and bfloat16, which NumPy lacks, as float32."""
+    if not hasattr(scores, "detach"):
+        return np.asarray(scores)
+    scores = scores.detach().cpu()
+    return (scores.float() if str(scores.dtype) == "torch.bfloat16" else scores).numpy()
 
 
 def require_spread(ranking: Ranking, what: str) -> None:

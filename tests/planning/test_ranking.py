@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset, DatasetDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,3 +246,10 @@ def test_batches_by_image_keep_large_scores_apart():
         Phases(4, cut="rank", easy="low", batches=ByImage(2)), data, score_column="t", global_batch_size=2
     )
     assert plan.order.order.tolist() == list(range(20))[::-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tensor_of_scores_is_ranked_without_its_history(dtype):
+    scores = torch.tensor([3.0, 1.0, 2.0], dtype=dtype, requires_grad=True)
+    plan = make_plan(Phases(3), scores, global_batch_size=1)
+    assert plan.order.order.tolist() == rank_scores(scores).order.tolist() == [1, 2, 0]
