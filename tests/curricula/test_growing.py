@@ -178,3 +178,10 @@ def test_the_share_of_a_step_is_that_of_the_steps_before_it():
     plan = make_plan(Growing("polynomial", 0.2, full_at=1, power=1, epochs=4), np.arange(100), global_batch_size=40)
     assert plan.num_steps == 10
     assert plan.stages[0].pool_at(np.arange(10)).tolist() == [20, 28, 36, 44, 52, 60, 68, 76, 84, 92]
+
+
+def test_it_checks_what_every_curriculum_checks():
+    with pytest.raises(ValueError, match="a run has one length"):
+        Growing(epochs=1, examples=5)
+    with pytest.raises(ValueError, match="easy is one of"):
+        Growing(easy="hard")

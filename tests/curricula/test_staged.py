@@ -39,6 +39,7 @@ def plan_of(rule, sources=SOURCES, scores=SCORES, batch=4, **kwargs):
 def test_parts_follow_each_other_and_share_no_batch():
     plan = plan_of(Staged({"text": IID(epochs=3), "captions": Phases(2, 2)}))
     assert [stage.name for stage in plan.stages] == ["text, i.i.d.", "captions, phase 1", "captions, phase 2"]
+    assert [stage.number for stage in plan.stages] == [0, 1, 2]
     assert [stage.pool_size for stage in plan.stages] == [3, 3, 7]
     text, captions = plan.rows(0, 12), plan.rows(12, plan.num_samples)
     assert sorted(set(text.tolist())) == [0, 2, 5]
