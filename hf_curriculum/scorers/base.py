@@ -41,7 +41,7 @@ class _Renamed:
 def _source_of(*things: Any) -> str | None:
     """A digest of the modules in which classes, functions or objects are defined: their text, else the bytecode."""
     texts: dict[str, str | bytes] = {}
-    for thing in things:
+    for thing in (getattr(each, "_orig_mod", each) for each in things):  # of a compiled model the model
         owner = thing if isinstance(thing, (type, FunctionType)) else type(thing)
         top = owner.__module__.partition(".")[0]
         if top in (__name__.partition(".")[0], "__main__", "builtins") or top in sys.stdlib_module_names:

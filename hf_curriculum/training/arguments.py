@@ -31,8 +31,8 @@ class CurriculumTrainingArguments(TrainingArguments):
 
     The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
     and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
-    full. What would draw other examples than the plan (`train_sampling_strategy`, `ignore_data_skip`, `split_batches`
-    and `dispatch_batches` of `accelerator_config`) is refused.
+    full. What would draw other examples than the plan is refused: `train_sampling_strategy`, `ignore_data_skip`, and on
+    several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
 
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting contradicts
@@ -153,8 +153,7 @@ class CurriculumTrainingArguments(TrainingArguments):
             )
         config = self.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
-            alone = name == "split_batches" and self.world_size == 1  # then it splits nothing
-            if getattr(config, name, None) and not alone:
+            if getattr(config, name, None) and self.world_size > 1:  # one process splits and dispatches nothing
                 raise ValueError(
                     f"accelerator_config.{name}=True deals examples to processes in another way than the plan, which "
                     f"would no longer say what a step trains on. Leave {name} off."

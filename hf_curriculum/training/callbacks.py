@@ -313,6 +313,17 @@ class PacingCallback(TrainerCallback):
         return control
 
 
+@contextmanager
+def paced(trainer: Any) -> Iterator[None]:
+    """A run that a `PacingCallback` follows; it comes after the user's callbacks, whenever those were added."""
+    callback = PacingCallback(trainer)
+    trainer.add_callback(callback)
+    try:
+        yield
+    finally:
+        trainer.remove_callback(callback)
+
+
 def broadcast_decision(plan: Plan, observed: Observed) -> Plan:
     """The plan after the next decision: the main process's, on every process."""
     plan = plan.decided(observed)

@@ -26,10 +26,10 @@ from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.callbacks import (
     DrawLog,
-    PacingCallback,
     TrainingClock,
     broadcast_decision,
     numbers_of,
+    paced,
     round_facts,
 )
 from hf_curriculum.training.checkpoints import (
@@ -170,7 +170,6 @@ class CurriculumTrainer(PublishingTrainer):
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
-        self.add_callback(PacingCallback(self))
 
     @classmethod
     def _other_trainers(cls) -> tuple[type[Trainer], ...]:
@@ -526,7 +525,8 @@ class CurriculumTrainer(PublishingTrainer):
             validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._seconds_before = saved["seconds"]
             self._plan = resume_plan(saved, plan, resume_from_checkpoint)
-        output = super().train(resume_from_checkpoint or None, *args, **kwargs)
+        with paced(self):
+            output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output
 

@@ -269,3 +269,20 @@ def test_tensors_of_any_type_are_scores(values):
     found = Given()({"caption": ["a", "b"]})["given"]
     assert found.dtype == np.float32
     assert found.tolist() == [1.5, -2.0]
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def test_the_source_of_a_compiled_model_is_the_models(monkeypatch):
+    def digest_with(net):
+        scorer = Letters()
+        scorer.net = net
+        return scorer.source_digest()
+
+    before = digest_with(Net())
+    assert before == digest_with(torch.compile(Net()))
+    monkeypatch.setattr("inspect.getsource", lambda module: f"{module} edited")
+    assert before != digest_with(Net()) == digest_with(torch.compile(Net()))

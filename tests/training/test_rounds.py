@@ -88,6 +88,15 @@ every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
 @every_rule
+def test_one_process_that_dispatches_trains_on_the_same(make, rule, tmp_path):
+    rows = []
+    for more in ({}, {"accelerator_config": {"dispatch_batches": True}}):
+        make(rule, **more).train()
+        rows.append(rows_of(tmp_path))
+    assert rows[0] == rows[1]
+
+
+@every_rule
 def test_it_trains_on_what_the_log_says(make, rule, tmp_path):
     trainer = make(rule, **SAVED)
     before = trainer.plan
@@ -311,9 +320,21 @@ class Forbids(TrainerCallback):
         control.should_evaluate = False
 
 
-def test_an_evaluation_taken_back_is_noticed(make):
-    trainer = make(BABY)
+def test_a_callback_does_not_take_a_decision_away(make):
+    trainer = make(BABY, trainer={"callbacks": [Forbids()]})
     trainer.add_callback(Forbids())
+    trainer.train()
+    assert len(trainer.plan.log) > 1
+    assert trainer.state.global_step == trainer.plan.num_steps
+
+
+def test_an_evaluation_taken_back_is_noticed(make):
+    class ForbidsLater(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            trainer.add_callback(Forbids())  # behind the one that asks for decisions
+
+    trainer = make(BABY)
+    trainer.add_callback(ForbidsLater())
     with pytest.raises(RuntimeError, match=r"BabySteps had to decide after step 2, and nothing was evaluated"):
         trainer.train()
 

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback, TrainingArguments
+from small_task import Net
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from hf_curriculum import IID, SCORERS, CurriculumTrainer, Phases, add_scores
 from hf_curriculum.data.seeding import IndexedDataset
@@ -50,6 +51,22 @@ def test_without_a_curriculum_it_is_a_trainer(make_trainer, tmp_path):
     assert sorted(rows) == sorted([*range(24), *range(24)])
 
 
+def test_its_callbacks_are_those_of_a_trainer_before_and_after_training(make_trainer, data):
+    trainer = make_trainer(score_column=None, num_train_epochs=1)
+    theirs = [type(one) for one in Trainer(model=Net(), args=trainer.args).callback_handler.callbacks]
+
+    def listed():
+        return [type(one) for one in trainer.callback_handler.callbacks]
+
+    assert listed() == theirs
+    trainer.train()
+    assert listed() == theirs
+    trainer.add_callback(BreakAt(2))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert listed() == [*theirs, BreakAt]
+
+
 def test_each_phase_logs_what_was_drawn_beside_the_loss(make_trainer):
     trainer = make_trainer(Phases(3, 1, cut="value", **EASY))
     trainer.train()
@@ -83,11 +100,20 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
-@pytest.mark.parametrize("stop", [1, 4, 7])
-def test_a_stopped_run_resumes_exactly(make_trainer, stop, tmp_path):
+DISPATCHED = {"accelerator_config": {"dispatch_batches": True, "split_batches": True}}
+
+
+class BreakAt(StopAt):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("stop", "more"), [(1, {}), (4, {}), (7, {}), (4, DISPATCHED)])
+def test_a_stopped_run_resumes_exactly(make_trainer, stop, more, tmp_path):
     whole = make_trainer(Phases(2, 1, **EASY))
     whole.train()
-    settings = {"save_strategy": "steps", "save_steps": 1}
+    settings = {"save_strategy": "steps", "save_steps": 1, **more}
     make_trainer(Phases(2, 1, **EASY), trainer={"callbacks": [StopAt(stop)]}, **settings).train()
     resumed = make_trainer(Phases(2, 1, **EASY), **settings)
     resumed.train(resume_from_checkpoint=True)
