@@ -31,8 +31,8 @@ class CurriculumTrainingArguments(TrainingArguments):
 
     The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
     and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
-    full. What would draw other examples than the plan is refused: `train_sampling_strategy`, `ignore_data_skip`, and on
-    several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
+    full. What would draw other examples than the plan is refused: `train_sampling_strategy`, `ignore_data_skip`, and
+    on several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
 
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting contradicts
