@@ -22,6 +22,10 @@ class Rule:
     def wide(self) -> bool:
         self.notify(True, often=2, late=False)
         return self.limit * 2 == 6
+
+    def write(self, folder):
+        """Into a file."""
+        (folder / "a").write_text(self.name + "b", encoding="utf-8", newline="c")
 '''
 
 
@@ -43,13 +47,26 @@ def test_faults_are_python_and_leave_messages_and_defaults_alone(module):
     assert (16, "self.notify(True, often=2, late=False)", "self.notify(True, late=False)") in planted
     assert (17, "self.limit * 2", "(self.limit) + (2)") in planted
     assert not {line for line, *_ in planted} & {1, 4, 5, 7, 12}
+    without_newline = '(folder / "a").write_text(self.name + "b", encoding="utf-8")'
+    assert {after for line, _, after in planted if line == 21} == {"pass", without_newline}
     for fault in mutations.faults(module):
         compile(SOURCE[: fault.start] + fault.after + SOURCE[fault.stop :], "rule.py", "exec")
 
 
 def test_a_fault_belongs_to_the_innermost_function(module):
     lines = {fault.line: mutations.function_of(fault)[1] for fault in mutations.faults(module)}
-    assert lines == {6: 4, 8: 4, 16: 14, 17: 14}  # 14: the decorator
+    assert lines == {6: 4, 8: 4, 16: 14, 17: 14, 21: 19}  # 14: the decorator
+
+
+def test_faults_are_drawn_evenly_from_the_files_of_a_room(module, monkeypatch):
+    monkeypatch.setattr(mutations, "PACKAGE", mutations.ROOT)
+    (module.parent / "room").mkdir()
+    for name, source in (("long", SOURCE), ("short", "def one():\n    return 1, 2, 3\n")):
+        (module.parent / "room" / f"{name}.py").write_text(source, encoding="utf-8")
+    drawn = mutations.drawn(6, 1, ["room"])
+    assert sorted(fault.file for fault in drawn) == ["room/long.py"] * 3 + ["room/short.py"] * 3
+    assert len(set(drawn)) == 6
+    assert drawn == mutations.drawn(6, 1, ["room"]) != mutations.drawn(6, 2, ["room"])
 
 
 @pytest.mark.parametrize("processes", [1, 3])
