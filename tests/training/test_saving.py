@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_curriculum import BabySteps, CurriculumTrainer, Phases
 
@@ -44,3 +45,13 @@ def test_a_checkpoint_of_the_model_alone_is_not_resumed(make_trainer):
         trainer = make_trainer(Phases(2, 2, easy="low"), **settings)
         with pytest.raises(ValueError, match=r"holds the model alone.*save_only_model=True"):
             trainer.train(resume_from_checkpoint=name if name is True else f"{trainer.args.output_dir}/{name}")
+
+
+def test_a_checkpoint_has_the_state_of_the_generators(make_trainer):
+    trainer = make_trainer(Phases(2, 1, easy="low"), save_strategy="steps", save_steps=4)
+    trainer.train()
+    expected = torch.get_rng_state()
+    saved = torch.load(
+        Path(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}", "rng_state.pth"), weights_only=False
+    )
+    torch.testing.assert_close(saved["cpu"], expected, rtol=0, atol=0)
