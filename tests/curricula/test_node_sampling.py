@@ -347,3 +347,9 @@ def test_a_batch_of_different_images_holds_the_first_draws_of_each():
         if len(first) >= size:
             assert found[step].tolist() == first[:size]
     assert min(counts[size], counts[size + 1]) > 0
+
+
+def test_random_batches_need_no_group():
+    groups = Groups(None, np.array([0]), np.array([], np.int32))
+    stage = NodeStage(0, "random", "all", ((0, 6),), 12, groups=groups, batch_size=6)
+    assert [sorted(batch) for batch in stage.positions(0, 12, 7).reshape(2, 6).tolist()] == [list(range(6))] * 2

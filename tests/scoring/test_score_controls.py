@@ -167,8 +167,9 @@ def test_the_easy_end_of_a_score_without_provenance():
     assert read_provenance(shuffle_scores(plain, "noun_count"))["noun_count_random"].easy == "low"  # its scorer's
     with pytest.raises(ValueError, match="Which end of `mine` is easy is not recorded"):
         shuffle_scores(plain, "mine")
-    with pytest.raises(ValueError, match="`easy` is 'middle'"):
-        shuffle_scores(plain, "mine", easy="middle")
+    for easy in ("middle", ""):
+        with pytest.raises(ValueError, match=f"`easy` is '{easy}'"):
+            shuffle_scores(plain, "noun_count", easy=easy)
 
 
 def test_what_cannot_be_permuted_is_an_error():

@@ -28,7 +28,7 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, write_fitted
+from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, wait_for_files, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
@@ -249,6 +249,19 @@ def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
         add_scores_sharded(data, WordRarity(), tmp_path, rank=1, **options)
 
 
+def test_between_two_looks_for_files_a_process_sleeps(tmp_path, monkeypatch):
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        (tmp_path / f"{'ab'[len(slept) - 1]}.parquet").touch()
+
+    monkeypatch.setattr("hf_curriculum.scoring.parts.time.sleep", sleep)
+    wait_for_files(tmp_path, ["a.parquet", "b.parquet"], 0.5)
+    assert len(slept) == 2
+    assert min(slept) >= 0.1
+
+
 def test_the_timeout_by_its_name_of_before(data, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
     options = {"batch_size": 5, "part_rows": 8, "world_size": 2, "rank": 0, "patience": 0.05}
@@ -280,6 +293,8 @@ def test_mistakes(data, tmp_path):
         add_scores_sharded(DatasetDict(a=data, b=data), WordRarity(), tmp_path)
     with pytest.raises(ValueError, match="`part_rows=0`"):
         add_scores_sharded(data, CaptionLength(), tmp_path, part_rows=0)
+    with pytest.raises(ValueError, match="`batch_size=0`"):
+        add_scores_sharded(data, CaptionLength(), tmp_path, batch_size=0)
     with pytest.raises(ValueError, match=r"`text` is not in the data"):
         add_scores_sharded(data, CaptionLength(column="text"), tmp_path)
 
@@ -345,6 +360,14 @@ def test_the_digest_of_data(data, tmp_path):
         features = Features({"a": Value(kind)})
         assert len({data_digest(Dataset.from_dict({"a": [x]}, features=features)) for x in (empty, None)}) == 2
     assert data_digest(data.select([])) != same
+
+
+def test_parts_of_a_single_row(data, tmp_path):
+    few = data.select(range(3))
+    check_same(
+        add_scores_sharded(few, CaptionLength(), tmp_path, part_rows=1, batch_size=1), add_scores(few, CaptionLength())
+    )
+    assert len(list(tmp_path.rglob("part-*.parquet"))) == 3
 
 
 def test_a_written_part_is_logged(data, tmp_path, caplog):

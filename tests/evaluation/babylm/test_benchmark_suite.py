@@ -94,6 +94,8 @@ def test_a_try_is_marked_as_one(evaluate):
         ({"data_dir": "nowhere"}, FileNotFoundError, "None of blimp, .* can be run"),
         ({"data_dir": "nowhere", "tasks": ["ewok"]}, FileNotFoundError, "`ewok` needs the folder"),
         ({"tasks": ["blimp/passive_1"]}, ValueError, r"\['passive_1'\] of `blimp` were asked for"),
+        ({"tasks": ["vqa/counting"]}, ValueError, r"\['counting'\] of `vqa` were asked for"),
+        ({"tasks": ["winoground/group"]}, ValueError, r"\['group'\] of `winoground` were asked for"),
     ],
 )
 def test_what_cannot_be_asked_for(options, error, message, evaluate):
