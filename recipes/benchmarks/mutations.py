@@ -155,7 +155,8 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
     elif isinstance(node, (ast.If, ast.IfExp, ast.While)) and not has_opposite(node.test):
         yield node.test, f"not ({text(node.test)})"
     elif (isinstance(node, ast.Expr) and not is_message(node)) or isinstance(node, ast.AugAssign):
-        yield node, "pass"
+        # A method that does without `super()` keeps its cell, and so can take the place of the one that is there.
+        yield node, "__class__" if any(getattr(part, "id", "") == "super" for part in ast.walk(node)) else "pass"
     elif isinstance(node, ast.Call):
         for keyword in node.keywords:
             if keyword.arg not in (None, *UNSEEN) and len(node.keywords) > 1:
@@ -247,7 +248,7 @@ def plant(fault: Fault) -> None:
     """Gives the functions that a fault is in, as they are in this process, their code with the fault.
 
     Raises:
-        SyntaxError: the fault is no Python.
+        SyntaxError: the fault is no Python, or cannot take a function's place.
     """
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
@@ -260,8 +261,11 @@ def plant(fault: Fault) -> None:
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename == target:
             code = codes.get((one.__code__.co_name, one.__code__.co_firstlineno))
-            if code is not None and len(code.co_freevars) == len(one.__code__.co_freevars):
-                one.__code__ = code
+            if code is not None:
+                try:
+                    one.__code__ = code
+                except ValueError as error:
+                    raise SyntaxError("The fault changes which variables of its surroundings it reads.") from error
 
 
 class Planter:

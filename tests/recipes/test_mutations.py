@@ -23,6 +23,10 @@ class Rule:
         self.notify(True, often=2, late=False)
         return self.limit * 2 == 6
 
+    def __init__(self):
+        super().__init__()
+        self.ready = True
+
     def write(self, folder):
         """Into a file."""
         (folder / "a").write_text(self.name + "b", encoding="utf-8", newline="c")
@@ -48,14 +52,14 @@ def test_faults_are_python_and_leave_messages_and_defaults_alone(module):
     assert (17, "self.limit * 2", "(self.limit) + (2)") in planted
     assert not {line for line, *_ in planted} & {1, 4, 5, 7, 12}
     without_newline = '(folder / "a").write_text(self.name + "b", encoding="utf-8")'
-    assert {after for line, _, after in planted if line == 21} == {"pass", without_newline}
+    assert {after for line, _, after in planted if line == 25} == {"pass", without_newline}
     for fault in mutations.faults(module):
         compile(SOURCE[: fault.start] + fault.after + SOURCE[fault.stop :], "rule.py", "exec")
 
 
 def test_a_fault_belongs_to_the_innermost_function(module):
     lines = {fault.line: mutations.function_of(fault)[1] for fault in mutations.faults(module)}
-    assert lines == {6: 4, 8: 4, 16: 14, 17: 14, 21: 19}  # 14: the decorator
+    assert lines == {6: 4, 8: 4, 16: 14, 17: 14, 20: 19, 21: 19, 25: 23}  # 14: the decorator
 
 
 def test_faults_are_drawn_evenly_from_the_files_of_a_room(module, monkeypatch):
@@ -88,3 +92,31 @@ def test_a_planted_fault_is_in_the_functions_that_are_there(module):
         if (fault.before, fault.after) in (("value > least", "value >= least"), ("6", "7")):
             mutations.plant(fault)
             assert (chosen([1, 2]), rule.wide) == (([1, 2], True) if fault.line == 8 else ([2], False))
+
+
+def test_faults_that_change_what_a_function_closes_over(module):
+    source = """
+class Base:
+    def __init__(self):
+        self.limit = 1
+
+class Rule(Base):
+    def __init__(self):
+        super().__init__()
+
+def outer(seen):
+    def inner(value):
+        seen.append(value)
+    return inner
+"""
+    module.write_text(source, encoding="utf-8")
+    names = {"__name__": "rule"}
+    exec(compile(source, str(module), "exec"), names)
+    inner = names["outer"]([])
+    by_line = {fault.line: fault for fault in mutations.faults(module) if fault.after in ("pass", "__class__")}
+    assert hasattr(names["Rule"](), "limit")
+    mutations.plant(by_line[8])
+    assert not hasattr(names["Rule"](), "limit")
+    with pytest.raises(SyntaxError, match="variables of its surroundings"):
+        mutations.plant(by_line[12])
+    inner(1)
