@@ -240,6 +240,18 @@ def test_a_part_that_does_not_belong_or_is_damaged(data, tmp_path):
     check_same(add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST), add_scores(data, CaptionLength()))
 
 
+def test_one_changed_byte_of_the_scores_is_noticed(tmp_path):
+    parts = PartFolder(tmp_path, {}, rows=4000, step=4000)
+    scores = np.frombuffer(np.random.default_rng(0).bytes(16_000), np.float32)  # of which nothing can be compressed
+    parts.write(0, {"score": scores})
+    np.testing.assert_array_equal(parts.read(0)["score"], scores)
+    content = bytearray(parts.file(0).read_bytes())
+    content[content.index(scores[2000:2002].tobytes())] ^= 1
+    parts.file(0).write_bytes(content)
+    with pytest.raises(ValueError, match=r"part-00000-of-00001\.parquet cannot be read"):
+        parts.read(0)
+
+
 def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
     options = {**FAST, "world_size": 2, "timeout": 0.05}
