@@ -351,6 +351,14 @@ def test_a_manifest_without_parts_is_replaced_by_a_single_process(tmp_path):
         PartFolder(tmp_path, {"scorer": "c"}, 4, 2, single_process=True)
 
 
+def test_a_run_of_one_process_replaces_a_manifest_without_parts(data, tmp_path):
+    folder = tmp_path / "all" / "caption_length"
+    PartFolder(folder, {"scorer": "a model that is not there"}, 60, 10)
+    with pytest.raises(ValueError, match="holds parts of another"):  # which a process may be about to write
+        add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, world_size=2, **FAST)
+    check_same(add_scores_sharded(data, CaptionLength(), tmp_path, **FAST), add_scores(data, CaptionLength()))
+
+
 def test_the_digest_of_data(data, tmp_path):
     same = data_digest(data)
     data.save_to_disk(str(tmp_path / "data"), num_shards=3)
