@@ -371,8 +371,8 @@ def test_the_digest_of_data(data, tmp_path):
         rows = data.cast_column("image", Image(decode=False)).to_dict()
         rows[column][7] = value
         assert data_digest(Dataset.from_dict(rows, features=data.features)) != same
-    texts = {"a": ["ab", "c"]}, {"a": ["a", "bc"]}, {"a": ["ab", "d"]}  # other lengths, or another letter
-    assert len({data_digest(Dataset.from_dict(rows)) for rows in texts}) == 3
+    texts = ["ab", "c"], ["a", "bc"], ["ab", "d"], ["db", "c"]  # other lengths, or another letter
+    assert len({data_digest(Dataset.from_dict({"a": rows})) for rows in texts}) == 4
     vectors = Features({"v": List(Value("float32")), "n": Value("int64")})
     kinds = [{"v": [[1.0], [x]], "n": [1, n]} for x in (2.0, 3.0) for n in (4, None)]
     assert len({data_digest(Dataset.from_dict(rows, features=vectors)) for rows in kinds}) == 4
