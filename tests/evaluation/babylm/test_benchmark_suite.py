@@ -108,6 +108,14 @@ def test_subtasks_and_whole_benchmarks_mix(evaluate):
     assert len(result.tasks["blimp"].subtasks) == 3
 
 
+def test_two_subtasks_have_a_mean_and_one_is_its_own(evaluate, miniature):
+    names = sorted(f"blimp/{file.stem}" for file in (miniature / "blimp_filtered").iterdir())[:2]
+    for asked in (names, names[:1]):
+        result = evaluate(tasks=asked, limit=2)
+        assert len(result.tasks["blimp"].subtasks) == len(asked)
+        assert ("| mean |" in result.table) == (len(asked) == 2)
+
+
 def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
     assert SUITES["babylm"] == tuple(BENCHMARKS)
     values = dict(zip(BENCHMARKS, [0.652, 0.627, 0.524, 0.655, 0.555, 0.541, 0.505], strict=True))
