@@ -362,6 +362,12 @@ def run(
     """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
     fates, running_now, waiting = {}, {}, list(chosen)
     says = Path(tempfile.mkdtemp())
+
+    def tell(fault: Fault, by: Path) -> None:
+        noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
+        said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
+        print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
+
     while waiting or running_now:
         while waiting and len(running_now) < processes:
             fault = waiting.pop(0)
@@ -371,15 +377,14 @@ def run(
         if process:
             fault, by, _ = running_now.pop(process)
             fates[fault] = {0: "survived", 99: "no fault"}.get(os.waitstatus_to_exitcode(status), "caught")
-            noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
-            said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
-            print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
+            tell(fault, by)
             continue
-        for process, (fault, _, began) in list(running_now.items()):
+        for process, (fault, by, began) in list(running_now.items()):
             if time.monotonic() - began > limit:
                 os.killpg(process, signal.SIGKILL)
                 os.waitpid(process, 0)
                 fates[fault] = "hung"
+                tell(fault, by)
                 del running_now[process]
         time.sleep(0.05)
     return fates

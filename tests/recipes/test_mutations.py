@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from benchmarks import mutations
 
@@ -80,6 +82,12 @@ def test_each_fault_has_its_own_fate(module, processes):
     assert {fault: fate == "caught" for fault, fate in fates.items()} == {
         fault: fault.line in (8, 17) for fault in planted
     }
+
+
+def test_a_fault_that_hangs_is_ended_and_told(module, capsys):
+    (planted,) = (fault for fault in mutations.faults(module) if fault.before == "not least")
+    assert mutations.run([planted], lambda fault, says: time.sleep(60), 1, limit=0.2) == {planted: "hung"}
+    assert "1/1 hung: rule.py:6 not least" in capsys.readouterr().err
 
 
 def test_a_planted_fault_is_in_the_functions_that_are_there(module):
