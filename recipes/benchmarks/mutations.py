@@ -2,13 +2,14 @@
 
     python recipes/benchmarks/mutations.py --count 200 --seed 0 --processes 2
 
-Faults are drawn evenly from the rooms in `ROOMS`: comparisons, sums, booleans, numbers and conditions exchanged, an
-argument or a statement left out. Messages, annotations and docstrings are left alone. All tests of the rooms are
+Faults are drawn evenly from the rooms in `ROOMS` and the files in them: comparisons, sums, booleans, numbers and
+conditions exchanged, an argument or a statement left out. Messages, annotations and docstrings are left alone, and
+what can show nowhere (`UNSEEN`) or stops every call (strings and paths put together). All tests of the rooms are
 collected once, and run once without a fault, to see which call which functions and how long they take (`--calls` keeps
-that). Then each fault meets the files of tests that call its function, the fastest first, until a test fails: in a
-process of its own, where the function has the code with the fault. What survives is printed, and written as JSON with
-`--output`. A survivor is a test that is missing, or a fault that changes nothing. Programs that tests start anew, and
-what modules do when they are imported, do not have the fault.
+that, and adds tests that are new). Then each fault meets the files of tests that call its function, the fastest first,
+until a test fails: in a process of its own, where the function has the code with the fault. What survives is printed,
+and written as JSON with `--output`. A survivor is a test that is missing, or a fault that changes nothing. Programs
+that tests start anew, and what modules do when they are imported, do not have the fault.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PACKAGE = ROOT / "hf_curriculum"
 ROOMS = {
     "planning": ("planning", "curricula", "training"),
     "curricula": ("curricula", "planning", "training"),
-    "training": ("training", "curricula", "streaming"),
+    "training": ("training", "curricula", "streaming", "hub", "studies", "reporting"),
     "scoring": ("scoring", "scorers", "test_provenance.py", "test_scored_data.py"),
     "evaluation": ("evaluation", "reporting"),
 }
@@ -48,6 +49,9 @@ COMPARISONS = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
 }  # fmt: skip
+UNSEEN = ("strict", "encoding")
+"""Arguments whose absence no test can see: `strict` checks what holds, and UTF-8 is the encoding where tests run."""
+
 SUMS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "//", ast.BitXor: "|"}
 
 
@@ -116,8 +120,8 @@ def within(node: ast.AST) -> Iterator[ast.AST]:
         return
     annotations = {id(part) for part in (getattr(node, "annotation", None), getattr(node, "returns", None))}
     for child in ast.iter_child_nodes(node):
-        if id(child) in annotations or (isinstance(child, ast.keyword) and child.arg == "strict"):
-            continue  # `zip(..., strict=True)` only checks what holds
+        if id(child) in annotations or (isinstance(child, ast.keyword) and child.arg in UNSEEN):
+            continue
         if not isinstance(child, (ast.arguments, ast.Raise, ast.JoinedStr)):
             yield child
             yield from within(child)
@@ -137,7 +141,7 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
     """What may stand in place of one node."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield node, f"{text(node.left)} {COMPARISONS[type(node.ops[0])]} {text(node.comparators[0])}"
-    elif isinstance(node, ast.BinOp) and type(node.op) in SUMS:
+    elif isinstance(node, ast.BinOp) and type(node.op) in SUMS and not (is_text(node.left) or is_text(node.right)):
         yield node, f"({text(node.left)}) {SUMS[type(node.op)]} ({text(node.right)})"
     elif isinstance(node, ast.BoolOp):
         word = " or " if isinstance(node.op, ast.And) else " and "
@@ -151,13 +155,19 @@ def exchanges_of(node: ast.AST, text: Any) -> Iterator[tuple[ast.AST, str]]:
     elif isinstance(node, (ast.If, ast.IfExp, ast.While)) and not has_opposite(node.test):
         yield node.test, f"not ({text(node.test)})"
     elif (isinstance(node, ast.Expr) and not is_message(node)) or isinstance(node, ast.AugAssign):
-        yield node, "pass"
+        # A method that does without `super()` keeps its cell, and so can take the place of the one that is there.
+        yield node, "__class__" if any(getattr(part, "id", "") == "super" for part in ast.walk(node)) else "pass"
     elif isinstance(node, ast.Call):
         for keyword in node.keywords:
-            if keyword.arg is not None and len(node.keywords) > 1:
+            if keyword.arg not in (None, *UNSEEN) and len(node.keywords) > 1:
                 kept = [text(part) for part in node.args]
                 kept += [text(other) for other in node.keywords if other is not keyword]
                 yield node, f"{text(node.func)}({', '.join(kept)})"
+
+
+def is_text(node: ast.AST) -> bool:
+    """Whether a part is a string as it stands: a sum of it, or a path of it, is no number."""
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def has_opposite(test: ast.AST) -> bool:
@@ -168,12 +178,15 @@ def has_opposite(test: ast.AST) -> bool:
 
 
 def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
-    """Faults drawn evenly from the rooms."""
+    """Faults drawn evenly from the rooms, and in a room from its files."""
     chosen: list[Fault] = []
     for number, room in enumerate(rooms):
-        there = [fault for path in sorted((PACKAGE / room).rglob("*.py")) for fault in faults(path)]
-        share = count // len(rooms) + (number < count % len(rooms))
-        chosen += random.Random(f"{seed} {room}").sample(there, min(share, len(there)))
+        random_order = random.Random(f"{seed} {room}")
+        files = [faults(path) for path in sorted((PACKAGE / room).rglob("*.py"))]
+        for there in (files, *files):
+            random_order.shuffle(there)
+        turns = [fault for turn in itertools.zip_longest(*files) for fault in turn if fault is not None]
+        chosen += turns[: count // len(rooms) + (number < count % len(rooms))]
     return chosen
 
 
@@ -235,7 +248,7 @@ def plant(fault: Fault) -> None:
     """Gives the functions that a fault is in, as they are in this process, their code with the fault.
 
     Raises:
-        SyntaxError: the fault is no Python.
+        SyntaxError: the fault is no Python, or cannot take a function's place.
     """
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
@@ -248,8 +261,11 @@ def plant(fault: Fault) -> None:
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename == target:
             code = codes.get((one.__code__.co_name, one.__code__.co_firstlineno))
-            if code is not None and len(code.co_freevars) == len(one.__code__.co_freevars):
-                one.__code__ = code
+            if code is not None:
+                try:
+                    one.__code__ = code
+                except ValueError as error:
+                    raise SyntaxError("The fault changes which variables of its surroundings it reads.") from error
 
 
 class Planter:
@@ -270,8 +286,7 @@ class Planter:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """In place of pytest's own loop."""
-        if not self.calls.exists():
-            os.waitpid(start(lambda: self.record(session)), 0)
+        os.waitpid(start(lambda: self.record(session)), 0)
         self.tests = json.loads(self.calls.read_text(encoding="utf-8"))
         failing = [item.nodeid for item in session.items if item.nodeid not in self.tests]
         print("Left out, because they fail without a fault:", *failing, sep="\n", file=sys.stderr, flush=True)
@@ -279,11 +294,12 @@ class Planter:
         return True
 
     def record(self, session: Any) -> int:
-        """Writes what the tests call; leaves out those that fail."""
+        """Writes what those tests call of which that is not known; leaves out those that fail."""
+        known = json.loads(self.calls.read_text(encoding="utf-8")) if self.calls.exists() else {}
         recorder = CallRecorder()
         session.config.pluginmanager.register(recorder)
-        run_items(session.items, stop=lambda: False)
-        self.calls.write_text(json.dumps(recorder.tests), encoding="utf-8")
+        run_items([item for item in session.items if item.nodeid not in known], stop=lambda: False)
+        self.calls.write_text(json.dumps(known | recorder.tests), encoding="utf-8")
         return 0
 
     def run_tests(self, session: Any, fault: Fault, says: Path) -> int:
@@ -346,6 +362,12 @@ def run(
     """Each fault's fate: "caught", "survived", "hung" (which counts as caught) or "no fault" (it is no Python)."""
     fates, running_now, waiting = {}, {}, list(chosen)
     says = Path(tempfile.mkdtemp())
+
+    def tell(fault: Fault, by: Path) -> None:
+        noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
+        said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
+        print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
+
     while waiting or running_now:
         while waiting and len(running_now) < processes:
             fault = waiting.pop(0)
@@ -355,15 +377,14 @@ def run(
         if process:
             fault, by, _ = running_now.pop(process)
             fates[fault] = {0: "survived", 99: "no fault"}.get(os.waitstatus_to_exitcode(status), "caught")
-            noticed = f" by {by.read_text(encoding='utf-8')}" if by.exists() else ""
-            said = f"{len(fates)}/{len(chosen)} {fates[fault]}{noticed}: {fault.file}:{fault.line}"
-            print(f"{said} {fault.before} → {fault.after}", file=sys.stderr, flush=True)
+            tell(fault, by)
             continue
-        for process, (fault, _, began) in list(running_now.items()):
+        for process, (fault, by, began) in list(running_now.items()):
             if time.monotonic() - began > limit:
                 os.killpg(process, signal.SIGKILL)
                 os.waitpid(process, 0)
                 fates[fault] = "hung"
+                tell(fault, by)
                 del running_now[process]
         time.sleep(0.05)
     return fates

@@ -291,3 +291,11 @@ def test_budgets():
 def test_baby_steps_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         BabySteps(**arguments)
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_run_that_ends_with_a_round_decides_nothing_there(steps):
+    """The first bucket takes three steps, and at the end of a run there is nothing to decide."""
+    plan = make_plan(BabySteps(2, epochs=5), np.arange(12.0), global_batch_size=2, max_steps=steps)
+    assert plan.undecided == (steps == 4)
+    assert plan.known_steps == 3

@@ -10,6 +10,7 @@ import pytest
 from hf_curriculum import (
     IID,
     BabySteps,
+    ByImage,
     Filter,
     Growing,
     GuidanceSchedule,
@@ -20,6 +21,7 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
+from hf_curriculum.planning.groups import Groups
 
 SCORES = np.random.default_rng(0).poisson(3, 500).astype(np.float32)
 
@@ -58,6 +60,16 @@ def test_iid_draws_as_many_examples(rule):
     assert isinstance(control.curriculum, IID)
     assert control.num_steps == plan.max_steps
     assert control.num_draws == plan.num_draws
+
+
+def test_iid_draws_as_many_captions_of_images():
+    rule = Phases(2, (2, 1), batches=ByImage(2))
+    groups = Groups(None, np.arange(0, 101, 4), np.arange(100, dtype=np.int32))  # 25 images of 4 captions
+    ranking = replace(rank_scores(SCORES[:100]), columns={"image_id": groups})
+    plan = plan_of(rule, ranking)
+    control = control_of(plan, "iid")
+    assert control.examples == 2 * 12 + 25  # images
+    assert plan_of(control, ranking).num_draws == plan.num_draws
 
 
 def test_iid_keeps_what_is_not_the_curriculum():

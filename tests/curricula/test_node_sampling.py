@@ -347,3 +347,20 @@ def test_a_batch_of_different_images_holds_the_first_draws_of_each():
         if len(first) >= size:
             assert found[step].tolist() == first[:size]
     assert min(counts[size], counts[size + 1]) > 0
+
+
+def test_random_batches_need_no_group():
+    groups = Groups(None, np.array([0]), np.array([], np.int32))
+    stage = NodeStage(0, "random", "all", ((0, 6),), 12, groups=groups, batch_size=6)
+    assert [sorted(batch) for batch in stage.positions(0, 12, 7).reshape(2, 6).tolist()] == [list(range(6))] * 2
+
+
+def test_a_share_of_random_batches_is_exact_to_the_last_bit():
+    groups, key, steps = Groups(None, np.array([0, 6]), np.arange(6, dtype=np.int32)), 7, np.arange(20)
+    drawn = (hash64(steps, mix64(key, 0)) >> np.uint64(34)).tolist()  # of 2^30
+    for step, value in enumerate(drawn):
+        for share, node in ((value, 0), (value + 1, -1)):
+            stage = NodeStage(
+                0, "mixed", "all", ((0, 6),), 120, groups=groups, batch_size=6, random_share=share / 2**30
+            )
+            assert stage.nodes(steps, key)[step] == node

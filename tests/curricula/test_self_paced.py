@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,6 +159,15 @@ def test_json_and_budgets():
 def test_self_paced_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         SelfPaced(**arguments)
+
+
+def test_the_most_scoring_passes_there_can_be():
+    ranking = Ranking.unordered(40)
+    rule = SelfPaced(initial=0.25, warmup_epochs=2, epochs=6)  # of 8 steps; a round takes at least 2
+    budget = make_plan(rule, ranking, global_batch_size=5).budget
+    assert rule.most_decisions(ranking, budget) == (48 - 16 - 8) // 2
+    assert replace(rule, warmup_epochs=0).most_decisions(ranking, budget) == (48 - 8) // 2
+    assert replace(rule, final_epochs=0).most_decisions(ranking, budget) == (48 - 16) // 2
 
 
 def test_its_scoring_passes_stand_beside_the_cost():

@@ -162,3 +162,16 @@ def test_scores_alone_do_not_say_what_a_rule_reads(rule, columns):
 def test_a_part_without_scores_cannot_grow():
     with pytest.raises(ValueError, match="None of the 3 rows has a score: it orders nothing, and the easiest share"):
         plan_of(Staged({"text": Growing(epochs=1), "captions": IID(epochs=1)}))
+
+
+def test_a_part_is_planned_by_an_order_of_its_own_rows():
+    seen = []
+
+    class Looking(IID):
+        def stages(self, ranking, budget, log=()):
+            seen.append((ranking.order.tolist(), ranking.num_scored, ranking.num_unscored))
+            return super().stages(ranking, budget, log)
+
+    scores = np.where(np.arange(10) == 4, np.nan, SCORES)
+    plan_of(Staged({"text": Looking(epochs=1), "captions": Looking(epochs=1)}), scores=scores)
+    assert set(map(repr, seen)) == {repr(([0, 2, 5], 0, 3)), repr(([3, 1, 8, 7, 6, 9, 4], 6, 1))}

@@ -88,3 +88,9 @@ def test_arguments_out_of_range():
         Weighted(temperature=0.0)
     with pytest.raises(ValueError, match=r"Weighted\(partial_batches='keep'\) is not possible"):
         Weighted(partial_batches="keep")
+
+
+def test_the_draws_of_a_seed_are_fixed_for_good():
+    """Written out: others would change a run that is resumed after an upgrade."""
+    plan = make_plan(Weighted(temperature=4.0, epochs=1), np.arange(1.0, 13), global_batch_size=6, seed=3)
+    assert plan.rows(0, 12).tolist() == [2, 4, 0, 4, 0, 5, 6, 1, 4, 0, 4, 1]

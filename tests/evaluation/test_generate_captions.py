@@ -1,4 +1,7 @@
+import io
+import itertools
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from torch import nn
 from transformers import ViTConfig
 
 from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, generate_captions, one_row_per_image
-from hf_curriculum.evaluation.generate import references
+from hf_curriculum.evaluation.generate import caption_images, references
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "red", "green", "blue"]
 
@@ -148,6 +151,30 @@ def test_sampling_can_be_asked_for(pictures):
     generate_captions(model, pictures, Processor(), do_sample=True, top_p=0.9)
     assert model.calls[0]["do_sample"] is True
     assert model.calls[0]["top_p"] == 0.9
+
+
+def test_decoded_images_are_captioned_in_one_batch(pictures):
+    model, processor = Captioner().train(), Processor()
+    images = [image.convert("RGB") for image in pictures["image"]]
+    assert caption_images(model, images, processor, num_beams=2) == ["red", "green", "blue", "green", "red"]
+    assert processor.image_processor.batches == [5]
+    assert model.calls == [{"training": False, "inference": True, "num_beams": 2, "do_sample": False}]
+    caption_images(model, images[:1], processor, do_sample=True)
+    assert model.calls[1]["do_sample"] is True
+
+
+@pytest.mark.parametrize(("seconds", "progress", "expected"), [(0.1, True, False), (1, True, True), (1, False, False)])
+def test_a_long_run_shows_its_progress_on_a_terminal(pictures, monkeypatch, seconds, progress, expected):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    now = itertools.count(0, seconds)
+    monkeypatch.setattr("tqdm.std.time", lambda: next(now))
+    generate_captions(Captioner(), pictures, Processor(), batch_size=1, progress=progress)
+    assert ("captions" in shown.getvalue()) is expected
 
 
 def test_generate_errors(pictures):

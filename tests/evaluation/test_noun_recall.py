@@ -94,6 +94,15 @@ def test_bootstrap_is_what_a_plain_loop_gives():
     assert [result.lower, result.upper] == pytest.approx(list(np.nanpercentile(differences, [10, 90])))
 
 
+@pytest.mark.parametrize("words", [3, 7, 11])
+def test_one_image_drawn_every_time_has_no_other_to_compare_with(words):
+    counts = np.arange(2.0, 60.0)[:, None]  # the sums over all pairs and over its own differ in the last bits
+    weights = np.full((1, words), 1 / words)
+    recall, shuffled = nouns._recall_and_shuffled(counts, weights, np.ones((1, words)), weights.sum(1))
+    assert recall == pytest.approx(1.0)
+    assert np.isnan(shuffled).all()
+
+
 def test_a_perfect_captioner():
     gold = [{f"noun{i}"} for i in range(30)]
     result = recall_against_shuffled([f"a noun{i}" for i in range(30)], gold, num_resamples=200)

@@ -187,6 +187,7 @@ def test_a_group_is_as_likely_as_it_has_examples_in_the_pool():
         (Phases(3, pools="exclusive", batches=ByNode()), "ByNode needs a pool of the easiest examples"),
         (Weighted(epochs=1, batches=ByNode()), "ByNode cannot be combined with WeightedStage"),
         (NodeSampling(epochs=1, batches=ByImage(image_column="nodes")), "its draws would be images"),
+        (NodeSampling(epochs=1, batches=ByImage(2, image_column="nodes")), "its draws would be images"),
     ],
 )
 def test_what_cannot_be_combined(rule, message):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_curriculum import cut_buckets, rank_scores
+from hf_curriculum.planning.buckets import uneven_buckets
 from hf_curriculum.planning.ranking import Ranking
 
 
@@ -98,3 +99,20 @@ def test_bad_requests_are_refused():
 
 def test_one_bucket_needs_no_spread():
     assert cut_buckets(rank_scores(np.full(5, 3)), 1).ends == (5,)
+
+
+@pytest.mark.parametrize(
+    ("scores", "many", "found"),
+    [
+        ([1, 1, 2, 2, 3, 4], 2, None),
+        ([1, 2, 2, 2, 3, 4], 3, "Bucket 2 of 3"),
+        ([1, 2, 3, 3, 3, 4], 3, "Bucket 2 of 3"),
+        ([1, 2, 3, 3, 4, 5], 3, None),
+        ([1, 2, 2], 3, "Bucket 2, 3 of 3"),
+        ([1, 1, 2], 3, "Bucket 1, 2 of 3"),
+    ],
+)
+def test_buckets_of_one_score_that_a_neighbour_has_too(scores, many, found):
+    ranking = rank_scores(np.array(scores, dtype=float))
+    said = uneven_buckets(cut_buckets(ranking, many), ranking)
+    assert said is found if found is None else said.startswith(f"{found} by rank holds no score but one")

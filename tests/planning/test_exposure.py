@@ -82,7 +82,7 @@ def test_what_is_said_is_what_is_counted(case, size, batch):
 
 
 @pytest.mark.parametrize(
-    "name", ["iid", "phases", "phases, whole passes", "filter", "guidance", "baby steps", "staged"]
+    "name", ["iid", "iid by length", "phases", "phases, whole passes", "filter", "guidance", "baby steps", "staged"]
 )
 def test_shuffled_passes_are_exact(name):
     assert counted(TABLE.CASES[name], 60, 8)[0].exposure().exact
@@ -91,6 +91,15 @@ def test_shuffled_passes_are_exact(name):
 @pytest.mark.parametrize("name", ["growing to the end", "weighted", "node sampling", "iid by node"])
 def test_what_chance_decides_is_not(name):
     assert not counted(TABLE.CASES[name], 60, 8)[0].exposure().exact
+
+
+def test_batches_by_length_are_exact_until_max_steps_divides_a_window():
+    case = TABLE.CASES["iid by length"]
+    ranking = TABLE.ranking_of(case, 60)
+    assert make_plan(case.rule, ranking, global_batch_size=8).exposure().exact
+    cut = [make_plan(case.rule, ranking, global_batch_size=8, seed=seed, max_steps=7) for seed in range(SEEDS)]
+    assert len({len(np.unique(plan.rows(0, plan.num_samples))) for plan in cut}) > 1
+    assert not cut[0].exposure().exact
 
 
 @pytest.mark.parametrize(("captions", "rows_per_image"), [(1, 5), (2, 5), (5, 5), (3, 2), (None, 4)])

@@ -228,7 +228,10 @@ def test_phases_fit_a_budget_with_the_same_pools_and_shares():
     assert Phases(3).fit_to(epochs=3).fit_to(steps=4) == Phases(3, fit_steps=4)
     assert IID(epochs=3).fit_to(steps=4) == IID(fit_steps=4)
     assert IID(examples=3).fit_to(epochs=4) == IID(epochs=4)
+    assert IID(fit_epochs=3).fit_to(steps=4) == IID(fit_steps=4)
     assert Filter(0.5, Phases(2)).fit_to(steps=7) == Filter(0.5, Phases(2, fit_steps=7))
+    assert Filter(0.5, Phases(2), fit_epochs=3).fit_to(steps=7) == Filter(0.5, Phases(2, fit_steps=7))
+    assert Filter(0.5, Phases(2), fit_steps=3).fit_to(epochs=7) == Filter(0.5, Phases(2, fit_epochs=7))
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,10 @@ def test_a_tensor_of_scores_is_ranked_without_its_history(dtype):
     scores = torch.tensor([3.0, 1.0, 2.0], dtype=dtype, requires_grad=True)
     plan = make_plan(Phases(3), scores, global_batch_size=1)
     assert plan.order.order.tolist() == rank_scores(scores).order.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint32])
+def test_whole_numbers_that_float32_would_merge_keep_their_order(kind):
+    scores = np.array([2**24 + 1, 2**24, 2**24 + 2], dtype=kind)
+    assert rank_scores(scores).order.tolist() == [1, 0, 2]
+    assert rank_scores(scores, "high").order.tolist() == [2, 0, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from benchmarks import mutations
 
@@ -22,6 +24,14 @@ class Rule:
     def wide(self) -> bool:
         self.notify(True, often=2, late=False)
         return self.limit * 2 == 6
+
+    def __init__(self):
+        super().__init__()
+        self.ready = True
+
+    def write(self, folder):
+        """Into a file."""
+        (folder / "a").write_text(self.name + "b", encoding="utf-8", newline="c")
 '''
 
 
@@ -43,13 +53,26 @@ def test_faults_are_python_and_leave_messages_and_defaults_alone(module):
     assert (16, "self.notify(True, often=2, late=False)", "self.notify(True, late=False)") in planted
     assert (17, "self.limit * 2", "(self.limit) + (2)") in planted
     assert not {line for line, *_ in planted} & {1, 4, 5, 7, 12}
+    without_newline = '(folder / "a").write_text(self.name + "b", encoding="utf-8")'
+    assert {after for line, _, after in planted if line == 25} == {"pass", without_newline}
     for fault in mutations.faults(module):
         compile(SOURCE[: fault.start] + fault.after + SOURCE[fault.stop :], "rule.py", "exec")
 
 
 def test_a_fault_belongs_to_the_innermost_function(module):
     lines = {fault.line: mutations.function_of(fault)[1] for fault in mutations.faults(module)}
-    assert lines == {6: 4, 8: 4, 16: 14, 17: 14}  # 14: the decorator
+    assert lines == {6: 4, 8: 4, 16: 14, 17: 14, 20: 19, 21: 19, 25: 23}  # 14: the decorator
+
+
+def test_faults_are_drawn_evenly_from_the_files_of_a_room(module, monkeypatch):
+    monkeypatch.setattr(mutations, "PACKAGE", mutations.ROOT)
+    (module.parent / "room").mkdir()
+    for name, source in (("long", SOURCE), ("short", "def one():\n    return 1, 2, 3\n")):
+        (module.parent / "room" / f"{name}.py").write_text(source, encoding="utf-8")
+    drawn = mutations.drawn(6, 1, ["room"])
+    assert sorted(fault.file for fault in drawn) == ["room/long.py"] * 3 + ["room/short.py"] * 3
+    assert len(set(drawn)) == 6
+    assert drawn == mutations.drawn(6, 1, ["room"]) != mutations.drawn(6, 2, ["room"])
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -59,6 +82,12 @@ def test_each_fault_has_its_own_fate(module, processes):
     assert {fault: fate == "caught" for fault, fate in fates.items()} == {
         fault: fault.line in (8, 17) for fault in planted
     }
+
+
+def test_a_fault_that_hangs_is_ended_and_told(module, capsys):
+    (planted,) = (fault for fault in mutations.faults(module) if fault.before == "not least")
+    assert mutations.run([planted], lambda fault, says: time.sleep(60), 1, limit=0.2) == {planted: "hung"}
+    assert "1/1 hung: rule.py:6 not least" in capsys.readouterr().err
 
 
 def test_a_planted_fault_is_in_the_functions_that_are_there(module):
@@ -71,3 +100,31 @@ def test_a_planted_fault_is_in_the_functions_that_are_there(module):
         if (fault.before, fault.after) in (("value > least", "value >= least"), ("6", "7")):
             mutations.plant(fault)
             assert (chosen([1, 2]), rule.wide) == (([1, 2], True) if fault.line == 8 else ([2], False))
+
+
+def test_faults_that_change_what_a_function_closes_over(module):
+    source = """
+class Base:
+    def __init__(self):
+        self.limit = 1
+
+class Rule(Base):
+    def __init__(self):
+        super().__init__()
+
+def outer(seen):
+    def inner(value):
+        seen.append(value)
+    return inner
+"""
+    module.write_text(source, encoding="utf-8")
+    names = {"__name__": "rule"}
+    exec(compile(source, str(module), "exec"), names)
+    inner = names["outer"]([])
+    by_line = {fault.line: fault for fault in mutations.faults(module) if fault.after in ("pass", "__class__")}
+    assert hasattr(names["Rule"](), "limit")
+    mutations.plant(by_line[8])
+    assert not hasattr(names["Rule"](), "limit")
+    with pytest.raises(SyntaxError, match="variables of its surroundings"):
+        mutations.plant(by_line[12])
+    inner(1)

@@ -83,8 +83,10 @@ def test_matched_for_length():
     assert read_provenance(made)["noun_count_matched"].arguments["within"] == "caption_length"
 
 
-@pytest.mark.parametrize("groups", [["x", "y", None, "x", "y", None], [1, 2, 3, 1, 2, 3]])
-def test_matched_by_strings_and_whole_numbers(groups):
+@pytest.mark.parametrize(
+    "groups", [["x", "y", None, "x", "y", None], [1, 2, 3, 1, 2, 3], [0.5, 2.5, None, 0.5, 2.5, None]]
+)
+def test_matched_by_strings_and_numbers(groups):
     found = {tuple(permuted(data(range(6), group=groups), within="group", seed=seed, name="n")) for seed in range(60)}
     assert found == {
         tuple(float(row + 3 * swap if row < 3 else row - 3 * swap) for row, swap in enumerate(swaps * 2))
@@ -122,6 +124,25 @@ def test_images_change_scores_with_images_of_as_many_scored_captions():
         assert sorted(found[~np.isnan(found)]) == [1, 1, 2, 2, 3, 3, 4]
         assert np.isnan(found[1])
         assert found[7] == 4
+
+
+def test_images_change_scores_within_what_they_are_matched_by():
+    """a and b are alike; c, of a caption more, and d, of one less, are of other lengths."""
+    images = ["a", "b", "a", "b", "c", "c", "c", "d"]
+    dataset = data([1, 2, 1, 2, 3, 3, 3, 4], image_id=images, length=[0, 0, 0, 0, 0, 0, 0, 1])
+    for seed in range(20):
+        found = permuted(dataset, within="length", group_by="image_id", seed=seed, name="n").tolist()
+        assert found in ([1, 2, 1, 2, 3, 3, 3, 4], [2, 1, 2, 1, 3, 3, 3, 4])
+    images, lengths = ["a", "a", "b", "c", "d"], [0, 0, 1, 0, 0]
+    for seed in range(20):  # a, of two captions, is not matched with b, of the next length and one caption
+        found = permuted(
+            data([1, 1, 2, 3, 4], image_id=images, length=lengths),
+            within="length",
+            group_by="image_id",
+            seed=seed,
+            name="n",
+        ).tolist()
+        assert found[:3] == [1, 1, 2]
 
 
 def test_views_and_splits():
@@ -167,8 +188,9 @@ def test_the_easy_end_of_a_score_without_provenance():
     assert read_provenance(shuffle_scores(plain, "noun_count"))["noun_count_random"].easy == "low"  # its scorer's
     with pytest.raises(ValueError, match="Which end of `mine` is easy is not recorded"):
         shuffle_scores(plain, "mine")
-    with pytest.raises(ValueError, match="`easy` is 'middle'"):
-        shuffle_scores(plain, "mine", easy="middle")
+    for easy in ("middle", ""):
+        with pytest.raises(ValueError, match=f"`easy` is '{easy}'"):
+            shuffle_scores(plain, "noun_count", easy=easy)
 
 
 def test_what_cannot_be_permuted_is_an_error():

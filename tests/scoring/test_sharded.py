@@ -28,7 +28,7 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, write_fitted
+from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, wait_for_files, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
@@ -240,6 +240,18 @@ def test_a_part_that_does_not_belong_or_is_damaged(data, tmp_path):
     check_same(add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST), add_scores(data, CaptionLength()))
 
 
+def test_one_changed_byte_of_the_scores_is_noticed(tmp_path):
+    parts = PartFolder(tmp_path, {}, rows=4000, step=4000)
+    scores = np.frombuffer(np.random.default_rng(0).bytes(16_000), np.float32)  # of which nothing can be compressed
+    parts.write(0, {"score": scores})
+    np.testing.assert_array_equal(parts.read(0)["score"], scores)
+    content = bytearray(parts.file(0).read_bytes())
+    content[content.index(scores[2000:2002].tobytes())] ^= 1
+    parts.file(0).write_bytes(content)
+    with pytest.raises(ValueError, match=r"part-00000-of-00001\.parquet cannot be read"):
+        parts.read(0)
+
+
 def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
     options = {**FAST, "world_size": 2, "timeout": 0.05}
@@ -247,6 +259,19 @@ def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
         add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, **options)
     with pytest.raises(TimeoutError, match=r"1 of 1 files are missing.*fitted\.json.*process that writes them"):
         add_scores_sharded(data, WordRarity(), tmp_path, rank=1, **options)
+
+
+def test_between_two_looks_for_files_a_process_sleeps(tmp_path, monkeypatch):
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        (tmp_path / f"{'ab'[len(slept) - 1]}.parquet").touch()
+
+    monkeypatch.setattr("hf_curriculum.scoring.parts.time.sleep", sleep)
+    wait_for_files(tmp_path, ["a.parquet", "b.parquet"], 0.5)
+    assert len(slept) == 2
+    assert min(slept) >= 0.1
 
 
 def test_the_timeout_by_its_name_of_before(data, tmp_path, monkeypatch):
@@ -280,6 +305,8 @@ def test_mistakes(data, tmp_path):
         add_scores_sharded(DatasetDict(a=data, b=data), WordRarity(), tmp_path)
     with pytest.raises(ValueError, match="`part_rows=0`"):
         add_scores_sharded(data, CaptionLength(), tmp_path, part_rows=0)
+    with pytest.raises(ValueError, match="`batch_size=0`"):
+        add_scores_sharded(data, CaptionLength(), tmp_path, batch_size=0)
     with pytest.raises(ValueError, match=r"`text` is not in the data"):
         add_scores_sharded(data, CaptionLength(column="text"), tmp_path)
 
@@ -324,6 +351,14 @@ def test_a_manifest_without_parts_is_replaced_by_a_single_process(tmp_path):
         PartFolder(tmp_path, {"scorer": "c"}, 4, 2, single_process=True)
 
 
+def test_a_run_of_one_process_replaces_a_manifest_without_parts(data, tmp_path):
+    folder = tmp_path / "all" / "caption_length"
+    PartFolder(folder, {"scorer": "a model that is not there"}, 60, 10)
+    with pytest.raises(ValueError, match="holds parts of another"):  # which a process may be about to write
+        add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, world_size=2, **FAST)
+    check_same(add_scores_sharded(data, CaptionLength(), tmp_path, **FAST), add_scores(data, CaptionLength()))
+
+
 def test_the_digest_of_data(data, tmp_path):
     same = data_digest(data)
     data.save_to_disk(str(tmp_path / "data"), num_shards=3)
@@ -336,8 +371,8 @@ def test_the_digest_of_data(data, tmp_path):
         rows = data.cast_column("image", Image(decode=False)).to_dict()
         rows[column][7] = value
         assert data_digest(Dataset.from_dict(rows, features=data.features)) != same
-    shifted = {"a": ["ab", "c"]}, {"a": ["a", "bc"]}
-    assert len({data_digest(Dataset.from_dict(rows)) for rows in shifted}) == 2
+    texts = ["ab", "c"], ["a", "bc"], ["ab", "d"], ["db", "c"]  # other lengths, or another letter
+    assert len({data_digest(Dataset.from_dict({"a": rows})) for rows in texts}) == 4
     vectors = Features({"v": List(Value("float32")), "n": Value("int64")})
     kinds = [{"v": [[1.0], [x]], "n": [1, n]} for x in (2.0, 3.0) for n in (4, None)]
     assert len({data_digest(Dataset.from_dict(rows, features=vectors)) for rows in kinds}) == 4
@@ -345,6 +380,14 @@ def test_the_digest_of_data(data, tmp_path):
         features = Features({"a": Value(kind)})
         assert len({data_digest(Dataset.from_dict({"a": [x]}, features=features)) for x in (empty, None)}) == 2
     assert data_digest(data.select([])) != same
+
+
+def test_parts_of_a_single_row(data, tmp_path):
+    few = data.select(range(3))
+    check_same(
+        add_scores_sharded(few, CaptionLength(), tmp_path, part_rows=1, batch_size=1), add_scores(few, CaptionLength())
+    )
+    assert len(list(tmp_path.rglob("part-*.parquet"))) == 3
 
 
 def test_a_written_part_is_logged(data, tmp_path, caplog):

@@ -63,6 +63,7 @@ def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatc
     [
         ({}, 8, 1),
         ({"gradient_accumulation_steps": 4}, 8, 4),
+        ({"global_batch_size": 1}, 1, 1),
         ({"global_batch_size": 32}, 32, 1),
         ({"global_batch_size": 32, "per_device_train_batch_size": 8}, 8, 4),
         ({"global_batch_size": 32, "gradient_accumulation_steps": 2}, 16, 2),

@@ -9,7 +9,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 from transformers import Trainer
 
-from hf_curriculum import IID, CurriculumSampler, Phases, make_plan
+from hf_curriculum import IID, CurriculumSampler, CurriculumTrainingArguments, Phases, make_plan
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.sampler import DrawAudit, validate_steps_per_process
@@ -76,3 +76,12 @@ def test_a_checkpoint_is_incomplete_as_soon_as_it_is_written_again(make_trainer,
         make_trainer(rule, seed=1, **settings).train()
     assert not is_complete(folder)
     assert is_complete(tmp_path / "out" / "checkpoint-8")
+
+
+def test_processes_that_share_batches_are_not_audited(make_trainer, monkeypatch):
+    """As with tensor parallelism: two processes, and both train on the same four rows of a step."""
+    trainer = make_trainer(IID(epochs=1))
+    monkeypatch.setattr(trainer, "get_total_train_batch_size", lambda args: 4)
+    monkeypatch.setattr(CurriculumTrainingArguments, "world_size", property(lambda self: 2))
+    assert trainer.train().global_step == 6
+    assert trainer._audit is None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tiny_models
+import torch
+from transformers import AutoImageProcessor, default_data_collator
 
-from hf_curriculum import BabySteps, CurriculumTrainer, Phases
+from hf_curriculum import BabySteps, CurriculumTrainer, Phases, make_image_processor
 
 EVERY_FIVE = {"save_strategy": "steps", "save_steps": 5, "eval_strategy": "steps", "eval_steps": 5}
 
@@ -44,3 +47,33 @@ def test_a_checkpoint_of_the_model_alone_is_not_resumed(make_trainer):
         trainer = make_trainer(Phases(2, 2, easy="low"), **settings)
         with pytest.raises(ValueError, match=r"holds the model alone.*save_only_model=True"):
             trainer.train(resume_from_checkpoint=name if name is True else f"{trainer.args.output_dir}/{name}")
+
+
+def test_a_checkpoint_has_the_state_of_the_generators(make_trainer):
+    trainer = make_trainer(Phases(2, 1, easy="low"), save_strategy="steps", save_steps=4)
+    trainer.train()
+    expected = torch.get_rng_state()
+    saved = torch.load(
+        Path(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}", "rng_state.pth"), weights_only=False
+    )
+    torch.testing.assert_close(saved["cpu"], expected, rtol=0, atol=0)
+
+
+def test_the_collators_tokenizer_and_image_processor_are_saved_with_the_model(make_trainer, tmp_path):
+    class Collator:
+        tokenizer, image_processor = tiny_models.tokenizer(), make_image_processor(8)
+
+        def __call__(self, rows):
+            return default_data_collator(rows)
+
+    trainer = make_trainer(Phases(2, easy="low"), trainer={"data_collator": Collator()})
+    trainer.save_model(str(tmp_path / "model"))
+    assert AutoImageProcessor.from_pretrained(tmp_path / "model").size == Collator.image_processor.size
+    assert (tmp_path / "model" / "tokenizer.json").is_file()
+    assert not (tmp_path / "out" / "preprocessor_config.json").exists()
+    trainer._save()
+    assert AutoImageProcessor.from_pretrained(tmp_path / "out").size == Collator.image_processor.size
+    trainer.processing_class = Collator.image_processor  # the model's own, which `Trainer` saves
+    trainer.save_model(str(tmp_path / "own"))
+    assert (tmp_path / "own" / "preprocessor_config.json").is_file()
+    assert not (tmp_path / "own" / "tokenizer.json").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
 import numpy as np
 import pytest
 from datasets import Dataset
+from PIL import Image
 
 from hf_curriculum import IID, BabySteps, Phases, Report, make_plan, rank_scores
 from hf_curriculum.reporting.run_sections import add_scores_section, add_training
@@ -60,6 +62,21 @@ def test_a_run_without_evaluation_or_decisions_has_fewer_sections(make_trainer, 
     assert "Plan: out" in page
     assert "Decisions" not in page
     assert "Validation loss" not in page.partition("<main")[2]
+
+
+def test_what_was_written_to_held_out_images_is_shown(make_trainer, tmp_path):
+    make_trainer(Phases(2, easy="low"), save_strategy="steps", save_steps=5).train()
+    held_out = tmp_path / "out" / "held_out"
+    held_out.mkdir()
+    assert "Generated captions" not in training_report(tmp_path / "out").to_html()
+    (held_out / "captions.json").write_text("[]")
+    assert "Generated captions" not in training_report(tmp_path / "out").to_html()
+    Image.new("RGB", (8, 8), "red").save(held_out / "1.png")
+    entries = [{"file": "1.png", "generated": "a green cup", "references": ["a red cup", "a cup"]}]
+    (held_out / "captions.json").write_text(json.dumps(entries))
+    page = training_report(tmp_path / "out").to_html()
+    for part in ("Generated captions", "captioned by the run out", "“a green cup”", "reference: a red cup"):
+        assert part in page
 
 
 def test_a_control_with_the_run_s_own_name(trained, tmp_path):

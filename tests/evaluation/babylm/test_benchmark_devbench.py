@@ -100,6 +100,8 @@ def test_rank_correlation_is_scipys_with_ties_too():
     assert representational_similarity(one, other) == pytest.approx(spearmanr(one[below], other[below])[0], abs=1e-12)
     assert representational_similarity(one, one) == pytest.approx(1.0)
     assert np.isnan(representational_similarity(np.ones((4, 4)), one[:4, :4]))
+    three = np.array([[0.0, 0, 0], [1, 0, 0], [2, 3, 0]])
+    assert representational_similarity(three, -three) == pytest.approx(-1.0)
     for shapes in (((4, 4), (5, 5)), ((4, 5), (4, 5)), ((2, 2), (2, 2))):
         with pytest.raises(ValueError, match="Both must be"):
             representational_similarity(*map(np.zeros, shapes))

@@ -60,6 +60,8 @@ def test_paired_scores_by_hand():
     assert quadruple(4, 3, 2, 1) == {"text": 1, "image": 0, "group": 0}  # caption b suits image 0 better
     assert quadruple(4, 4, 4, 1) == {"text": 0, "image": 0, "group": 0}  # ties are wrong
     assert quadruple(2, 3, 4, 1) == {"text": 0, "image": 1, "group": 0}
+    assert quadruple(4, 1, 2, 2) == {"text": 0, "image": 1, "group": 0}
+    assert quadruple(2, 1, 3, 2) == quadruple(4, 3, 3, 1) == {"text": 1, "image": 0, "group": 0}
 
 
 def test_images_without_their_partner_make_no_pair():

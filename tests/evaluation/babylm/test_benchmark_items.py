@@ -1,5 +1,6 @@
 import pytest
 
+from hf_curriculum.evaluation.babylm.run import _fill
 from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen, image_key
 
 
@@ -42,3 +43,9 @@ def test_an_item_is_told_by_its_texts_and_its_images_file(tmp_path):
     assert Item(("a", "b"), "c", picture).key() == ["c", "a", "b", "y.png, 4 bytes"]
     assert Item(("a", "b"), image=lambda: None).key() == ["", "a", "b", None]
     assert image_key(str(picture)) == "y.png, 4 bytes"
+
+
+def test_batches_are_filled_in_order_up_to_their_size():
+    assert _fill([(4, 3), (1, 2), (2, 4), (0, 9), (3, 1)], 5) == [[4, 1], [2], [0], [3]]
+    assert _fill([(0, 2), (1, 2), (2, 1)], 5) == [[0, 1, 2]]
+    assert _fill([], 5) == []

@@ -26,6 +26,8 @@ def test_the_same_arguments_make_the_same_files(tmp_path):
     changed = {name for name, value in first.items() if other.get(name) != value}
     assert "blimp_filtered/determiner_noun_agreement_1.jsonl" in changed
     assert "MINIATURE.txt" not in changed
+    (tmp_path / "0" / "blimp_filtered" / "determiner_noun_agreement_1.jsonl").write_text("{}")
+    assert digest(make_miniature_benchmarks(tmp_path / "0", seed=0, size=4, image_size=32)) == first
 
 
 def test_the_files_are_fixed_for_good(tmp_path):

@@ -94,6 +94,8 @@ def test_a_try_is_marked_as_one(evaluate):
         ({"data_dir": "nowhere"}, FileNotFoundError, "None of blimp, .* can be run"),
         ({"data_dir": "nowhere", "tasks": ["ewok"]}, FileNotFoundError, "`ewok` needs the folder"),
         ({"tasks": ["blimp/passive_1"]}, ValueError, r"\['passive_1'\] of `blimp` were asked for"),
+        ({"tasks": ["vqa/counting"]}, ValueError, r"\['counting'\] of `vqa` were asked for"),
+        ({"tasks": ["winoground/group"]}, ValueError, r"\['group'\] of `winoground` were asked for"),
     ],
 )
 def test_what_cannot_be_asked_for(options, error, message, evaluate):
@@ -104,6 +106,14 @@ def test_what_cannot_be_asked_for(options, error, message, evaluate):
 def test_subtasks_and_whole_benchmarks_mix(evaluate):
     result = evaluate(tasks=["blimp/determiner_noun_agreement_1", "blimp", "winoground"], limit=2)
     assert len(result.tasks["blimp"].subtasks) == 3
+
+
+def test_two_subtasks_have_a_mean_and_one_is_its_own(evaluate, miniature):
+    names = sorted(f"blimp/{file.stem}" for file in (miniature / "blimp_filtered").iterdir())[:2]
+    for asked in (names, names[:1]):
+        result = evaluate(tasks=asked, limit=2)
+        assert len(result.tasks["blimp"].subtasks) == len(asked)
+        assert ("| mean |" in result.table) == (len(asked) == 2)
 
 
 def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
