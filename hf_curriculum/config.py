@@ -120,6 +120,17 @@ class Configured:
             ) from error
 
 
+def kind_of(value: object) -> str:
+    """The type of a value with its article, for messages.
+
+    Example:
+        >>> kind_of(3), kind_of({})
+        ('an int', 'a dict')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
 _NUMBERS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
 
 

@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.config import special_file
+from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text, image_paths
 from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
 from hf_curriculum.data.readers.coco import add_objects
@@ -205,8 +205,8 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
     if not isinstance(source, (str, Path)):
         raise TypeError(
-            f"A {type(source).__name__} was given, and a Dataset, a DatasetDict, a name or a path is needed. A "
-            "curriculum needs rows by number: load the data without `streaming=True`."
+            f"`load_captioned` was given {kind_of(source)}, and a Dataset, a DatasetDict, a name or a path is needed. "
+            "A curriculum needs rows by number: load the data without `streaming=True`."
         )
     path = Path(source)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):

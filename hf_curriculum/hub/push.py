@@ -18,6 +18,7 @@ from datasets import Dataset, DatasetDict, Image, Value
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.buckets import Cut, cut_buckets
@@ -347,7 +348,7 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
         name = split or ("train" if "train" in splits else next(iter(splits)))
     else:
         raise TypeError(
-            f"A {type(dataset).__name__} was given. Scores are counted, drawn and cut over all rows: give a "
+            f"`push_scored` was given {kind_of(dataset)}. Scores are counted, drawn and cut over all rows: give a "
             "`Dataset`, or a `DatasetDict` with at least one split. Load the data without streaming=True."
         )
     if name not in splits:

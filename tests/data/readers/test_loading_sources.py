@@ -277,7 +277,7 @@ class TestSources:
             load_captioned("csv", data_files=str(tmp_path / "list.csv"), split="train")
 
     def test_streamed(self):
-        with pytest.raises(TypeError, match=r"A IterableDataset was given.* without `streaming=True`"):
+        with pytest.raises(TypeError, match=r"was given an IterableDataset.* without `streaming=True`"):
             load_captioned(rows(caption=["a", "b"]).to_iterable_dataset())
 
     def test_no_such_path(self, tmp_path):
