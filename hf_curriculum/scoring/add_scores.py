@@ -20,6 +20,7 @@ from datasets.fingerprint import Hasher
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.provenance import (
     AnyDataset,
     ScoreProvenance,
@@ -215,12 +216,14 @@ def _validate_columns(found: Sequence[str], scorers: Sequence[Scorer], overwrite
     """Checks that columns that are read exist, or are written by a scorer before, and that written ones are new."""
     known = list(found)
     for scorer in scorers:
+        boxes = " Boxes of COCO or VOC are loaded with `load_captioned(..., objects=FILE)` (hf-curriculum score: "
+        boxes += f"--objects FILE), as the column `{OBJECTS}`."
         require_columns(
             known,
             scorer.columns,
             reader=f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}.",
             remedy="Rename the columns (`dataset.rename_column`), or give the scorer their names; one that another "
-            "scorer writes must be written before.",
+            f"scorer writes must be written before.{boxes if OBJECTS in {*scorer.columns} - {*known} else ''}",
         )
         known += [column for column in scorer.outputs if column not in known]
     validate_new_columns(found, [column for scorer in scorers for column in scorer.outputs], overwrite)
