@@ -96,6 +96,15 @@ class Configured:
                 values[item.name] = list(value) if isinstance(value, tuple) else value
         return values
 
+    def __str__(self) -> str:
+        """As it would be written: the fields that hold their default are left out."""
+        written = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                written.append(f"{item.name}={value if isinstance(value, Configured) else repr(value)}")
+        return f"{type(self).__name__}({', '.join(written)})"
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Any:
         """What `to_dict` wrote.

@@ -153,8 +153,9 @@ class BucketedStream(IterableDataset[Any]):
         for name, value in asked.items():
             own = self._given[name]
             if own not in (None, value):
+                given, said = (str(item) if isinstance(item, Curriculum) else repr(item) for item in (own, value))
                 raise ValueError(
-                    f"The BucketedStream was made with {name}={own!r}, but the training arguments say {value!r}: one "
+                    f"The BucketedStream was made with {name}={given}, but the training arguments say {said}: one "
                     f"of the two would be ignored. Leave {name} out of the stream; the trainer takes it from its "
                     "arguments."
                 )

@@ -389,8 +389,14 @@ def test_arguments_that_do_not_fit(buckets):
         BucketedStream(buckets, worker_partitions=0)
     with pytest.raises(ValueError, match="`colour` is not in the data"):
         BucketedStream(buckets, columns=["colour"])
-    with pytest.raises(ValueError, match="cannot be made of batches of 5 on 1 processes"):
+    with pytest.raises(ValueError, match="global_batch_size=16 cannot be made of batches of 5 on 1 process:"):
         BucketedStream(buckets, global_batch_size=16, batch_size=5)
+    with pytest.raises(
+        ValueError, match="global_batch_size was not given, and steps of 1 cannot be made of batches of 8"
+    ):
+        BucketedStream(buckets, batch_size=8)
+    with pytest.raises(ValueError, match="not given, and steps of 1 cannot be made of batches of 1 on 2 processes"):
+        BucketedStream(buckets).split_by_node(0, 2)
     stream = BucketedStream(buckets, global_batch_size=6)
     with pytest.raises(ValueError, match="rank=2 of world_size=2 was given"):
         stream.split_by_node(2, 2)
