@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from datasets import Dataset, DatasetDict, load_from_disk
+from datasets import Dataset, DatasetDict, enable_progress_bars, load_from_disk
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -91,6 +91,18 @@ def test_columns_of_other_names_are_named(tmp_path):
     several = ("--column", "caption=short", "--column", "caption=long", "--overwrite")
     assert result("score", tmp_path, out, *words, *several).exit_code == 0
     assert load_scored(out)["caption_length"][:] == [2.0, 4.0] * 3
+
+
+def test_no_bar_is_left_in_a_log(tmp_path):
+    """`datasets` shows one when it casts the images of a Parquet file."""
+    for number in range(3):
+        Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    names = [f"{number}.png" for number in range(3)]
+    Dataset.from_dict({"image": names, "caption": ["a dog"] * 3}).to_parquet(tmp_path / "data.parquet")
+    enable_progress_bars()
+    done = result("score", tmp_path, tmp_path.with_name("scored-bars"), "--scorer", "caption_length")
+    assert done.exit_code == 0, done.output
+    assert "%|" not in done.stderr
 
 
 def test_boxes_that_are_missing_come_with_an_option(given, tmp_path):
