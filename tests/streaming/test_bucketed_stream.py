@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -380,6 +381,32 @@ def test_pools_that_are_not_whole_buckets_are_refused(buckets):
     with pytest.raises(ValueError, match="partial_batches='keep' pads the last batch"):
         BucketedStream(buckets, Phases(4, partial_batches="keep"))
     assert len(BucketedStream(buckets, Phases(2)).plan.stages) == 2
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_stock_trainer_that_begins_a_stream_again_is_warned_of(buckets, tmp_path, epochs):
+    class Model(torch.nn.Linear):
+        def forward(self, ids):
+            return {"loss": self.weight.sum() * ids.float().mean()}
+
+    args = TrainingArguments(
+        tmp_path,
+        per_device_train_batch_size=8,
+        num_train_epochs=epochs,
+        remove_unused_columns=False,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    stream = BucketedStream(buckets, Phases(4), global_batch_size=8)
+    trainer = Trainer(Model(1, 1), args, lambda rows: {"ids": torch.tensor(ids_of(rows))}, train_dataset=stream)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train()
+    said = [str(one.message) for one in caught if "BucketedStream" in str(one.message)]
+    assert len(said) == epochs - 1
+    assert all("Epoch 2 of a BucketedStream begins" in text and "num_train_epochs=1" in text for text in said)
 
 
 def test_arguments_that_do_not_fit(buckets):
