@@ -96,6 +96,15 @@ class Configured:
                 values[item.name] = list(value) if isinstance(value, tuple) else value
         return values
 
+    def __str__(self) -> str:
+        """As it would be written: the fields that hold their default are left out."""
+        written = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                written.append(f"{item.name}={value if isinstance(value, Configured) else repr(value)}")
+        return f"{type(self).__name__}({', '.join(written)})"
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Any:
         """What `to_dict` wrote.
@@ -118,6 +127,17 @@ class Configured:
                 f"{dict(values)!r} cannot be made: {error}. A field is missing, or holds a value of another kind than "
                 "its own, such as a number in quotes."
             ) from error
+
+
+def kind_of(value: object) -> str:
+    """The type of a value with its article, for messages.
+
+    Example:
+        >>> kind_of(3), kind_of({})
+        ('an int', 'a dict')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 _NUMBERS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}

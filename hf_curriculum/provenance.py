@@ -22,7 +22,7 @@ from datasets.fingerprint import Hasher
 from datasets.table import InMemoryTable, concat_tables
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
     if isinstance(dataset, Dataset):
         return {str(dataset.split or "all"): dataset}
     raise TypeError(
-        f"{who} was given a {type(dataset).__name__}. It needs all rows at once: give a map-style `datasets.Dataset` "
+        f"{who} was given {kind_of(dataset)}. It needs all rows at once: give a map-style `datasets.Dataset` "
         "or a `DatasetDict`, as `load_dataset` without `streaming=True` and `Dataset.from_dict` make them."
     )
 

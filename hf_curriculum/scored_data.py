@@ -11,6 +11,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -198,7 +199,7 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
     for part in datasets:
         if not isinstance(part, Dataset):
             raise TypeError(
-                f"`concat_scored` joins data sets, and was given a {type(part).__name__}. Give the splits that are to "
+                f"`concat_scored` joins data sets, and was given {kind_of(part)}. Give the splits that are to "
                 "be joined: `concat_scored([one['train'], other['train']])`."
             )
     if not datasets:

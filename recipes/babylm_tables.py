@@ -29,7 +29,9 @@ from hf_curriculum import BENCHMARKS
 
 def parser() -> argparse.ArgumentParser:
     """What the command line takes."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        "hf-curriculum recipe babylm_tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of studies; all in outputs/ if none")
     made.add_argument("--data", type=Path, help="the challenge's evaluation_data; miniatures are made without it")
     made.add_argument("--output_dir", type=Path, default=Path("outputs") / "babylm_tables", help="of the tables")

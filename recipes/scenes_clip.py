@@ -196,7 +196,9 @@ def held_out_auc(
 
 def main() -> None:
     """Draws the scenes, trains, evaluates and saves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "hf-curriculum recipe scenes_clip", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=480, help="optimizer steps")
     parser.add_argument("--scenes", type=int, default=3000, help="images to train on, five captions each")
     parser.add_argument("--batch_size", type=int, default=96, help="images per step, two captions each")

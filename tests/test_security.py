@@ -401,7 +401,7 @@ class TestWhatIsNoPicture:
         (line,) = log.read_text().splitlines()
         assert re.search(ATTACKS[attack], line)
         assert "bad.png" in line
-        assert "1 images cannot be read; their 1 rows are left out" in caplog.text
+        assert "1 image cannot be read, which leaves out 1 row" in caplog.text
 
     @loaders
     @pytest.mark.parametrize("attack", [fifo, unix_socket, device], ids=lambda attack: attack.__name__)

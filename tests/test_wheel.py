@@ -56,6 +56,8 @@ def test_the_wheel_runs_a_recipe_in_an_empty_folder(built, tmp_path):
     assert not [name for name in names if "benchmarks/results" in name or name.startswith(("recipes", "tests"))]
     where = run("-c", "import hf_curriculum; print(hf_curriculum.__file__)", folder=folder, path=installed)
     assert where.startswith(str(installed))
+    shown = run("-m", "hf_curriculum.recipes.babylm_git", "--help", folder=folder, path=installed)
+    assert shown.startswith("usage: hf-curriculum recipe babylm_git ")
     command = ("-m", "hf_curriculum.cli", "recipe", "babylm_git", "--preset", "smoke", "--output_dir", "out")
     run(*command, "--use_cpu", "True", folder=folder, path=installed)
     assert (folder / "out" / "report" / "report.html").is_file()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, note, plainly, say
+from hf_curriculum.cli.common import AsJson, model_of, note, plainly, say
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import MODELS
 
@@ -42,7 +42,7 @@ def caption_command(
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    captioner, processor = load_captioner(_model_of(model))
+    captioner, processor = load_captioner(model_of(model))
     if getattr(captioner.config, "image_token_id", None) is not None and type(captioner) not in MODELS.values():
         raise ValueError(
             f"{model} is a {type(captioner).__name__}, which writes to a prompt that an image stands in. Captions are "
@@ -94,10 +94,3 @@ def _decode(file: Path) -> Image.Image | str:
         return to_rgb(file)
     except UnreadableImageError as error:
         return str(error)
-
-
-def _model_of(name: str) -> str:
-    """The model of a run's folder, where that is named."""
-    folder = Path(name)
-    inside = folder / "model"
-    return str(inside) if not (folder / "config.json").exists() and (inside / "config.json").is_file() else name

@@ -51,6 +51,13 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
     return load_scored(path)
 
 
+def model_of(name: str) -> str:
+    """The model of a run's folder, where that is named."""
+    folder = Path(name)
+    inside = folder / "model"
+    return str(inside) if not (folder / "config.json").exists() and (inside / "config.json").is_file() else name
+
+
 def load_split(path: Path, split: str) -> Dataset:
     """One split of a data set that `hf-curriculum score` saved."""
     from datasets import DatasetDict
@@ -125,6 +132,14 @@ def typed_again(*more: str) -> str:
     """This command as it can be typed again, with further words; a launcher of several processes is left out."""
     words = [*sys.argv[1:], *(word for word in more if word not in sys.argv)]
     return ("… " if "RANK" in os.environ else "") + shlex.join(["hf-curriculum", *words])
+
+
+def hide_bars_unless_watched() -> None:
+    """No progress bars of `datasets` where nobody watches: a log file would keep every state of each."""
+    if not sys.stderr.isatty():
+        import datasets
+
+        datasets.disable_progress_bars()
 
 
 def disk_is_full(error: BaseException | None, folder: Path) -> bool:

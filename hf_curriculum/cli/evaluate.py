@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, note, plainly
+from hf_curriculum.cli.common import AsJson, model_of, note, plainly
 
 
 @plainly
 def evaluate_command(
-    model: Annotated[str, typer.Argument(help="Folder or Hub name of a model with its tokenizer.")],
+    model: Annotated[
+        str, typer.Argument(help="Folder or Hub name of a model with its tokenizer, or the folder of a run.")
+    ],
     suite: Annotated[str, typer.Option(help="Which benchmarks: `babylm`.")] = "babylm",
     data: Annotated[
         Path | None,
@@ -31,7 +33,7 @@ def evaluate_command(
     from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
 
     result = evaluate_pretrained(
-        model,
+        model_of(model),
         suite,
         output_dir=output,
         data_dir=data,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, complete_scorer, note, plainly, say, score_table, suggest, typed_again
+from hf_curriculum.cli.common import (
+    AsJson,
+    complete_scorer,
+    hide_bars_unless_watched,
+    note,
+    plainly,
+    say,
+    score_table,
+    suggest,
+    typed_again,
+)
 from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
@@ -130,6 +139,7 @@ def score_command(
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
     reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
+    hide_bars_unless_watched()
     data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
     if hold_out is not None:
         data = _hold_out(data, hold_out)
@@ -161,13 +171,9 @@ def _scorers_from(given: list[str]) -> list[Scorer]:
 def _score(
     data: Dataset | DatasetDict, scorers: list[Scorer], folder: Path, options: Mapping[str, Any]
 ) -> Dataset | DatasetDict | None:
-    """The scored data, in the first process; no bars where nobody watches, and on Ctrl-C how to go on."""
-    import datasets
-
+    """The scored data, in the first process; on Ctrl-C how to go on."""
     from hf_curriculum.scoring.add_scores import add_scores_sharded
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()  # a log file would keep every state of each
     try:
         return add_scores_sharded(data, scorers, folder, **options)
     except KeyboardInterrupt:

@@ -250,7 +250,7 @@ def _prefix_positions(tokenizer: Any, prefix: str) -> range:
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) makes {tokenizer.convert_ids_to_tokens(tokens)} of `prefix="
             f"{prefix!r}`, so the prefix would say nothing. Add its words first, `<image>` with "
-            "`add_image_token(tokenizer)`."
+            "`hf_curriculum.models.flamingo.build.add_image_token(tokenizer)`."
         )
     whole = tokenizer(text)["input_ids"]
     start = next(place for place in range(len(whole)) if whole[place : place + len(tokens)] == tokens)

@@ -373,9 +373,11 @@ def _report(
     write_atomically(log, "".join(f"{reason}\n" for reason in unreadable.values()))
     rows = sum(map(len, before.values())) - sum(map(len, after.values()))
     logger.warning(
-        "%d images cannot be read; their %d rows are left out. The first: %s All are named in %s",
+        "%d image%s cannot be read, which leaves out %d row%s. The first: %s All are named in %s",
         len(unreadable),
+        "s" * (len(unreadable) != 1),
         rows,
+        "s" * (rows != 1),
         " ".join(list(unreadable.values())[:3]),
         log,
     )

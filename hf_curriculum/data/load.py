@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.config import special_file
+from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text, image_paths
 from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
 from hf_curriculum.data.readers.coco import add_objects
@@ -25,7 +25,12 @@ from hf_curriculum.data.readers.columns import (
     check_mapping,
 )
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
-from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders, validate_inside
+from hf_curriculum.data.readers.folder import (
+    find_caption_file,
+    find_parquet_beside_images,
+    find_split_folders,
+    validate_inside,
+)
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
@@ -117,6 +122,9 @@ def load_captioned(
     options |= {"allow_outside": allow_outside, "download": download}
     if path is not None and special_file(path) not in (None, "folder"):
         raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of captions. Name another.")
+    if path is not None and path.is_dir() and not is_img2dataset(path):
+        path = find_parquet_beside_images(path) or path
+        source = path
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
@@ -205,8 +213,8 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
     if not isinstance(source, (str, Path)):
         raise TypeError(
-            f"A {type(source).__name__} was given, and a Dataset, a DatasetDict, a name or a path is needed. A "
-            "curriculum needs rows by number: load the data without `streaming=True`."
+            f"`load_captioned` was given {kind_of(source)}, and a Dataset, a DatasetDict, a name or a path is needed. "
+            "A curriculum needs rows by number: load the data without `streaming=True`."
         )
     path = Path(source)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):

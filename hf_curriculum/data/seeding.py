@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.rng import PAD_INDEX, mix64
 
 # Separate streams of one draw, so that a transform of the data set and one of the collator do not share their numbers.
@@ -86,7 +87,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any]):
     def __init__(self, dataset: Any, seed: int, seeded: bool) -> None:
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(
-                f"A {type(dataset).__name__} was given, which has no rows by number or no length. Draws are row "
+                f"The data set is {kind_of(dataset)}, which has no rows by number or no length. Draws are row "
                 "numbers: give a map-style data set (a streamed one can be loaded without `streaming=True`)."
             )
         self.dataset = dataset

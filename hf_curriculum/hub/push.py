@@ -18,8 +18,9 @@ from datasets import Dataset, DatasetDict, Image, Value
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.hub.data_card import DataCard, write_files
-from hf_curriculum.hub.errors import check_token, explained
+from hf_curriculum.hub.errors import check_token, explained, redact
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
@@ -61,6 +62,7 @@ class PushContents:
         files: path in the repository → bytes.
         removed: files of an earlier push that go.
         local_paths: column, or place in a score's provenance → a path of this machine found there.
+        unanswered: why the Hub could not be asked, so that `visibility` and `removed` are not known.
     """
 
     repo_id: str
@@ -72,6 +74,7 @@ class PushContents:
     files: Mapping[str, int]
     removed: tuple[str, ...]
     local_paths: Mapping[str, str]
+    unanswered: str | None = None
 
     def describe(self) -> str:
         """All of it, a line for each kind of thing and for each file."""
@@ -85,6 +88,11 @@ class PushContents:
             *(f"  {path}, taken away" for path in self.removed),
             *(f"local paths in {place}, such as {path!r}" for place, path in self.local_paths.items()),
         ]
+        if self.unanswered:
+            lines.append(
+                "not known without the Hub: whether the repository is there, which of its files this would take away, "
+                f"and what people wrote into its card, which would stay ({self.unanswered})"
+            )
         return "\n".join(lines)
 
 
@@ -147,7 +155,7 @@ def push_scored(
         scratch: folder for temporary files; the system's by default.
         language: of the captions, short, such as "en".
         dry_run: send and make nothing, and return what would be sent. The files are written below `scratch` all the
-            same, and the Hub is asked whether the repository is there.
+            same, and the Hub is asked whether the repository is there; without a network that stays open.
         tell: called with the list of what is sent (`PushContents.describe()`), before any of it is sent; logs it by
             default.
 
@@ -179,7 +187,8 @@ def push_scored(
     _check_buckets(splits[split], buckets)
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
-        target = _find(api, repo_id, private, revision) if dry_run else _open(api, repo_id, private, revision)
+        look = _find_if_online if dry_run else _open
+        target = look(api, repo_id, private, revision)
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
             folder = Path(made) / "repository"
             index = None if num_buckets is None else _write_buckets(splits[split], folder, shard_bytes, buckets)
@@ -205,6 +214,19 @@ class _Target:
     commit: str | None = None
     files: tuple[str, ...] = ()
     card: str | None = None
+    unanswered: str | None = None
+
+
+def _find_if_online(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+    """The repository as `_find` finds it, or only its name where the Hub cannot be reached."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.utils import httpx
+
+    try:
+        return _find(api, repo_id, private, revision)
+    except (httpx.TransportError, OfflineModeIsEnabled) as error:
+        visibility = "not known who sees it: the Hub did not answer"
+        return _Target(repo_id, visibility, unanswered=redact(" ".join(str(error).split()), api.token))
 
 
 def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
@@ -265,6 +287,7 @@ def _contents(target: _Target, splits: Mapping[str, Dataset], folder: Path) -> P
         files={path: file.stat().st_size for path, file in files.items()},
         removed=tuple(path for path in target.files if _OURS.fullmatch(path) and path not in files),
         local_paths=_local_paths(splits),
+        unanswered=target.unanswered,
     )
 
 
@@ -347,7 +370,7 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
         name = split or ("train" if "train" in splits else next(iter(splits)))
     else:
         raise TypeError(
-            f"A {type(dataset).__name__} was given. Scores are counted, drawn and cut over all rows: give a "
+            f"`push_scored` was given {kind_of(dataset)}. Scores are counted, drawn and cut over all rows: give a "
             "`Dataset`, or a `DatasetDict` with at least one split. Load the data without streaming=True."
         )
     if name not in splits:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.provenance import read_column, score_values
 
 
@@ -138,7 +139,7 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
     """
     if wanted and not hasattr(dataset, "column_names"):
         raise ValueError(
-            f"The training data is a {type(dataset).__name__} without named columns, and the curriculum needs "
+            f"The training data is {kind_of(dataset)} without named columns, and the curriculum needs "
             f"{', '.join(f'`{name}`' for name in wanted)}. Pass a `datasets.Dataset`."
         )
     features = getattr(dataset, "features", None) or {}

@@ -11,6 +11,7 @@ import numpy as np
 from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 
 from hf_curriculum.columns import require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
@@ -78,7 +79,7 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     names = getattr(dataset, "column_names", None)
     if names is None:
         raise ValueError(
-            f"The training data is a {type(dataset).__name__} without named columns, so `{column}` cannot be read "
+            f"The training data is {kind_of(dataset)} without named columns, so `{column}` cannot be read "
             "from it. The curriculum needs one score per row. Pass a `datasets.Dataset`, or `scores=` to the trainer."
         )
     require_columns(

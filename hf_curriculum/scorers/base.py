@@ -16,7 +16,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance
 
@@ -275,7 +275,7 @@ class Scorer(Component):
         who = type(self).__name__
         if not isinstance(batch, Mapping):
             raise TypeError(
-                f"{who} was given a {type(batch).__name__}. It takes a mapping of columns: use "
+                f"{who} was given {kind_of(batch)}. It takes a mapping of columns: use "
                 "`dataset.with_format(None)` before `map`, or `add_scores`."
             )
         self.check_columns()
@@ -397,7 +397,7 @@ def corpus_batches(
 
     if not isinstance(dataset, (Dataset, IterableDataset)):
         raise TypeError(
-            f"`{who}.fit` was given a {type(dataset).__name__}. It learns from one `Dataset` or `IterableDataset`: of "
+            f"`{who}.fit` was given {kind_of(dataset)}. It learns from one `Dataset` or `IterableDataset`: of "
             'several splits give the one that is trained on, like `fit(splits["train"])`.'
         )
     if dataset.column_names is not None:

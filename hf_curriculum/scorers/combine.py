@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.provenance import check_choice, read_provenance, score_values
 from hf_curriculum.scorers.base import Scorer
 
@@ -122,7 +123,7 @@ class Combine(Scorer):
         """
         if not isinstance(dataset, Dataset):
             raise TypeError(
-                f"`{type(self).__name__}.fit` was given a {type(dataset).__name__}. Statistics are those of one "
+                f"`{type(self).__name__}.fit` was given {kind_of(dataset)}. Statistics are those of one "
                 'map-style `Dataset`: give the training split, `scorer.fit(splits["train"])`.'
             )
         recorded = {column: made.easy for column, made in read_provenance(dataset).items()}

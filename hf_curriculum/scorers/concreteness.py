@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import check_choice, read_column
 from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
@@ -276,7 +277,7 @@ def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, 
 
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`{who}.fit` was given a {type(dataset).__name__}. It compares all images with each other, so it needs "
+            f"`{who}.fit` was given {kind_of(dataset)}. It compares all images with each other, so it needs "
             "random access: give one `Dataset`."
         )
     require_columns(

@@ -64,10 +64,10 @@ def import_named(given: str, table: MutableMapping[str, Any], base: type) -> Non
             item for item, value in vars(module).items()
             if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
         ]  # fmt: skip
-        raise ValueError(
-            f"{attribute!r} in {getattr(module, '__file__', module_name)} is {found!r}, and a subclass of "
-            f"`hf_curriculum.{base.__name__}` is needed. The file has {known}."
-        )
+        where, wanted = getattr(module, "__file__", module_name), f"a subclass of `hf_curriculum.{base.__name__}`"
+        if not hasattr(module, attribute):
+            raise ValueError(f"{where} has no {attribute!r}. It has {known}; {wanted} is needed.")
+        raise ValueError(f"{attribute!r} in {where} is {found!r}, and {wanted} is needed. It has {known}.")
     kind = getattr(found, "type", name)  # of a curriculum: what its checkpoints call it
     if table.get(kind, found) is not found:
         raise ValueError(

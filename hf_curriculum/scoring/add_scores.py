@@ -18,7 +18,9 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.provenance import (
     AnyDataset,
     ScoreProvenance,
@@ -108,7 +110,7 @@ def add_scores(
         return _score_iterable(dataset, scorers, batch_size, overwrite, given)
     if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
-            f"`add_scores` was given a {type(dataset).__name__}. It takes a `datasets.Dataset`, `DatasetDict` or "
+            f"`add_scores` was given {kind_of(dataset)}. It takes a `datasets.Dataset`, `DatasetDict` or "
             "`IterableDataset`: make one with `load_dataset` or `Dataset.from_dict`."
         )
     splits = _as_splits(dataset, scorers, per_image, overwrite)
@@ -178,7 +180,7 @@ def add_scores_sharded(
         raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
     if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
-            f"`add_scores_sharded` was given a {type(dataset).__name__}. Rows are assigned to processes by number: "
+            f"`add_scores_sharded` was given {kind_of(dataset)}. Rows are assigned to processes by number: "
             "give a `Dataset` or a `DatasetDict`. An iterable data set is split by `split_dataset_by_node`."
         )
     splits = _as_splits(dataset, scorers, per_image, overwrite)
@@ -214,12 +216,14 @@ def _validate_columns(found: Sequence[str], scorers: Sequence[Scorer], overwrite
     """Checks that columns that are read exist, or are written by a scorer before, and that written ones are new."""
     known = list(found)
     for scorer in scorers:
+        boxes = " Boxes of COCO or VOC are loaded with `load_captioned(..., objects=FILE)` (hf-curriculum score: "
+        boxes += f"--objects FILE), as the column `{OBJECTS}`."
         require_columns(
             known,
             scorer.columns,
             reader=f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}.",
             remedy="Rename the columns (`dataset.rename_column`), or give the scorer their names; one that another "
-            "scorer writes must be written before.",
+            f"scorer writes must be written before.{boxes if OBJECTS in {*scorer.columns} - {*known} else ''}",
         )
         known += [column for column in scorer.outputs if column not in known]
     validate_new_columns(found, [column for scorer in scorers for column in scorer.outputs], overwrite)

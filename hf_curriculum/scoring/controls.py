@@ -10,7 +10,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import (
@@ -80,7 +80,7 @@ def shuffle_scores(
         return DatasetDict({split: shuffle_scores(part, column, **options) for split, part in dataset.items()})
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`shuffle_scores` was given a {type(dataset).__name__}. It needs all rows at once: give a map-style "
+            f"`shuffle_scores` was given {kind_of(dataset)}. It needs all rows at once: give a map-style "
             "`Dataset` or a `DatasetDict`."
         )
     name = name or f"{column}_{'random' if within is None else 'matched'}"

@@ -19,6 +19,7 @@ import pyarrow.parquet
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
@@ -90,7 +91,7 @@ def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -
         return source, {"from": "Dataset", "fingerprint": source._fingerprint}
     if not isinstance(source, (str, Path)):
         raise TypeError(
-            f"Scores cannot be joined from a {type(source).__name__}. Give the path of a CSV, Parquet or JSON-lines "
+            f"Scores cannot be joined from {kind_of(source)}. Give the path of a CSV, Parquet or JSON-lines "
             "file, or a `Dataset` (`Dataset.from_pandas(frame)` makes one)."
         )
     file = Path(source)

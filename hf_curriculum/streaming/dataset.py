@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -79,6 +80,7 @@ class BucketedStream(IterableDataset[Any]):
 
     is_random = False
     """Reading an example twice gives the same."""
+    _epoch = 0
 
     @renamed_arguments(**_RENAMED)
     def __init__(
@@ -153,8 +155,9 @@ class BucketedStream(IterableDataset[Any]):
         for name, value in asked.items():
             own = self._given[name]
             if own not in (None, value):
+                given, said = (str(item) if isinstance(item, Curriculum) else repr(item) for item in (own, value))
                 raise ValueError(
-                    f"The BucketedStream was made with {name}={own!r}, but the training arguments say {value!r}: one "
+                    f"The BucketedStream was made with {name}={given}, but the training arguments say {said}: one "
                     f"of the two would be ignored. Leave {name} out of the stream; the trainer takes it from its "
                     "arguments."
                 )
@@ -192,6 +195,24 @@ class BucketedStream(IterableDataset[Any]):
         part._rank, part._world_size, part._seen, part.opened = rank, world_size, None, Counter()
         part._part()
         return part
+
+    def set_epoch(self, epoch: int) -> None:
+        """Warns when a loop begins the stream a second time, as a stock `Trainer` does by its default.
+
+        Args:
+            epoch: completed passes over the stream, as the loop counts them.
+
+        Warns:
+            UserWarning: it is not the first pass.
+        """
+        begun, self._epoch = self._epoch, epoch
+        if epoch > begun:  # loaders say it twice
+            warnings.warn(
+                f"Epoch {epoch + 1} of a BucketedStream begins. The stream is the whole run of its curriculum "
+                f"({self.plan.num_steps:,} steps): it starts again with the easiest examples. Train for one epoch, "
+                "in a stock Trainer with num_train_epochs=1.",
+                stacklevel=2,
+            )
 
     def _part(self) -> WorkerSamples:
         """The sample positions of the current worker, or process, from the run's first step."""

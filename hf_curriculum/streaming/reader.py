@@ -155,10 +155,13 @@ class WorkerSamples:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.global_batch_size % (self.batch_size * self.world_size):
+            processes = f"{self.world_size} process{'es' * (self.world_size != 1)}"
+            step = f"A step of global_batch_size={self.global_batch_size}"
+            if self.global_batch_size == 1:
+                step = "global_batch_size was not given, and steps of 1"
             raise ValueError(
-                f"A step of global_batch_size={self.global_batch_size} cannot be made of batches of {self.batch_size} "
-                f"on {self.world_size} processes: some process would have fewer examples. Choose global_batch_size = "
-                "batch_size × processes × accumulated batches."
+                f"{step} cannot be made of batches of {self.batch_size} on {processes}: some process would have fewer "
+                "examples. Choose global_batch_size = batch_size × processes × accumulated batches."
             )
 
     @property

@@ -16,6 +16,7 @@ from datasets import Dataset
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
@@ -93,7 +94,7 @@ def save_bucketed(
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"A {type(dataset).__name__} was given. Buckets are made of all rows of one split at once: give a "
+            f"`save_bucketed` was given {kind_of(dataset)}. Buckets are made of all rows of one split at once: give a "
             "`datasets.Dataset`, such as `splits['train']`."
         )
     check_choice("format", format, ("parquet", "webdataset"))

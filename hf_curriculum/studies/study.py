@@ -275,7 +275,7 @@ class Study:
         counts = {status: sum(item.status == status for item in self.runs) for status in (*_DONE, "crashed")}
         left = len(self.runs) - sum(counts.values())
         parts = [f"{count} {status}" for status, count in counts.items() if count] + ([f"{left} left"] if left else [])
-        lines = [f"{len(self.runs)} runs: {', '.join(parts)}"]
+        lines = [f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {', '.join(parts)}"]
         for item in self.runs:
             if item.status == "diverged":
                 lines.append(f"- {item.arm}, seed {item.seed}: {item.error}")

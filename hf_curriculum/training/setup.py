@@ -28,6 +28,7 @@ from transformers import (
 from transformers.data.data_collator import DefaultDataCollator
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.planning.batches import ByImage
@@ -54,7 +55,7 @@ def open_training_data(data: Any) -> Any:
         )
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise TypeError(
-            f"train_dataset is a {type(data).__name__}, which is read in its own order: no curriculum can choose "
+            f"train_dataset is {kind_of(data)}, which is read in its own order: no curriculum can choose "
             "from it. Load it without streaming=True, which keeps it on disk; or write the scored data set with "
             "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
         )

@@ -176,6 +176,7 @@ def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
     return RecipeParser(
         (DataArguments, ModelArguments, BabyLMArguments, CurriculumTrainingArguments),
         PRESETS / recipe,
+        prog=f"hf-curriculum recipe {recipe}",
         check=check_arguments,
         upgrade=from_version_0_1,
         successors={**{name: f"--{now}" for name, now in _RENAMED.items()}, "precision": "--fp16 or --bf16"},

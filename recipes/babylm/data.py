@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from babylm.arguments import POS_BERT, SCENES, DataArguments
 from datasets import Dataset, DatasetDict
 from transformers import BertConfig, PreTrainedTokenizerBase
 
-from babylm.arguments import POS_BERT, SCENES, DataArguments
 from hf_curriculum import (
     NounCount,
     PosTagger,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from datasets import Dataset
-
 from babylm.arguments import SCENES, BabyLMArguments, DataArguments, ModelArguments, variant_of
 from babylm.data import Prepared
 from babylm.text import last
+from datasets import Dataset
+
 from hf_curriculum import (
     CurriculumTrainer,
     generate_captions,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from babylm.arguments import DataArguments, ModelArguments
+from babylm.data import Prepared
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
 import hf_curriculum.models
-from babylm.arguments import DataArguments, ModelArguments
-from babylm.data import Prepared
 from hf_curriculum import SCENES_CLIP, VisionFeatures, cache_vision_features
 
 logger = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from babylm.arguments import SCENES, DataArguments
+from babylm.data import prepare
 from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
-from babylm.arguments import SCENES, DataArguments
-from babylm.data import prepare
 from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves

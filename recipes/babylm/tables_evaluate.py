@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from babylm.tables_runs import TrainedRun
 from tqdm.auto import tqdm
 
-from babylm.tables_runs import TrainedRun
 from hf_curriculum import GlueSettings, evaluate_pretrained, make_miniature_benchmarks
 from hf_curriculum.evaluation.babylm.suite import SuiteResult
 

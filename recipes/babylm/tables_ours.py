@@ -11,6 +11,7 @@ from functools import cached_property
 from babylm.arguments import SCENES
 from babylm.tables import ALL_COLUMNS, PAPER_COLUMNS, Block, Column, Values
 from babylm.tables_runs import TrainedRun
+
 from hf_curriculum.evaluation.babylm.glue import GLUE
 from hf_curriculum.evaluation.babylm.suite import SuiteResult
 

@@ -14,6 +14,7 @@ from babylm.tables_evaluate import is_miniature
 from babylm.tables_ours import Group
 from babylm.tables_paper import Paper, Printed
 from babylm.tables_runs import LostRun, TrainedRun
+
 from hf_curriculum import BENCHMARKS
 from hf_curriculum.evaluation.babylm.suite import SuiteResult
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from babylm.tables import ALL_COLUMNS, Block, Column
 
 FILE = Path(__file__).parent / "paper_tables.yaml"

@@ -14,6 +14,7 @@ from typing import Any
 from babylm.tables import Block, PaperTable
 from babylm.tables_page import Page
 from babylm.tables_training import curves
+
 from hf_curriculum import Report, markdown
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.html import cell

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors.torch import load_model, save_model
-
 from babylm.arguments import BabyLMArguments
 from babylm.data import Prepared
+from safetensors.torch import load_model, save_model
+
 from hf_curriculum import (
     IID,
     BlockCollator,

@@ -22,6 +22,7 @@ from hf_curriculum import (
     generate_captions,
 )
 from hf_curriculum.cli import app
+from hf_curriculum.cli.common import model_of
 from hf_curriculum.models.captioner import load_captioner
 
 CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
@@ -135,3 +136,14 @@ def test_the_pipeline_that_the_card_names(photos):
     (found,) = written(images=str(photos / "a.png"), text="", max_new_tokens=4, return_full_text=False)
     caption = result("caption", tiny_models.git(), photos / "a.png", "--max-new-tokens", "4").stdout
     assert found["generated_text"].split() == caption.partition("\t")[2].split()
+
+
+def test_the_model_of_a_run_is_found_by_every_command(tmp_path):
+    assert model_of(str(tmp_path)) == str(tmp_path)
+    (tmp_path / "model").symlink_to(tiny_models.git())
+    assert model_of(str(tmp_path)) == str(tmp_path / "model")
+    assert model_of("me/name") == "me/name"
+    words = ("--task", "blimp", "--limit", "2", "--output", tmp_path / "out")
+    done = result("evaluate", tmp_path, *words)
+    assert done.exit_code == 0, done.output
+    assert "BLiMP" in done.stdout

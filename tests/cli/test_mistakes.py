@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from datasets import Dataset, DatasetDict, load_from_disk
+from datasets import Dataset, DatasetDict, enable_progress_bars, load_from_disk
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -91,6 +91,53 @@ def test_columns_of_other_names_are_named(tmp_path):
     several = ("--column", "caption=short", "--column", "caption=long", "--overwrite")
     assert result("score", tmp_path, out, *words, *several).exit_code == 0
     assert load_scored(out)["caption_length"][:] == [2.0, 4.0] * 3
+
+
+def test_no_bar_is_left_in_a_log(tmp_path):
+    """`datasets` shows one when it casts the images of a Parquet file."""
+    for number in range(3):
+        Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    names = [f"{number}.png" for number in range(3)]
+    Dataset.from_dict({"image": names, "caption": ["a dog"] * 3}).to_parquet(tmp_path / "data.parquet")
+    enable_progress_bars()
+    done = result("score", tmp_path, tmp_path.with_name("scored-bars"), "--scorer", "caption_length")
+    assert done.exit_code == 0, done.output
+    assert "%|" not in done.stderr
+
+
+def test_boxes_that_are_missing_come_with_an_option(given, tmp_path):
+    done = result("score", given / "photos", tmp_path / "out", "--scorer", "box_count")
+    assert done.exit_code == 1
+    assert "`objects` is not in the data" in said(done)
+    assert "hf-curriculum score: --objects FILE" in said(done)
+
+
+@pytest.mark.parametrize("reason", ["offline mode", "no connection"])
+def test_a_dry_run_of_a_push_needs_no_network(given, monkeypatch, reason):
+    from huggingface_hub import constants
+
+    if reason == "offline mode":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    else:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    done = result("push", given / "parts", "me/name", "--dry-run")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "nothing was sent; this would be:",
+        "to me/name (not known who sees it: the Hub did not answer)",
+        "rows: 24 in train, 10 in test",
+    ]
+    assert "images embedded: 34, " in done.stdout
+    assert "  data/train-00000-of-00001.parquet, " in done.stdout
+    assert "not known without the Hub: whether the repository is there, which of its files this would" in lines[-1]
+    contents = json.loads(result("push", given / "parts", "me/name", "--dry-run", "--json").stdout)
+    assert contents["unanswered"]
+    assert contents["rows"] == {"train": 24, "test": 10}
+    refused = result("push", given / "parts", "me/name")
+    assert refused.exit_code == 1
+    assert "no answer" in said(refused)
 
 
 def test_scored_data_go_into_a_folder_of_their_own(given, tmp_path):

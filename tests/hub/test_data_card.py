@@ -164,7 +164,7 @@ def test_what_cannot_be_pushed(tmp_path):
     two = attach_provenance(
         data.add_column("other", np.float32([1, 2])), {"other": ScoreProvenance("other", "by hand")}
     )
-    with pytest.raises(TypeError, match="A IterableDataset was given"):
+    with pytest.raises(TypeError, match="was given an IterableDataset"):
         push_scored(data.to_iterable_dataset(), "me/x")
     with pytest.raises(ValueError, match="No column of this data set carries the provenance"):
         push_scored(data.remove_columns("difficulty"), "me/x")

@@ -244,7 +244,7 @@ def test_errors(monkeypatch):
 
 def test_embeddings_that_cannot_be_compared():
     ids = {"image_id": ["a", "b"]}
-    with pytest.raises(TypeError, match=r"`Example.fit` was given a IterableDataset.*compares all images"):
+    with pytest.raises(TypeError, match=r"`Example.fit` was given an IterableDataset.*compares all images"):
         image_vectors(Dataset.from_dict(ids).to_iterable_dataset(), "v", "Example")
     with pytest.raises(ValueError, match=r"`v` is not in the data.*Add embeddings of any image model"):
         image_vectors(Dataset.from_dict(ids), "v", "Example")

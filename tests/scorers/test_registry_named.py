@@ -94,8 +94,8 @@ def test_a_scorer_and_a_curriculum_of_ones_own_from_the_shell(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("score", "x", "out", "--scorer", "my_rules:Nothing"), "my_rules.py is None, and a subclass of"),
-        (("score", "x", "out", "--scorer", "my_rules:Other"), "The file has ['Clauses']"),
+        (("score", "x", "out", "--scorer", "my_rules:Nothing"), "my_rules.py has no 'Nothing'. It has ['Clauses']"),
+        (("score", "x", "out", "--scorer", "my_rules:Other"), "is needed. It has ['Clauses']"),
         (("score", "x", "out", "--scorer", "my_rules:Halves"), "`hf_curriculum.Scorer` is needed"),
         (("score", "x", "out", "--scorer", "no_such:Clauses"), "names the module 'no_such', which cannot be imported"),
         (("score", "x", "out", "--scorer", "broken_rules:A"), "No module named 'no_such_package'"),

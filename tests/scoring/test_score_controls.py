@@ -220,5 +220,5 @@ def test_what_cannot_be_permuted_is_an_error():
         )
     with pytest.raises(ValueError, match="The data already has `image_id`"):
         shuffle_scores(dataset, "noun_count", name="image_id")
-    with pytest.raises(TypeError, match="was given a IterableDataset"):
+    with pytest.raises(TypeError, match="was given an IterableDataset"):
         shuffle_scores(dataset.to_iterable_dataset(), "noun_count")

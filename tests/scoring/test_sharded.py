@@ -299,7 +299,7 @@ def test_a_scorer_reads_what_scorers_before_it_write(data, tmp_path):
 
 
 def test_mistakes(data, tmp_path):
-    with pytest.raises(TypeError, match="was given a IterableDataset"):
+    with pytest.raises(TypeError, match="was given an IterableDataset"):
         add_scores_sharded(data.to_iterable_dataset(), CaptionLength(), tmp_path)
     with pytest.raises(ValueError, match=r"there is no split 'train' among \['a', 'b'\].*fit_on="):
         add_scores_sharded(DatasetDict(a=data, b=data), WordRarity(), tmp_path)

@@ -135,7 +135,7 @@ def test_wrong_arguments(bare, scored, tmp_path):
     with pytest.raises(TypeError, match="`save_scores` was given a dict"):
         save_scores({"train": scored}, tmp_path / "s.parquet")
     file = save_scores(scored, tmp_path / "s.parquet")
-    with pytest.raises(TypeError, match="`load_scores` was given a IterableDataset"):
+    with pytest.raises(TypeError, match="`load_scores` was given an IterableDataset"):
         load_scores(bare.to_iterable_dataset(), file)
     with pytest.raises(ValueError, match="The key is empty"):
         save_scores(scored, tmp_path / "s.parquet", key=[])

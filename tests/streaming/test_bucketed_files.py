@@ -285,9 +285,9 @@ def test_arguments_that_do_not_fit(tmp_path):
     def save(data: object = None, num_buckets: int = 2, **options: object) -> None:
         save_bucketed(data or scored(), tmp_path / "out", num_buckets, score_column="difficulty", **options)
 
-    with pytest.raises(TypeError, match="A DatasetDict was given"):
+    with pytest.raises(TypeError, match="was given a DatasetDict"):
         save(DatasetDict(train=scored()))
-    with pytest.raises(TypeError, match="A IterableDataset was given"):
+    with pytest.raises(TypeError, match="was given an IterableDataset"):
         save(scored().to_iterable_dataset())
     with pytest.raises(ValueError, match="`format` is 'csv'"):
         save(format="csv")

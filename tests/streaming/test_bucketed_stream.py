@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -382,6 +383,32 @@ def test_pools_that_are_not_whole_buckets_are_refused(buckets):
     assert len(BucketedStream(buckets, Phases(2)).plan.stages) == 2
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_stock_trainer_that_begins_a_stream_again_is_warned_of(buckets, tmp_path, epochs):
+    class Model(torch.nn.Linear):
+        def forward(self, ids):
+            return {"loss": self.weight.sum() * ids.float().mean()}
+
+    args = TrainingArguments(
+        tmp_path,
+        per_device_train_batch_size=8,
+        num_train_epochs=epochs,
+        remove_unused_columns=False,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    stream = BucketedStream(buckets, Phases(4), global_batch_size=8)
+    trainer = Trainer(Model(1, 1), args, lambda rows: {"ids": torch.tensor(ids_of(rows))}, train_dataset=stream)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train()
+    said = [str(one.message) for one in caught if "BucketedStream" in str(one.message)]
+    assert len(said) == epochs - 1
+    assert all("Epoch 2 of a BucketedStream begins" in text and "num_train_epochs=1" in text for text in said)
+
+
 def test_arguments_that_do_not_fit(buckets):
     with pytest.raises(ValueError, match="shuffle_buffer=0 was given"):
         BucketedStream(buckets, shuffle_buffer=0)
@@ -389,8 +416,14 @@ def test_arguments_that_do_not_fit(buckets):
         BucketedStream(buckets, worker_partitions=0)
     with pytest.raises(ValueError, match="`colour` is not in the data"):
         BucketedStream(buckets, columns=["colour"])
-    with pytest.raises(ValueError, match="cannot be made of batches of 5 on 1 processes"):
+    with pytest.raises(ValueError, match="global_batch_size=16 cannot be made of batches of 5 on 1 process:"):
         BucketedStream(buckets, global_batch_size=16, batch_size=5)
+    with pytest.raises(
+        ValueError, match="global_batch_size was not given, and steps of 1 cannot be made of batches of 8"
+    ):
+        BucketedStream(buckets, batch_size=8)
+    with pytest.raises(ValueError, match="not given, and steps of 1 cannot be made of batches of 1 on 2 processes"):
+        BucketedStream(buckets).split_by_node(0, 2)
     stream = BucketedStream(buckets, global_batch_size=6)
     with pytest.raises(ValueError, match="rank=2 of world_size=2 was given"):
         stream.split_by_node(2, 2)

@@ -107,6 +107,11 @@ class TestRunning:
         assert made.runs[1].folder.name == "faster-seed0"
         assert not list(tmp_path.glob("**/result.json.*"))
 
+    def test_one_run_is_counted_as_one(self, tmp_path):
+        made = Study(Function(), {"control": ARMS["control"]}, [0], tmp_path)
+        made.run()
+        assert made.describe() == "1 run: 1 finished"
+
     def test_a_limit_leaves_the_rest_for_later(self, tmp_path):
         function = Function()
         made = Study(function, ARMS, [0, 1], tmp_path)

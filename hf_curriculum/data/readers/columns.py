@@ -13,7 +13,7 @@ from datasets import Dataset, Image, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import derive_image_ids, holds_text
-from hf_curriculum.data.readers.folder import locate_images
+from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions
 from hf_curriculum.data.readers.url_lists import download_images, is_address
 
@@ -23,7 +23,10 @@ Columns = Mapping[str, "str | Sequence[str]"]
 """Our name -> theirs. `caption` may name several columns of one caption each."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    IMAGE: ("image", "img", "jpg", "jpeg", "png", "image_url", "img_url", "url"),
+    IMAGE: (
+        *("image", "img", "jpg", "jpeg", "png", "image_url", "img_url", "url"),
+        *("file_name", "filename", "image_name", "image_path"),
+    ),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
@@ -144,6 +147,8 @@ def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None
     paths = dataset[IMAGE][:]
     if folder is None:
         start = os.path.abspath(beside or os.curdir)
+        if beside is not None and not os.path.isabs(next(filter(None, paths), "")):
+            start = str(find_image_folder(Path(start, "_"), list(filter(None, paths[:100]))) or start)
         paths = [path if not path or "://" in path else os.path.join(start, path) for path in paths]
     elif all(paths):
         paths = locate_images(folder, paths)

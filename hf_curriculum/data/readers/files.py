@@ -52,8 +52,8 @@ RULES = f"""It recognises:
   with such a folder as `images=`;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
-  or with one .csv, .tsv or .jsonl of any name, or with such folders called train, validation (valid, val, dev)
-  and test."""
+  or with one .csv, .tsv or .jsonl of any name, or one .parquet beside its images,
+  or with such folders called train, validation (valid, val, dev) and test."""
 
 
 def read_caption_files(

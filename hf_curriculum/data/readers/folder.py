@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
     "train": "train",
@@ -46,6 +48,27 @@ def find_only_table(folder: Path) -> Path | None:
             f"load_captioned('{folder / names[0]}'), or call it {CAPTION_FILES[3]}."
         )
     return found[0] if found else None
+
+
+def find_parquet_beside_images(folder: Path) -> Path | None:
+    """The Parquet file beside more loose images, which `datasets` would load without it; raises if there are several.
+
+    None where there is a caption file, or a `metadata.parquet`, which `datasets` reads.
+    """
+    files = sorted(folder.glob("*.parquet"))
+    if not files or (folder / "metadata.parquet").is_file() or find_caption_file(folder) is not None:
+        return None
+    places = [place for place in (folder, *(folder / name for name in IMAGE_FOLDERS)) if place.is_dir()]
+    entries = chain.from_iterable(place.iterdir() for place in places)
+    loose = islice((entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES), len(files) + 1)
+    if sum(1 for _ in loose) <= len(files):
+        return None
+    if len(files) > 1:
+        raise ValueError(
+            f"{folder} holds images and several Parquet files, {[file.name for file in files]}, and it is not known "
+            f"which one has the captions. Name one: load_captioned('{files[0]}')."
+        )
+    return files[0]
 
 
 def find_split_folders(folder: Path, find: Callable[[Path], Path | None] = find_caption_file) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks
 from hf_curriculum.evaluation.babylm.suite import SuiteResult, evaluate_suite
-from hf_curriculum.scorers.pretrained import load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import load_model
 
 
 def evaluate_pretrained(
@@ -42,11 +42,11 @@ def evaluate_pretrained(
     """
     import torch
 
+    model, tokenizer, image_processor = load_for_evaluation(name, revision)
     if data_dir is None:
         data_dir = Path(output_dir) / "miniature"
         if not (data_dir / "MINIATURE.txt").is_file():
             make_miniature_benchmarks(data_dir)
-    model, tokenizer, image_processor = load_for_evaluation(name, revision)
     model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return evaluate_suite(
         model, tokenizer, image_processor, suite, data_dir=data_dir, output_dir=output_dir, **options
@@ -76,9 +76,28 @@ def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, An
     )
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    config = load_pretrained(AutoConfig, name, revision)
+    config = _load(AutoConfig, name, revision)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = load_model(AutoModelForImageTextToText if sees else AutoModelForCausalLM, name, revision)
-    tokenizer = load_pretrained(AutoTokenizer, name, revision)
-    image_processor = load_pretrained(AutoImageProcessor, name, revision, backend="pil") if sees else None
+    tokenizer = _load(AutoTokenizer, name, revision)
+    image_processor = _load(AutoImageProcessor, name, revision, backend="pil") if sees else None
     return model, tokenizer, image_processor
+
+
+def _load(auto_class: Any, name: str, revision: str | None, **options: Any) -> Any:
+    """A part of the model, or what is missing."""
+    try:
+        return auto_class.from_pretrained(name, revision=revision or "main", **options)
+    except (OSError, ValueError) as error:  # ValueError: a folder that exists, without what is looked for
+        reason, folder = " ".join(str(error).split())[:300], Path(name)
+        if not folder.is_dir():
+            found = f"no such folder here, and the Hub's {name!r} could not be loaded ({reason})"
+        elif not (folder / "config.json").is_file():
+            found = "the folder holds no config.json"
+        else:
+            found = f"{auto_class.__name__} found nothing in it ({reason})"
+        raise FileNotFoundError(
+            f"There is no model {name} to evaluate: {found}. Name a folder with a model and its tokenizer, such as "
+            "RUN/model of `hf-curriculum train`, or a repository of the Hub; on a machine without network one that is "
+            f"in its cache (`hf download NAME`)."
+        ) from error

@@ -136,7 +136,8 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[str,
     if IMAGE_TOKEN not in tokenizer.get_vocab():
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) has no {IMAGE_TOKEN!r}, which stands for the image in the "
-            "text. Add it first, with `add_image_token(tokenizer)`, and count it in `vocab_size`."
+            f"text. Add it first, with `{add_image_token.__module__}.add_image_token(tokenizer)`, and count it in "
+            "`vocab_size`."
         )
     image_token = {"image_token_id": tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)}
     return special_token_ids(tokenizer, vocab_size) | image_token

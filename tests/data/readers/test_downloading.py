@@ -139,7 +139,7 @@ def test_every_failure_is_counted_by_its_reason(tmp_path, site, caplog, monkeypa
     assert "not allowed" in reasons  # a redirection to a file
     assert "refused" in reasons
     assert "redirect error" in reasons
-    assert "1 images cannot be read; their 1 rows are left out" in said
+    assert "1 image cannot be read, which leaves out 1 row" in said
 
 
 def test_an_image_that_comes_too_slowly(tmp_path, site, monkeypatch):

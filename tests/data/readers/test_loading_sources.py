@@ -161,7 +161,7 @@ class TestImages:
         (tmp_path / "a.png").write_bytes(content(0))
         source = Dataset.from_dict({"image": ["a.png", None], "caption": ["x", "y"]})
         assert load_captioned(source, images=tmp_path)["caption"][:] == ["x"]
-        assert "1 images cannot be read" in caplog.text
+        assert "1 image cannot be read" in caplog.text
 
     def test_addresses_are_not_downloaded(self):
         source = Dataset.from_dict({"image_url": ["https://a/b.jpg"] * 2, "caption": ["x", "y"]})
@@ -227,6 +227,37 @@ class TestSources:
             assert undecoded(loaded)[0]["path"] == str(tmp_path / "data" / "photos" / "a.png")
             assert loaded["image_id"][:] == ["photos/a.png"]
 
+    @pytest.mark.parametrize("place", ["", "images"])
+    def test_a_parquet_file_beside_its_images(self, tmp_path, place):
+        """`datasets` alone would load the images, and overlook the captions."""
+        folder = tmp_path / "photos"
+        (folder / place).mkdir(parents=True)
+        for number in range(3):
+            (folder / place / f"{number}.png").write_bytes(content(number))
+        names = [f"{number}.png" for number in range(3)]
+        table = Dataset.from_dict({"file_name": names, "caption": ["a", "b", "c"]})
+        table.to_parquet(folder / "data.parquet")
+        loaded = load_captioned(folder)
+        assert loaded["caption"][:] == ["a", "b", "c"]
+        assert undecoded(loaded)[2]["path"] == str(folder / place / "2.png")
+        table.to_parquet(folder / "more.parquet")
+        with pytest.raises(ValueError, match=r"several Parquet files, \['data.parquet', 'more.parquet'\].*Name one"):
+            load_captioned(folder)
+        assert load_captioned(folder / "more.parquet")["image_id"][:] == names
+
+    def test_a_parquet_file_beside_images_that_it_does_not_name(self, tmp_path):
+        for number in range(3):
+            (tmp_path / f"{number}.png").write_bytes(content(number))
+        Dataset.from_dict({"caption": ["a", "b", "c"]}).to_parquet(tmp_path / "data.parquet")
+        with pytest.raises(ValueError, match=r"`image` is not in the data, which has the columns \['caption'\]"):
+            load_captioned(tmp_path)
+
+    def test_a_few_images_beside_whole_parquet_files_are_not_its_data(self, tmp_path):
+        for part in ("train", "test"):
+            rows(caption=["a", "b"]).to_parquet(tmp_path / f"{part}.parquet")
+        (tmp_path / "plot.png").write_bytes(content(0))
+        assert load_captioned(tmp_path).num_rows == {"train": 2, "test": 2}
+
     def test_derived_ids_are_read_from_a_file(self, tmp_path):
         """What a start holds, and what a worker process is sent, does not grow with the rows."""
         file = io.BytesIO()
@@ -277,7 +308,7 @@ class TestSources:
             load_captioned("csv", data_files=str(tmp_path / "list.csv"), split="train")
 
     def test_streamed(self):
-        with pytest.raises(TypeError, match=r"A IterableDataset was given.* without `streaming=True`"):
+        with pytest.raises(TypeError, match=r"was given an IterableDataset.* without `streaming=True`"):
             load_captioned(rows(caption=["a", "b"]).to_iterable_dataset())
 
     def test_no_such_path(self, tmp_path):

@@ -50,7 +50,7 @@ def test_they_are_counted_named_and_left_out(folder, tmp_path, caplog):
     log = tmp_path / "logs" / "bad.txt"
     rows = load_captioned(folder, unreadable_log=log)
     assert rows["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
-    assert "3 images cannot be read; their 6 rows are left out" in caplog.text
+    assert "3 images cannot be read, which leaves out 6 rows" in caplog.text
     assert "half.jpg cannot be decoded" in caplog.text
     assert str(log) in caplog.text
     lines = log.read_text().splitlines()
@@ -140,7 +140,7 @@ class TestEmbedded:
         assert len(decoded) == 3
         assert len(hashed) == 4
         said = caplog.text
-        assert "1 images cannot be read; their 1 rows are left out. The first: 1.png cannot be decoded" in said
+        assert "1 image cannot be read, which leaves out 1 row. The first: 1.png cannot be decoded" in said
         caplog.clear()
         second = load_captioned(source)
         assert second["image_id"][:] == first["image_id"][:]
@@ -241,7 +241,7 @@ def test_bytes_in_a_data_set(caplog):
     )
     kept = load_captioned(rows)
     assert kept["caption"][:] == ["a", "c"]
-    assert "2 images cannot be read; their 2 rows are left out" in caplog.text
+    assert "2 images cannot be read, which leaves out 2 rows" in caplog.text
     assert len(set(kept["image_id"])) == 1
 
 
@@ -250,4 +250,4 @@ def test_two_splits_are_reported_together(folder, caplog):
     splits = datasets.DatasetDict(train=rows.select(range(4)), test=rows.select(range(4, 10)))
     caplog.clear()
     assert load_captioned(splits).num_rows == {"train": 2, "test": 2}
-    assert "3 images cannot be read; their 6 rows are left out" in caplog.text
+    assert "3 images cannot be read, which leaves out 6 rows" in caplog.text

@@ -144,8 +144,19 @@ def test_a_saved_model_is_evaluated_by_its_name(git, tokenizer, image_processor,
     assert (out / "miniature" / "MINIATURE.txt").is_file()
     direct = evaluate(data_dir=out / "miniature", tasks=["blimp", "winoground"], limit=4)
     assert result.averages == direct.averages
-    with pytest.raises(FileNotFoundError, match="found no"):
-        load_for_evaluation(str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError) as caught:
+        evaluate_pretrained(str(tmp_path / "nothing"), output_dir=tmp_path / "unused")
+    assert f"There is no model {tmp_path / 'nothing'} to evaluate: no such folder here" in str(caught.value)
+    assert "such as RUN/model" in str(caught.value)
+    assert "score" not in str(caught.value)
+    assert not (tmp_path / "unused").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"empty to evaluate: the folder holds no config\.json"):
+        load_for_evaluation(str(tmp_path / "empty"))
+    for file in folder.glob("*token*"):
+        file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"model to evaluate: AutoTokenizer found nothing in it"):
+        load_for_evaluation(str(folder))
 
 
 def test_results_of_another_model_stay(git, tokenizer, miniature, tmp_path):

@@ -99,7 +99,7 @@ def test_small_config():
 
 def test_ids_come_from_the_tokenizer():
     tokenizer = train_wordpiece(["a red ball", "a blue cube"], 200, layout="bert")
-    with pytest.raises(ValueError, match=r"has no '<image>'.*`add_image_token\(tokenizer\)`"):
+    with pytest.raises(ValueError, match=r"no '<image>'.*`hf_curriculum.models.flamingo.build.add_image_token\("):
         small_flamingo_config(200, tokenizer=tokenizer)
     before = len(tokenizer)
     assert add_image_token(tokenizer) == add_image_token(tokenizer) == before == len(tokenizer) - 1

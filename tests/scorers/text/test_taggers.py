@@ -180,6 +180,26 @@ def test_captions_of_another_language_are_warned_of_once(language, caplog):
     assert "know English only" in record.message
 
 
+SHORT = {
+    "German": ["ein Hund", "zwei Hunde", "Mann auf Fahrrad"],
+    "French": ["un chien", "deux enfants"],
+    "Italian": ["un cane", "due cani"],
+    "Japanese": ["犬", "猫が走る"],
+}
+
+
+@pytest.mark.parametrize("language", SHORT)
+def test_a_few_short_captions_of_another_language_are_warned_of(language, caplog):
+    NounCount()({"caption": SHORT[language]})
+    assert "know English only" in caplog.text
+
+
+def test_a_few_short_captions_with_rare_words_and_names_are_not_warned_of(caplog):
+    for captions in (["labradoodle"], ["a labradoodle", "a dog"], ["Obama in Berlin", "Paris"], ["a dog in paris"]):
+        NounCount()({"caption": captions})
+    assert caplog.text == ""
+
+
 def test_english_captions_are_not_warned_of(caplog):
     captions = ["A brown dog runs over the green meadow.", "Two kids at McDonald's play football", "Zürich, été"]
     NounCount()({"caption": captions * 10})
