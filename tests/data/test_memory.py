@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 
-from hf_curriculum import CaptionLength, add_scores, drop_empty_captions, hold_out
+from hf_curriculum import CaptionLength, add_scores, drop_empty_captions, hold_out, load_scores, save_scores
 from hf_curriculum.data import images
 from hf_curriculum.data.captions import derive_image_ids
 from hf_curriculum.data.images import drop_unreadable_images
@@ -43,8 +43,8 @@ def sizes(tmp_path_factory):
     return found
 
 
-def held_per_row(work, few, many):
-    """How many bytes more a row takes at most while `work` runs: of Python, NumPy and Arrow."""
+def held_per_row(work, few, many, *, python=True):
+    """How many bytes more a row takes at most while `work` runs: of Arrow and, with `python`, of Python and NumPy."""
     peaks, pool = [], pa.default_memory_pool()
     for data in (few, few, many):  # once for what is loaded or compiled at first
         gc.collect()
@@ -53,7 +53,7 @@ def held_per_row(work, few, many):
         tracemalloc.start()
         try:
             result = work(data)
-            peaks.append(tracemalloc.get_traced_memory()[1] + counted.max_memory())
+            peaks.append(counted.max_memory() + python * tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
             pa.set_memory_pool(pool)
@@ -109,3 +109,12 @@ def test_scores_per_image(with_ids):
     assert held_per_row(score, *with_ids) < 100
     scores = score(with_ids[1])["caption_length"][:]
     assert np.allclose(scores, 5)
+
+
+def test_scores_in_a_file_of_their_own(with_ids, tmp_path):
+    """The key, an id and a caption of 69 bytes, is held, and not twice; hash tables are of Python."""
+    few, many = (add_scores(data, CaptionLength()) for data in with_ids)
+    file = tmp_path / "scores.parquet"
+    assert held_per_row(lambda data: save_scores(data, file), few, many, python=False) < 140
+    save_scores(many, file)
+    assert load_scores(with_ids[1], file)["caption_length"][:] == many["caption_length"][:]
