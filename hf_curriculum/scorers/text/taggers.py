@@ -110,7 +110,7 @@ def sentence_case(sentence: str) -> str:
     return sentence.lower() if sentence.isupper() and len(sentence.split()) > 1 else sentence
 
 
-_FOREIGN = 1 / 3  # share of unknown words: under 2 % in Flickr8k; 38 % to 100 % in five other languages
+_FOREIGN = 1 / 3  # share of unknown words: 1.7 % in Flickr8k's 40,455 captions, at most 2.6 % of a thousand
 
 
 def warn_if_foreign(captions: Sequence[str]) -> None:
