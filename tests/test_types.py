@@ -95,11 +95,14 @@ def test_an_editor_shows_signatures(call, parameters):
     assert parameters <= {one.name for one in found.params}
 
 
+STRICT = ("--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--allow-subclassing-any")
+
+
 @pytest.mark.slow
 def test_checkers_find_wrong_names_and_arguments(tmp_path):
     page = tmp_path / "use.py"
     page.write_text(USE)
-    found = run("mypy", "--config-file", ROOT / "pyproject.toml", page).stdout
+    found = run("mypy", *STRICT, "--config-file", ROOT / "pyproject.toml", page).stdout
     assert 'Module "hf_curriculum" has no attribute "NoSuchThing"' in found
     assert 'Unexpected keyword argument "num_phasess" for "Phases"' in found
     assert 'Revealed type is "hf_curriculum.curricula.phases.Phases"' in found
@@ -128,8 +131,7 @@ def test_what_the_pages_show_passes_a_strict_checker(tmp_path):
         if shown:
             hidden = re.findall(r"<!-- setup\n(.*?)-->", text, re.DOTALL)
             (tmp_path / f"{page.stem.lower()}_page.py").write_text("\n".join([*hidden, *shown]), encoding="utf-8")
-    strict = ("--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--allow-subclassing-any")
-    done = run("mypy", *strict, "--config-file", ROOT / "pyproject.toml", *sorted(tmp_path.glob("*.py")))
+    done = run("mypy", *STRICT, "--config-file", ROOT / "pyproject.toml", *sorted(tmp_path.glob("*.py")))
     assert "checked" in done.stdout, done.stdout + done.stderr
     errors = [line for line in done.stdout.splitlines() if ": error: " in line and not PAGES_OWN.search(line)]
     assert errors == [], "\n".join(errors)

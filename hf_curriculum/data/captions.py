@@ -14,11 +14,13 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
+from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
@@ -192,20 +194,15 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
         raise ValueError(f"`by={by!r}` was given. The validation part is held out by 'image' or by 'row'.")
     if not 0 < fraction < 1:
         raise ValueError(f"`fraction={fraction!r}` was given. It is the share of {by}s to hold out: 0.05 for 5 %.")
-    if by == "image":
-        unit_of_row, ids = _images(dataset)
-        numbers = np.array([_number_of_id(image_id, seed) for image_id in ids], dtype=np.uint64)
-    else:
-        unit_of_row, numbers = np.arange(len(dataset)), hash64(np.arange(len(dataset)), seed)
-    count = max(1, round(fraction * len(numbers)))
-    if count >= len(numbers):
+    numbers = _image_numbers(dataset, seed) if by == "image" else hash64(np.arange(len(dataset)), seed)  # (rows,)
+    units = np.unique(numbers)
+    count = max(1, round(fraction * len(units)))
+    if count >= len(units):
         raise ValueError(
-            f"`fraction={fraction}` holds out {count} of the {len(numbers)} {by}s there are, so nothing would be left "
+            f"`fraction={fraction}` holds out {count} of the {len(units)} {by}s there are, so nothing would be left "
             "to train on. Give more data or a smaller `fraction`."
         )
-    is_held_out = np.zeros(len(numbers), dtype=bool)
-    is_held_out[np.argsort(numbers, kind="stable")[:count]] = True
-    in_validation = is_held_out[unit_of_row]
+    in_validation = numbers <= units[count - 1]
     if by == "row" and IMAGE_ID in dataset.column_names:
         _report_images_on_both_sides(dataset, in_validation)
     return DatasetDict(
@@ -219,26 +216,31 @@ def _number_of_id(image_id: str, seed: int) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def _images(dataset: Dataset) -> tuple[np.ndarray, list[str]]:
-    """For each row the number of its image, (rows,) int, and the ids of the images by that number."""
+def _image_numbers(dataset: Dataset, seed: int) -> np.ndarray:
+    """A number per row that follows from its image's id and the seed: uint64 (rows,), few ids in memory at a time."""
     require_columns(
         dataset.column_names,
         [IMAGE_ID],
         reader="Holding out by image reads it.",
         remedy="`load_captioned` derives it from the images; `by='row'` does without.",
     )
-    ids = dataset.select_columns([IMAGE_ID]).with_format("arrow")[:][IMAGE_ID]
-    if ids.null_count:
+    numbers, missing, start = np.zeros(len(dataset), np.uint64), 0, 0
+    for batch in dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000):
+        missing += batch[IMAGE_ID].null_count
+        ids = batch[IMAGE_ID].cast(pa.string()).combine_chunks().drop_null().dictionary_encode()
+        of_id = np.array([_number_of_id(image_id, seed) for image_id in ids.dictionary.to_pylist()], np.uint64)
+        numbers[start : start + len(ids)] = of_id[ids.indices.to_numpy()]
+        start += len(batch)
+    if missing:
         raise ValueError(
-            f"{ids.null_count} of {len(ids)} rows have no `image_id`, so it is not known which captions share an "
+            f"{missing} of {len(dataset)} rows have no `image_id`, so it is not known which captions share an "
             "image. Fill the column, or remove it and let `load_captioned` derive it from the images."
         )
-    encoded = ids.cast(pa.string()).combine_chunks().dictionary_encode()
-    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    return numbers
 
 
 def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) -> None:
-    images, _ = _images(dataset)
+    images = _image_numbers(dataset, 0)
     count = np.intersect1d(images[in_validation], images[~in_validation]).size
     if count:
         logger.warning(
@@ -389,15 +391,12 @@ def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | Non
     return None if any(True for _ in image_paths(dataset, column)) else files
 
 
-def stored_keys(dataset: Dataset, column: str = IMAGE) -> pa.Array | None:
-    """`image_key` of every row, string (rows,), of images whose bytes are in Arrow files; None for others."""
-    files = stored_files(dataset, column)
-    if files is None:
-        return None
-    digests = np.concatenate([file_digests(file) for file in files])
-    if dataset._indices is not None:
-        digests = digests[dataset._indices.column(0).to_numpy()]
-    return hexadecimal(digests)
+def stored_keys(dataset: Dataset, column: str = IMAGE) -> Iterator[pa.Array]:
+    """`image_key` of every row, 10,000 at a time, of images whose bytes are in `stored_files`."""
+    digests = np.concatenate([file_digests(file) for file in stored_files(dataset, column)])  # (table's rows, 16)
+    rows = np.arange(len(digests)) if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    for start in range(0, len(rows), 10_000):
+        yield hexadecimal(digests[rows[start : start + 10_000]])
 
 
 def file_digests(file: ArrowRows) -> np.ndarray:
@@ -435,19 +434,32 @@ def hexadecimal(digests: np.ndarray) -> pa.Array:
     )
 
 
-def group_codes(values: pa.Array, column: str = IMAGE_ID) -> np.ndarray:
+def group_codes(values: pa.Array | pa.ChunkedArray, column: str = IMAGE_ID) -> np.ndarray:
     """Numbers the distinct values of a column in order of first appearance: int64 (rows,).
 
-    Null, NaN and blank text are no values: a `ValueError`.
+    Null, NaN and blank text are no values: a `ValueError`. Texts are told apart by 64-bit hashes, so that memory does
+    not hold them all: two of 3,000,000 share one with a probability of 2e-7.
     """
-    missing = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
-        missing = missing | (blank == True)  # noqa: E712, None where the value is null
+        numbers, missing = _text_hashes(values)
+    else:
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        numbers = values.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        missing = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if missing.any():
         first = int(np.flatnonzero(missing)[0])
         raise ValueError(
             f"`{column}` is missing in {missing.sum()} of {len(values)} rows, first in row {first}. Rows are "
             "grouped by it, and rows without one would all count as the same image. Fill or filter them first."
         )
-    return values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return pd.factorize(numbers)[0].astype(np.int64, copy=False)
+
+
+def _text_hashes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """A hash of each text, uint64 (rows,), and whether it is null or blank, bool (rows,)."""
+    hashes, missing = np.zeros(len(values), np.uint64), np.zeros(len(values), bool)
+    for start in range(0, len(values), 10_000):
+        texts = [text or "" for text in values.slice(start, 10_000).to_pylist()]
+        hashes[start : start + len(texts)] = [xxh3_64_intdigest(text.encode()) for text in texts]
+        missing[start : start + len(texts)] = [not text.strip() for text in texts]
+    return hashes, missing

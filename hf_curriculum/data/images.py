@@ -10,7 +10,7 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
@@ -34,7 +34,6 @@ from hf_curriculum.data.captions import (
     ArrowRows,
     cache_file,
     file_digests,
-    hexadecimal,
     image_key,
     image_paths,
     stored_files,
@@ -269,7 +268,8 @@ def drop_unreadable_images(
         kept[split] = dataset
         files = stored_files(dataset, column)
         if files is None:
-            keys: Any = [image_key(image) for image in stored_images(dataset, column)]
+            keys = [image_key(image) for image in stored_images(dataset, column)]
+            parts: Iterable[pa.Array] = [pa.array(keys)]
             stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
             known = cache_file(_digest(stamps, max_pixels), _VERDICTS)
             reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
@@ -278,10 +278,11 @@ def drop_unreadable_images(
             for file in files:
                 known = cache_file(file.key("readable", file.start, file.rows, PIL.__version__, max_pixels), _VERDICTS)
                 reasons |= _verdicts(known, _distinct_in(file), num_proc, max_pixels)
-            keys = stored_keys(dataset, column) if reasons else None
+            parts = stored_keys(dataset, column) if reasons else []
         if not reasons:
             continue
-        readable = ~pc.is_in(pa.array(keys), value_set=pa.array(list(reasons))).to_numpy(zero_copy_only=False)
+        bad = pa.array(list(reasons))
+        readable = np.concatenate([~pc.is_in(part, bad).to_numpy(zero_copy_only=False) for part in parts])
         if not readable.any():
             raise ValueError(
                 f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
@@ -342,9 +343,13 @@ def _distinct(keys: Sequence[str], images: Iterator[Any]) -> Iterator[tuple[str,
 
 
 def _distinct_in(file: ArrowRows) -> _Distinct:
-    keys = hexadecimal(file_digests(file)).to_pylist()
-    for key, (image, name) in _distinct(keys, file.images()):
-        yield key, {"bytes": None if image is None else bytes(image), "path": None if image is None else name}
+    digests = file_digests(file)
+    is_first = np.zeros(file.rows, bool)
+    is_first[np.unique(digests.view("V16"), return_index=True)[1]] = True
+    for row, (image, name) in enumerate(file.images()):
+        if is_first[row]:
+            key = "" if image is None else digests[row].tobytes().hex()
+            yield key, {"bytes": None if image is None else bytes(image), "path": None if image is None else name}
 
 
 def _check(item: tuple[str, dict[str, Any] | None], max_pixels: int) -> tuple[str, str | None]:

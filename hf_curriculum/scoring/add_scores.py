@@ -263,7 +263,7 @@ def _image_codes(dataset: Dataset) -> np.ndarray:
         reader="`per_image` aggregates the scores of the captions of one image, which share it.",
         remedy="Rename your column to it, or leave `per_image` out.",
     )
-    return group_codes(read_column(dataset, IMAGE_ID)) if len(dataset) else np.zeros(0, np.int64)
+    return group_codes(dataset.data.column(IMAGE_ID) if dataset._indices is None else read_column(dataset, IMAGE_ID))
 
 
 def _split_to_fit_on(splits: Sequence[_Split], fit_on: str | None) -> _Split:

@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets
+from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
@@ -265,25 +266,27 @@ def match_keys(
             "Keys match by value. Convert one of them."
         ) from error
     count = len(theirs[0])
-    index = _key_index([pa.concat_arrays([other, mine]) for mine, other in zip(ours, theirs, strict=True)])
     valid = np.ones(count, bool)
     if not missing_matches:
         valid = np.all([other.is_valid().to_numpy(zero_copy_only=False) for other in theirs], axis=0)
     rows = np.flatnonzero(valid)
-    known = index[:count][rows]
+    known = _key_index(theirs)[rows]
     if not known.is_unique:
         first = rows[known.duplicated(keep=False) & ~known.duplicated()]
         raise ValueError(
             f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. It is not clear "
             f"which of their scores to take. Keep one row per key, or join `on` more columns than {keys}."
         )
-    return np.append(rows, -1)[known.get_indexer(index[count:])]
+    return np.append(rows, -1)[known.get_indexer(_key_index(ours))]
 
 
-def _key_index(columns: list[pa.Array]) -> pd.MultiIndex:
-    """The index of a key's columns; by their codes, which compare faster than strings and keep missing values."""
-    encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
-    return pd.MultiIndex.from_arrays([array.indices.to_numpy(zero_copy_only=False) for array in encoded])
+def _key_index(columns: list[pa.Array]) -> pd.Index:
+    """The index of a key's columns, by 64-bit hashes: the keys themselves are not held. A missing value is a value."""
+    hashes = np.zeros(len(columns[0]), np.uint64)  # (rows,)
+    for start in range(0, len(hashes), 10_000):
+        keys = zip(*(column.slice(start, 10_000).to_pylist() for column in columns), strict=True)
+        hashes[start : start + 10_000] = [xxh3_64_intdigest(repr(key).encode()) for key in keys]
+    return pd.Index(hashes)
 
 
 def _validate_types(ours: Mapping[str, list[pa.Array]], theirs: list[pa.Array], keys: list[str], source: str) -> None:
@@ -404,12 +407,15 @@ def save_scores(
                 f"{show_keys(arrays, differs)}. Loading could not tell them apart. Add a column to `key=` that does."
             )
     features = Features({**{name: dataset.features[name] for name in keys}, **{n: dataset.features[n] for n in names}})
-    taken = {name: array.take(pa.array(first)) for name, array in zip(keys, arrays, strict=True)}
-    table = pa.table({**taken, **{name: pa.array(values[first]) for name, values in scores.items()}})
     about = {"format": _FORMAT, "key": keys, "scores": names, "rows": len(first)}
     schema = features.arrow_schema
-    table = table.cast(schema).replace_schema_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
-    pyarrow.parquet.write_table(table, path, compression="zstd", write_page_checksum=True)
+    schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
+    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
+        for start in range(0, len(first), 20_000):
+            rows = first[start : start + 20_000]
+            taken = {name: array.take(pa.array(rows)) for name, array in zip(keys, arrays, strict=True)}
+            table = pa.table({**taken, **{name: pa.array(values[rows]) for name, values in scores.items()}})
+            file.write_table(table.cast(schema))
     return Path(path)
 
 

@@ -36,5 +36,5 @@ def test_the_table():
     many = {name: {"cpu": 1.9, "written": 1000, "memory": 7.0} for name, _ in paper_scale.STAGES}
     many["second"]["cpu"] = 1.0 + 9e-6
     lines = paper_scale.table(few, many, 1000).splitlines()
-    assert lines[3] == "| first load: ids, every image decoded | 1,000.0 | 1 | 2 | 48.2 min of CPU |"
-    assert lines[4] == "| every later start, resume and process | 0.0 | 1 | 2 | 0 s of CPU |"
+    assert lines[3] == "| first load: ids, every image decoded | 1,000.0 | 1 | 2,222 | 48.2 min of CPU |"
+    assert lines[4] == "| every later start, resume and process | 0.0 | 1 | 2,222 | 0 s of CPU |"
