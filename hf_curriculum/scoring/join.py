@@ -277,7 +277,13 @@ def match_keys(
             f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. It is not clear "
             f"which of their scores to take. Keep one row per key, or join `on` more columns than {keys}."
         )
-    return np.append(rows, -1)[known.get_indexer(_key_index(ours))]
+    found = np.append(rows, -1)[known.get_indexer(_key_index(ours))]
+    for start in range(0, len(found), 10_000):  # two keys may share a hash
+        hits = start + np.flatnonzero(found[start : start + 10_000] >= 0)
+        mine = zip(*(column.take(pa.array(hits)).to_pylist() for column in ours), strict=True)
+        other = zip(*(column.take(pa.array(found[hits])).to_pylist() for column in theirs), strict=True)
+        found[hits[[one != another for one, another in zip(mine, other, strict=True)]]] = -1
+    return found
 
 
 def _key_index(columns: list[pa.Array]) -> pd.Index:

@@ -52,3 +52,10 @@ def test_large_integers_beside_missing_ones_are_not_rounded():
 def test_show_keys_stops_after_three():
     assert show_keys(columns([("a", 1)] * 5), np.arange(5)) == "('a', 1), ('a', 1), ('a', 1), …"
     assert show_keys(columns([("a", 1)])[:1], np.arange(1)) == "'a'"
+
+
+def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
+    monkeypatch.setattr("hf_curriculum.scoring.join.xxh3_64_intdigest", len)
+    ours = columns([("bb", 1), ("aa", 1), ("aa", None), ("a", 1)])
+    found = match_keys(ours, columns([("aa", 1), ("a", None)]), ["text", "number"], "source", missing_matches=True)
+    assert found.tolist() == [-1, 0, -1, -1]
