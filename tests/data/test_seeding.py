@@ -160,7 +160,7 @@ class TestDataset:
         assert len(IndexedDataset(data(), 0, True)) == 12
 
     def test_a_streamed_data_set(self):
-        with pytest.raises(TypeError, match="data set is an IterableDataset, which has no rows by number or no length"):
+        with pytest.raises(TypeError, match="is an IterableDataset, which has no rows by number or no length"):
             IndexedDataset(data(False).to_iterable_dataset(), 0, True)
 
 
