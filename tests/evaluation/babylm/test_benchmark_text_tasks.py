@@ -82,6 +82,13 @@ def test_ewok_scores_both_directions_of_a_named_data_set(run_of, git, naive, tmp
     assert result.subtasks == {"spatial-relations": {"accuracy": right / 2}}
 
 
+@pytest.mark.parametrize("name", ["Domain", "Context2", "Target1"])
+def test_an_item_of_a_named_data_set_that_lacks_a_field(run_of, tmp_path, name):
+    (tmp_path / "test.jsonl").write_text(json.dumps({key: value for key, value in ITEM.items() if key != name}) + "\n")
+    with pytest.raises(ValueError, match=rf"has no \['{name}'\]"):
+        run_ewok(run_of(sources={"ewok": str(tmp_path)}))
+
+
 def test_ewok_from_a_named_data_set_is_the_same(run_of, miniature, tmp_path):
     rows = [row for file in sorted((miniature / "ewok_filtered").iterdir()) for row in lines(file)[::2]]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
