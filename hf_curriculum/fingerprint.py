@@ -146,12 +146,13 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
     """
     from datasets import Dataset
 
+    from hf_curriculum.config import kind_of
     from hf_curriculum.provenance import read_provenance
 
     if not hasattr(dataset, "__len__"):
         raise TypeError(
-            f"A {type(dataset).__name__} has no length, so its rows have no fingerprint. Load it without "
-            "streaming=True."
+            f"`fingerprint_rows` was given {kind_of(dataset)}, which has no length: only rows that stay where they "
+            "are can be compared. Load it without streaming=True."
         )
     if not isinstance(dataset, Dataset):
         return RowsFingerprint(type(dataset).__qualname__, len(dataset))
