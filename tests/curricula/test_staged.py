@@ -139,6 +139,8 @@ def test_a_part_may_keep_its_last_batches():
     rule = Staged({"text": IID(epochs=1, partial_batches="keep"), "captions": IID(epochs=1)})
     plan = plan_of(rule)
     assert rule.partial_batches == "keep"
+    assert "partial_batches" not in rule.to_dict()  # it stands in the part
+    assert curriculum_from(rule.to_dict()) == rule
     assert curriculum_from(rule.to_dict()) == rule
     assert sorted(plan.step_rows(0).tolist()) == [0, 2, 5]
     validate_steps_per_process(plan, 2)

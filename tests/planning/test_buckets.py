@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_curriculum import cut_buckets, rank_scores
+from hf_curriculum import Phases, cut_buckets, make_plan, rank_scores
 from hf_curriculum.planning.buckets import uneven_buckets
 from hf_curriculum.planning.ranking import Ranking
 
@@ -116,3 +116,12 @@ def test_buckets_of_one_score_that_a_neighbour_has_too(scores, many, found):
     ranking = rank_scores(np.array(scores, dtype=float))
     said = uneven_buckets(cut_buckets(ranking, many), ranking)
     assert said is found if found is None else said.startswith(f"{found} by rank holds no score but one")
+
+
+@pytest.mark.parametrize(("threshold", "said"), [(1234.56, "1235"), (10_000, "10000"), (33_554_457, "33554457")])
+def test_a_threshold_has_four_digits_or_all_before_the_point(threshold, said):
+    scores = np.array([1.0, 2.0, 4e7, 5e7])
+    plan = make_plan(Phases(2, cut="value", thresholds=(threshold,)), scores, global_batch_size=2)
+    assert plan.stages[0].rule == f"score ≤ {said}"
+    plan = make_plan(Phases(2, cut="value", thresholds=(-threshold,), easy="high"), -scores, global_batch_size=2)
+    assert plan.stages[0].rule == f"score ≥ -{said}"
