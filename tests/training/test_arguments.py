@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field, fields
 
 import pytest
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Phases
 
@@ -106,3 +107,27 @@ def test_a_global_batch_that_cannot_be_is_refused(tmp_path):
             gradient_accumulation_steps=2)  # fmt: skip
     refused(r"global_batch_size=0 is not possible", global_batch_size=0)
     refused(r"auto_find_batch_size=True lowers them", global_batch_size=32, auto_find_batch_size=True)
+
+
+@dataclass
+class OtherArguments(TrainingArguments):
+    """Arguments of another trainer, which changes defaults of every kind."""
+
+    learning_rate: float = field(default=0.5, metadata={"help": "Higher than usual."})
+    label_names: list[str] | None = field(default_factory=lambda: ["answer"], metadata={"help": "Ours."})
+    num_train_epochs: float = 7.0
+    width: int = 3
+
+
+def test_defaults_of_both_are_kept_beside_other_arguments(tmp_path):
+    class Mine(CurriculumTrainingArguments, OtherArguments):
+        """Both, without a decorator."""
+
+    args = Mine(str(tmp_path), use_cpu=True)
+    assert (args.learning_rate, args.label_names, args.width) == (0.5, ["answer"], 3)
+    assert args.label_names is not Mine(str(tmp_path), use_cpu=True).label_names
+    assert (args.num_train_epochs, args.per_device_train_batch_size, args.weight_decay) == (-1, 8, 0.0)
+    told = {one.name: one.metadata.get("help") for one in fields(Mine)}
+    assert (told["learning_rate"], told["label_names"]) == ("Higher than usual.", "Ours.")
+    theirs = OtherArguments.__dataclass_fields__["learning_rate"]
+    assert Mine.__dataclass_fields__["learning_rate"] is not theirs
