@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from torch import nn
-from transformers import Trainer
+from transformers import AutoConfig, PreTrainedTokenizerFast, ProcessorMixin, Trainer
 
 from hf_curriculum import (
     CURRICULA,
@@ -26,7 +27,7 @@ from hf_curriculum.hub.model_card import eval_results, model_figures, render_mod
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
 from hf_curriculum.training.checkpoints import named_on_hub
-from hf_curriculum.training.publishing import gather_facts
+from hf_curriculum.training.publishing import _image_processor, _processor_class, gather_facts
 
 
 class Net(nn.Module):
@@ -267,6 +268,30 @@ def test_a_loss_that_is_no_number_is_told(tmp_path):
     for line in ("| loss | nan | – |", "| words | 3 | – |", "| recall | inf | 0.5 |"):
         assert line in text
     assert "Nothing was evaluated" not in text
+
+
+TOKENIZER, IMAGES = PreTrainedTokenizerFast.__new__(PreTrainedTokenizerFast), object()
+BOTH = SimpleNamespace(tokenizer=TOKENIZER, image_processor=IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("given", "collator", "model", "images", "name"),
+    [
+        (TOKENIZER, BOTH, "blip", IMAGES, "AutoProcessor"),
+        (None, BOTH, "blip", IMAGES, "AutoProcessor"),
+        (TOKENIZER, BOTH, "bert", IMAGES, "AutoTokenizer"),
+        (TOKENIZER, SimpleNamespace(tokenizer=TOKENIZER), "blip", None, "AutoTokenizer"),
+        (TOKENIZER, SimpleNamespace(image_processor=IMAGES), "blip", None, "AutoTokenizer"),
+        (None, BOTH, "bert", IMAGES, None),
+        (None, None, "blip", None, None),
+        (ProcessorMixin.__new__(ProcessorMixin), BOTH, "bert", None, "AutoProcessor"),
+        (object(), BOTH, "blip", None, "AutoImageProcessor"),
+    ],
+)
+def test_what_loads_what_is_saved_beside_the_model(given, collator, model, images, name):
+    trainer = SimpleNamespace(processing_class=given, data_collator=collator)
+    assert _image_processor(trainer) is images
+    assert _processor_class(trainer, AutoConfig.for_model(model)) == name
 
 
 @pytest.mark.parametrize("name", ["./results", "/home/me/model", "COCO captions", "a/b/c", "nöt"])
