@@ -52,6 +52,7 @@ def test_large_integers_beside_missing_ones_are_not_rounded():
 def test_show_keys_stops_after_three():
     assert show_keys(columns([("a", 1)] * 5), np.arange(5)) == "('a', 1), ('a', 1), ('a', 1), …"
     assert show_keys(columns([("a", 1)])[:1], np.arange(1)) == "'a'"
+    assert show_keys(columns([("a", 1)] * 3)[:1], np.arange(3)) == "'a', 'a', 'a'"
 
 
 def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
