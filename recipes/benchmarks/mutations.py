@@ -352,15 +352,15 @@ def run_items(items: list[Any], stop: Callable[[], bool]) -> str:
 def start(job: Callable[[], int]) -> int:
     """Forks a quiet process that does a job and ends with its status; the process's id."""
     process = os.fork()
+    os.setpgid(process, process)  # by both, so that neither comes too late; 0 is the process itself
     if process:
         return process
-    os.setsid()
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     status = 1
     try:
-        status = job()
+        status = int(job() or 0)
     except SyntaxError:
         status = 99
     finally:
