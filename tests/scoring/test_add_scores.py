@@ -499,6 +499,19 @@ def test_wrong_arguments(small):
         add_scores(small, NounCount(column="text"))
 
 
+def test_where_boxes_come_from_is_said_where_they_are_missing(small):
+    class Boxes(Scorer):
+        columns, name, easy = ("objects",), "boxes", "low"
+
+    words = (
+        r"written before\. Boxes of COCO .*objects=FILE\)` \(hf-curriculum score: --objects FILE\), as the column `ob"
+    )
+    with pytest.raises(ValueError, match=words):
+        add_scores(small, Boxes())
+    with pytest.raises(ValueError, match=r"written before\.$"):
+        add_scores(small, NounCount(column="text"))
+
+
 def test_only_the_columns_that_are_read_reach_the_scorer(small):
     view, place = scoring_inputs(small, CaptionLength())
     assert view.column_names == ["caption"]

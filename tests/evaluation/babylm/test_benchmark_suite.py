@@ -1,6 +1,7 @@
 import copy
 import gzip
 import json
+import math
 import shutil
 
 import pytest
@@ -8,7 +9,15 @@ import pytest
 from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation
 from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
-from hf_curriculum.evaluation.babylm.suite import EWOK, SUITES, SuiteResult, macro_averages, markdown, percent
+from hf_curriculum.evaluation.babylm.suite import (
+    EWOK,
+    SUITES,
+    SuiteResult,
+    macro_averages,
+    markdown,
+    percent,
+    write_results,
+)
 
 QUICK = ["blimp", "winoground", "devbench/lex-lwl"]
 
@@ -46,7 +55,7 @@ def test_a_suite_writes_tables_and_predictions(evaluate, tmp_path):
     written = (tmp_path / "predictions.json.gz").read_bytes()
     assert evaluate(tasks=QUICK, output_dir=tmp_path) == result  # from the scores that were kept
     assert (tmp_path / "predictions.json.gz").read_bytes() == written
-    assert written[4:8] == bytes(4)  # gzip's time of writing
+    assert written[3:8] == bytes(5)  # no name of the file in it, and no time of writing
 
 
 def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):
@@ -127,6 +136,23 @@ def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
     del results["vqa"]
     assert list(macro_averages(results)) == ["text"]
     assert "| mean of text benchmarks |  | 61.45 |" in markdown(results)
+
+
+def test_results_are_written_to_be_read(tmp_path):
+    results = {
+        "blimp": TaskResult("blimp", {"é": {"accuracy": math.nan}}, {"accuracy": math.nan}, {"é": {}}, {"é": 1})
+    }
+    folder = tmp_path / "deep" / "er"
+    for _ in range(2):
+        write_results(folder, results, {"ewok": "it is not there"}, {"suite": "babylm"}, "a table")
+    text = (folder / "results.json").read_text(encoding="utf-8")
+    assert text.startswith('{\n "about": {\n  "suite": "babylm"')
+    assert text.endswith("}\n")
+    assert '"é"' in text
+    content = json.loads(text)
+    assert content["tasks"]["blimp"]["averages"] == {"accuracy": None}
+    assert (content["not_run"], content["macro_averages"]) == ({"ewok": "it is not there"}, {})
+    assert (folder / "results.md").read_text() == "a table"
 
 
 def test_means_are_unweighted_and_keep_to_those_that_have_the_measure():
