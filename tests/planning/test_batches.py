@@ -199,6 +199,12 @@ def test_what_cannot_be_combined(rule, message):
 def test_messages_about_columns_and_sizes():
     with pytest.raises(ValueError, match="No example in the pool of phase 1"):
         plan_of(Phases(2, batches=ByNode()), {"nodes": [None, None, None, "a"]}, batch=2)
+    with pytest.raises(ValueError, match="belongs to a group"):  # the first example behind the pool does
+        plan_of(Phases(2, batches=ByNode()), {"nodes": [None, None, "a", None]}, batch=2)
+    assert plan_of(Phases(2, batches=ByNode()), {"nodes": [None, "a", None, None]}, batch=2).step_rows(0).tolist() == [
+        1,
+        1,
+    ]
     with pytest.raises(ValueError, match="A step of 6 examples cannot be made of images with 4 captions each"):
         plan_of(IID(epochs=1, batches=ByImage(4)), IMAGES)
     with pytest.raises(ValueError, match="1 of 2 rows name no image"):
