@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -130,3 +130,21 @@ def test_the_loss_of_a_class_and_what_has_none():
             example_losses(Fixed(torch.zeros(shape)), {"labels": torch.zeros(classes, dtype=torch.long)})
     with pytest.raises(ValueError, match=r"has \['x'\] and no `labels`"):
         example_losses(Fixed(logits), {"x": labels})
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
+    own, wrapped = torch.nn.Linear(1, 1).train(training), torch.nn.Linear(1, 1).train(training)
+    plain = SimpleNamespace(autocast=nullcontext)
+    trainer = SimpleNamespace(
+        model=own, model_wrapped=wrapped, is_fsdp_enabled=fsdp, compute_loss_context_manager=nullcontext,
+        accelerator=plain,
+    )  # fmt: skip
+    with prediction._scoring(trainer) as model:
+        assert model is (wrapped if fsdp else own)
+        assert (model.training, torch.is_grad_enabled()) == (False, False)
+    assert (own.training, wrapped.training) == (training, training)
+    with pytest.raises(KeyError), prediction._scoring(trainer):
+        raise KeyError
+    assert (own.training, wrapped.training) == (training, training)
