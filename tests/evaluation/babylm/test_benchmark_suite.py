@@ -3,10 +3,13 @@ import gzip
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from transformers import GPT2Config
 
 from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
+from hf_curriculum.evaluation.babylm import load
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation
 from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
 from hf_curriculum.evaluation.babylm.suite import (
@@ -158,6 +161,41 @@ def test_results_are_written_to_be_read(tmp_path):
 def test_means_are_unweighted_and_keep_to_those_that_have_the_measure():
     subtasks = {"a": {"accuracy": 0.1, "f1": 0.5}, "b": {"accuracy": 0.2}}
     assert unweighted_means(subtasks) == {"accuracy": pytest.approx(0.15), "f1": 0.5}
+
+
+def test_a_revision_is_that_of_every_part(monkeypatch):
+    asked = []
+
+    class Part:
+        def from_pretrained(self, name, **options):
+            asked.append((name, options))
+            return GPT2Config()
+
+    part = Part()
+    for name in ("AutoConfig", "AutoTokenizer"):
+        monkeypatch.setattr(f"transformers.{name}", part)
+    monkeypatch.setattr(load, "load_model", lambda auto_class, name, revision: asked.append((name, revision)))
+    for revision in ("v1", None):
+        load_for_evaluation("me/model", revision)
+    parts = [("me/model", {"revision": "v1"}), ("me/model", "v1"), ("me/model", {"revision": "v1"})]
+    latest = [("me/model", {"revision": "main"}), ("me/model", None), ("me/model", {"revision": "main"})]
+    assert asked == parts + latest
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", False, "cuda:1")]
+)
+def test_a_model_runs_on_the_gpu_that_is_there(monkeypatch, tmp_path, device, gpu, expected):
+    model = SimpleNamespace(to=lambda where: f"on {where}")
+    monkeypatch.setattr(load, "load_for_evaluation", lambda name, revision: (model, name, revision))
+    monkeypatch.setattr(load, "evaluate_suite", lambda *args, **options: (args, options))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    found = evaluate_pretrained("me", output_dir=tmp_path, data_dir="d", revision="v1", device=device, limit=1)
+    assert found == ((f"on {expected}", "me", "v1", "babylm"), {"data_dir": "d", "output_dir": tmp_path, "limit": 1})
+
+
+def test_a_try_of_a_single_item(evaluate):
+    assert set(evaluate(tasks=["blimp"], limit=1).tasks["blimp"].counts.values()) == {1}
 
 
 def test_a_saved_model_is_evaluated_by_its_name(git, tokenizer, image_processor, tmp_path, evaluate):
