@@ -99,6 +99,7 @@ def test_unscored_rows_that_are_dropped_take_no_part():
     scores = [5, 1, np.nan, 9, 3, 0, np.nan, 8, 8, 2, 2, 2]
     plan = plan_of(Phases(2, 1, batches=ByImage(), unscored="drop"), IMAGES, scores, batch=3)
     assert set(plan.rows(0, plan.num_samples).tolist()) == set(range(12)) - {2, 6}
+    assert len(plan.layout.groups) == 5  # the only caption of an image is dropped
 
 
 def test_decisions_on_losses_with_images():

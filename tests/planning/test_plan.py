@@ -489,3 +489,15 @@ def test_the_table_leaves_out_what_fills_the_last_batch():
     assert [stage.num_draws for stage in plan.stages] == [5, 11]
     rows = [line.split() for line in plan.describe().splitlines() if line.startswith("phase ")]
     assert [(row[-6], row[-4]) for row in rows[1:]] == [("5", "1"), ("10", "1")]
+
+
+def test_as_many_steps_as_stages_are_one_for_each():
+    plan = make_plan(Phases(3).fit_to(steps=3), np.arange(9), global_batch_size=2)
+    assert [stage.num_samples for stage in plan.stages] == [2, 2, 2]
+
+
+def test_a_pool_of_several_parts_of_the_order():
+    stage = Stage(0, "parts", "three parts", ((1, 3), (5, 6), (8, 10)), 10)
+    assert stage._within(np.arange(5)).tolist() == [1, 2, 5, 8, 9]
+    drawn = stage.positions(0, 10, 7)
+    assert sorted(drawn[:5].tolist()) == sorted(drawn[5:].tolist()) == [1, 2, 5, 8, 9]
