@@ -102,6 +102,13 @@ def test_unscored_rows_that_are_dropped_take_no_part():
     assert len(plan.layout.groups) == 5  # the only caption of an image is dropped
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_image_without_any_loss_has_none():
+    plan = plan_of(IID(epochs=1, batches=ByImage(1)), {"image_id": ["a", "a", "b", "b"]}, batch=1)
+    losses = np.array([1, np.nan, np.nan, np.nan], np.float32)
+    np.testing.assert_array_equal(plan.layout.losses(losses), [1, np.nan])
+
+
 def test_decisions_on_losses_with_images():
     rule = SelfPaced(initial=0.5, warmup_epochs=0, final_epochs=0, epochs=1, batches=ByImage(1))
     plan = plan_of(rule, {"image_id": ["a", "a", "b", "b", "c", "c", "d", "d"]}, batch=2)

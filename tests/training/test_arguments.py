@@ -41,6 +41,11 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
     for epochs in (0, -2, float("nan")):
         with pytest.raises(ValueError, match=f"num_train_epochs={epochs} trains on nothing"):
             CurriculumTrainingArguments(out, num_train_epochs=epochs)
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"max_seconds={seconds} leaves no time to train"):
+            CurriculumTrainingArguments(out, max_seconds=seconds)
+    short = CurriculumTrainingArguments(out, max_seconds=0.5, num_train_epochs=0.5)
+    assert (short.max_seconds, short.num_train_epochs) == (0.5, 0.5)
     configs = [{"split_batches": True}, {"dispatch_batches": True}]
     assert [CurriculumTrainingArguments(out, accelerator_config=config).world_size for config in configs] == [1, 1]
     monkeypatch.setattr(CurriculumTrainingArguments, "world_size", 2)
@@ -55,6 +60,9 @@ def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     args.__post_init__()  # without LOCAL_RANK no launcher has set it
     monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    args.__post_init__()  # one process launched is one
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes were launched \(WORLD_SIZE\), and here there is one: "):
         args.__post_init__()
 
