@@ -159,9 +159,9 @@ def test_rows_that_a_layout_of_ones_own_makes_of_draws_are_counted():
         def layout(self, ranking):
             return Pairs()
 
-    plan = make_plan(IID(epochs=0.5, batches=InPairs()), np.arange(20), global_batch_size=4)
+    plan = make_plan(IID(epochs=0.2, batches=InPairs()), np.arange(20), global_batch_size=4)
     said = plan.exposure()
-    assert (said.distinct, said.average, said.most_repeated, said.exact) == (10, 1, 2, False)
+    assert (said.distinct, said.never_shown, said.average, said.most_repeated, said.exact) == (4, 16, 0.4, 2, False)
 
 
 @pytest.mark.parametrize(
