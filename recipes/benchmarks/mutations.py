@@ -6,10 +6,10 @@ Faults are drawn evenly from the rooms in `ROOMS` and the files in them: compari
 conditions exchanged, an argument or a statement left out. Messages, annotations and docstrings are left alone, and
 what can show nowhere (`UNSEEN`) or stops every call (strings and paths put together). All tests of the rooms are
 collected once, and run once without a fault, to see which call which functions and how long they take (`--calls` keeps
-that, and adds tests that are new). Then each fault meets the files of tests that call its function, the fastest first,
-until a test fails: in a process of its own, where the function has the code with the fault. What survives is printed,
-and written as JSON with `--output`. A survivor is a test that is missing, or a fault that changes nothing. Programs
-that tests start anew, and what modules do when they are imported, do not have the fault.
+that for one state of the package, and adds tests that are new). Then each fault meets the files of tests that call its
+function, the fastest first, until a test fails: in a process of its own, where the function has the code with the
+fault. What survives is printed, and written as JSON with `--output`. A survivor is a test that is missing, or a fault
+that changes nothing. Programs that tests start anew, and what modules do when they are imported, have no fault.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import hashlib
 import itertools
 import json
 import math
@@ -200,6 +201,14 @@ def test_files(rooms: list[str]) -> list[str]:
     return sorted({str(file) for file in files})
 
 
+def digest_of_package() -> str:
+    """A digest of the package's files: functions are known by their lines, which a change moves."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 class CallRecorder:
     """A plugin of pytest that notes which functions of the package each test calls, and how long it takes."""
 
@@ -287,7 +296,7 @@ class Planter:
     def pytest_runtestloop(self, session: Any) -> bool:
         """In place of pytest's own loop."""
         os.waitpid(start(lambda: self.record(session)), 0)
-        self.tests = json.loads(self.calls.read_text(encoding="utf-8"))
+        self.tests = json.loads(self.calls.read_text(encoding="utf-8"))["tests"]
         failing = [item.nodeid for item in session.items if item.nodeid not in self.tests]
         print("Left out, because they fail without a fault:", *failing, sep="\n", file=sys.stderr, flush=True)
         self.fates = run(self.chosen, partial(self.run_tests, session), self.processes, self.limit)
@@ -295,11 +304,13 @@ class Planter:
 
     def record(self, session: Any) -> int:
         """Writes what those tests call of which that is not known; leaves out those that fail."""
-        known = json.loads(self.calls.read_text(encoding="utf-8")) if self.calls.exists() else {}
+        package = digest_of_package()
+        before = json.loads(self.calls.read_text(encoding="utf-8")) if self.calls.exists() else {}
+        known = before["tests"] if before.get("package") == package else {}
         recorder = CallRecorder()
         session.config.pluginmanager.register(recorder)
         run_items([item for item in session.items if item.nodeid not in known], stop=lambda: False)
-        self.calls.write_text(json.dumps(known | recorder.tests), encoding="utf-8")
+        self.calls.write_text(json.dumps({"package": package, "tests": known | recorder.tests}), encoding="utf-8")
         return 0
 
     def run_tests(self, session: Any, fault: Fault, says: Path) -> int:

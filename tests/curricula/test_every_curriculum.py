@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 from hf_curriculum import (
     BATCHES,
     CURRICULA,
+    IID,
+    AdaptiveGuidance,
     Filter,
     Growing,
+    GuidanceSchedule,
     Observed,
+    Phases,
+    SelfPaced,
     Staged,
+    Weighted,
     curriculum_from,
     make_plan,
     rank_scores,
@@ -280,3 +286,48 @@ def test_where_all_scores_are_equal_a_rule_that_needs_buckets_or_levels_says_so(
         assert "same score" in str(error) or "needs examples of level" in str(error)  # noqa: PT017
     else:
         assert len(TABLE.realised(plan)[1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (Phases, {"num_phases": 1}),
+        (Phases, {"num_phases": 2, "epochs_per_phase": 0.5}),
+        (SelfPaced, {"initial": 1.0, "growth": 1.5, "warmup_epochs": 0, "final_epochs": 0}),
+        (SelfPaced, {"initial": 0.01, "growth": 1.01}),
+        (Growing, {"initial": 1.0, "full_at": 1.0}),
+        (Growing, {"initial": 0.01, "full_at": 0.01, "power": 0.5}),
+        (GuidanceSchedule, {"epochs": 2, "curriculum_epochs": 2}),
+        (AdaptiveGuidance, {"epochs": 1, "curriculum_epochs": 1}),
+        (Filter, {"keep": 1.0}),
+        (Weighted, {"temperature": 0.5}),
+    ],
+)
+def test_the_limits_themselves_are_allowed(make, least):
+    rule = make(**least)
+    assert {name: getattr(rule, name) for name in least} == least
+    assert curriculum_from(rule.to_dict()) == rule
+
+
+@pytest.mark.parametrize(
+    ("make", "beyond"),
+    [
+        (Phases, {"num_phases": 0}),
+        (SelfPaced, {"initial": 0.0}),
+        (SelfPaced, {"initial": 1.5}),
+        (SelfPaced, {"growth": 1.0}),
+        (Growing, {"initial": 0.0}),
+        (Growing, {"initial": 1.5}),
+        (Growing, {"full_at": 1.5}),
+        (GuidanceSchedule, {"epochs": 2, "curriculum_epochs": 3}),
+        (Filter, {"keep": 0.0}),
+        (Filter, {"keep": 1.5}),
+        (Weighted, {"temperature": 0.0}),
+        (Weighted, {"temperature": math.inf}),
+        (IID, {"epochs": 0}),
+        (IID, {"epochs": math.inf}),
+    ],
+)
+def test_what_is_beyond_them_is_not(make, beyond):
+    with pytest.raises(ValueError, match=next(reversed(beyond))):
+        make(**beyond)

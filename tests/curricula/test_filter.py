@@ -61,6 +61,7 @@ def test_rows_say_why_they_are_left_out(caplog):
 def test_ties_are_cut_by_rank():
     assert keep_easiest(rank_scores(np.full(5, 2.0)), 0.5).order.tolist() == [0, 1]
     assert len(keep_easiest(rank_scores(np.arange(10)), 0.7).order) == 7
+    assert keep_easiest(rank_scores(np.arange(10)), 0.1).order.tolist() == [0]
 
 
 def test_bad_filters_are_refused():

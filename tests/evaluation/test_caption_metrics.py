@@ -187,6 +187,16 @@ class TestComputeMetrics:
         compute = caption_compute_metrics(Tokenizer(), references=given, metrics=["rouge"])
         assert compute(EvalPrediction(self.predictions, None)) == {"rouge_l": 1.0}
 
+    def test_the_first_word_of_a_vocabulary_is_a_word(self):
+        class Words(Tokenizer):
+            words = ("dog", "cat", "runs")
+
+            def batch_decode(self, ids, skip_special_tokens):
+                return [" ".join(self.words[i] for i in row) for row in ids]
+
+        compute = caption_compute_metrics(Words(), metrics=(), gold_nouns=[{"dog"}, {"cat"}])
+        assert compute(EvalPrediction(np.array([[0, 2, -100], [1, -100, -100]]), None)) == {"noun_recall": 1.0}
+
     def test_no_gold_noun_at_all_is_nan(self):
         compute = caption_compute_metrics(Tokenizer(), metrics=(), gold_nouns=[set()] * 3)
         assert np.isnan(compute(EvalPrediction(self.predictions, self.labels))["noun_recall"])

@@ -175,6 +175,8 @@ def test_a_long_run_shows_its_progress_on_a_terminal(pictures, monkeypatch, seco
     monkeypatch.setattr("tqdm.std.time", lambda: next(now))
     generate_captions(Captioner(), pictures, Processor(), batch_size=1, progress=progress)
     assert ("captions" in shown.getvalue()) is expected
+    assert ("/5 [" in shown.getvalue()) is expected
+    assert ("image/s" in shown.getvalue() or "s/image" in shown.getvalue()) is expected
 
 
 def test_generate_errors(pictures):

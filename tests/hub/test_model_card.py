@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from torch import nn
-from transformers import Trainer
+from transformers import AutoConfig, PreTrainedTokenizerFast, ProcessorMixin, Trainer
 
 from hf_curriculum import (
     CURRICULA,
@@ -26,7 +27,7 @@ from hf_curriculum.hub.model_card import eval_results, model_figures, render_mod
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
 from hf_curriculum.training.checkpoints import named_on_hub
-from hf_curriculum.training.publishing import gather_facts
+from hf_curriculum.training.publishing import _hardware, _image_processor, _processor_class, gather_facts
 
 
 class Net(nn.Module):
@@ -191,6 +192,94 @@ def test_a_trainer_writes_its_card(tmp_path):
         trainer.create_model_card(tasks="captioning")
 
 
+def test_what_is_said_of_a_model_stands_in_its_card(tmp_path):
+    trainer, file = make(tmp_path), tmp_path / "out" / "training_facts.json"
+    before = [{"stage": "text", "examples": 5, "steps": 1, "seconds": 2.0}]
+    said = {"language": "en", "license": "mit", "model_name": "Small", "finetuned_from": "them/base"}
+    trainer.create_model_card(
+        **said, tags=["a", "b"], dataset="other/data", dataset_tags=["me/data", "me/more"], dataset_name="third",
+        description="captions of scenes", before=before,
+    )  # fmt: skip
+    told = json.loads(file.read_text())
+    assert {name: told[name] for name in ("language", "license", "tags", "before")} == {
+        "language": "en", "license": "mit", "tags": ["a", "b"], "before": before,
+    }  # fmt: skip
+    assert (told["model"]["name"], told["model"]["base_model"]) == ("Small", "them/base")
+    assert told["data"] == {"name": "me/data", "description": "captions of scenes", "rows": 8, "evaluation_rows": 8}
+    for given, name in (({"dataset": ["other/data"]}, "other/data"), ({"dataset_name": "third"}, "third"), ({}, None)):
+        trainer.create_model_card(**given, tags="mine")
+        told = json.loads(file.read_text())
+        assert (told["data"]["name"], told["tags"]) == (name, ["mine"])
+        assert not {"language", "license", "finetuned_from"} & set(told)
+        assert "description" not in told["data"]
+
+
+def test_a_card_is_written_by_one_process_and_not_with_checkpoints(tmp_path, monkeypatch):
+    trainer, card = make(tmp_path), tmp_path / "out" / "README.md"
+    trainer._saves_checkpoint = True
+    trainer.create_model_card()
+    trainer._saves_checkpoint = False
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "is_world_process_zero", lambda: False)
+        trainer.create_model_card()
+    assert not card.exists()
+    trainer.create_model_card()
+    assert card.exists()
+
+
+def test_whose_model_it_is_and_from_what(tmp_path):
+    trainer = make(tmp_path, hub_model_id="me/asked")
+    trainer.model.layer.bias.requires_grad = False
+    trainer.model.config = SimpleNamespace(_name_or_path="them/base", model_type="net")
+    model = gather_facts(trainer)["model"]
+    assert (model["repo_id"], model["name"], model["base_model"], model["type"]) == (
+        "me/asked", "asked", "them/base", "net",
+    )  # fmt: skip
+    assert (model["class"], model["parameters"], model["trainable"]) == ("Net", 6, 4)
+    assert (model["is_ours"], model["is_adapter"]) == (False, False)
+    trainer.hub_model_id = "me/made"
+    trainer.model.config._name_or_path = str(tmp_path)  # a folder here means nothing to others
+    model = gather_facts(trainer, name="Called")["model"]
+    assert (model["repo_id"], model["name"], model["base_model"]) == ("me/made", "Called", None)
+    trainer.model.config._name_or_path = ""
+    assert gather_facts(trainer)["model"]["base_model"] is None
+
+
+def test_the_settings_and_the_device_of_a_run(tmp_path, monkeypatch):
+    trainer = make(tmp_path, gradient_accumulation_steps=2, seed=3, data_seed=5, learning_rate=0.25, max_steps=2)
+    told = gather_facts(trainer)
+    assert told["settings"] == {
+        "examples per optimizer step": 4, "planned optimizer steps": 2, "learning_rate": 0.25,
+        "lr_scheduler_type": "linear", "warmup_steps": trainer.args.warmup_steps, "weight_decay": 0.0,
+        "optim": trainer.args.optim.value, "bf16": False, "fp16": False, "seed": 3, "seed of the order": 5,
+    }  # fmt: skip
+    assert told["hardware"]["processes"] == 1
+    assert told["hardware"]["device"].endswith(" cores")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a fast {device.type}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _hardware(trainer)["device"].endswith(" cores")  # there is one, and this run does not use it
+    other = SimpleNamespace(args=SimpleNamespace(device=torch.device("cuda"), world_size=2))
+    assert (_hardware(other)["device"], _hardware(other)["processes"]) == ("a fast cuda", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _hardware(other)["device"].endswith(" cores")
+
+
+def test_results_are_those_of_the_last_evaluation_and_what_was_given(tmp_path):
+    trainer = make(tmp_path)
+    speed = {"eval_runtime": 1.0, "eval_samples_per_second": 2.0}
+    trainer.state.log_history = [
+        {"step": 1, "eval_loss": 2.0, "eval_old": 1.0},
+        {"step": 2, "eval_loss": 1.0, "eval_note": "text", **speed},
+        {"step": 3, "loss": 0.5},
+    ]
+    found = gather_facts(trainer, results=[{"metric": "m", "value": np.float64(0.5)}])
+    assert [(one["metric"], one["value"]) for one in found["results"]] == [("loss", 1.0), ("m", 0.5)]
+    assert [entry["step"] for entry in found["history"]] == [1, 2]
+    assert "eval_note" not in found["history"][1]
+    trainer.state.log_history = []
+    assert gather_facts(trainer)["results"] == []
+
+
 def test_a_token_does_not_reach_the_pickled_arguments(tmp_path):
     args = make(tmp_path, hub_token="hf_abcdefghijkl").args
     assert args.hub_token == "hf_abcdefghijkl"
@@ -267,6 +356,30 @@ def test_a_loss_that_is_no_number_is_told(tmp_path):
     for line in ("| loss | nan | – |", "| words | 3 | – |", "| recall | inf | 0.5 |"):
         assert line in text
     assert "Nothing was evaluated" not in text
+
+
+TOKENIZER, IMAGES = PreTrainedTokenizerFast.__new__(PreTrainedTokenizerFast), object()
+BOTH = SimpleNamespace(tokenizer=TOKENIZER, image_processor=IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("given", "collator", "model", "images", "name"),
+    [
+        (TOKENIZER, BOTH, "blip", IMAGES, "AutoProcessor"),
+        (None, BOTH, "blip", IMAGES, "AutoProcessor"),
+        (TOKENIZER, BOTH, "bert", IMAGES, "AutoTokenizer"),
+        (TOKENIZER, SimpleNamespace(tokenizer=TOKENIZER), "blip", None, "AutoTokenizer"),
+        (TOKENIZER, SimpleNamespace(image_processor=IMAGES), "blip", None, "AutoTokenizer"),
+        (None, BOTH, "bert", IMAGES, None),
+        (None, None, "blip", None, None),
+        (ProcessorMixin.__new__(ProcessorMixin), BOTH, "bert", None, "AutoProcessor"),
+        (object(), BOTH, "blip", None, "AutoImageProcessor"),
+    ],
+)
+def test_what_loads_what_is_saved_beside_the_model(given, collator, model, images, name):
+    trainer = SimpleNamespace(processing_class=given, data_collator=collator)
+    assert _image_processor(trainer) is images
+    assert _processor_class(trainer, AutoConfig.for_model(model)) == name
 
 
 @pytest.mark.parametrize("name", ["./results", "/home/me/model", "COCO captions", "a/b/c", "nöt"])

@@ -99,6 +99,14 @@ def test_unscored_rows_that_are_dropped_take_no_part():
     scores = [5, 1, np.nan, 9, 3, 0, np.nan, 8, 8, 2, 2, 2]
     plan = plan_of(Phases(2, 1, batches=ByImage(), unscored="drop"), IMAGES, scores, batch=3)
     assert set(plan.rows(0, plan.num_samples).tolist()) == set(range(12)) - {2, 6}
+    assert len(plan.layout.groups) == 5  # the only caption of an image is dropped
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_image_without_any_loss_has_none():
+    plan = plan_of(IID(epochs=1, batches=ByImage(1)), {"image_id": ["a", "a", "b", "b"]}, batch=1)
+    losses = np.array([1, np.nan, np.nan, np.nan], np.float32)
+    np.testing.assert_array_equal(plan.layout.losses(losses), [1, np.nan])
 
 
 def test_decisions_on_losses_with_images():
@@ -199,6 +207,12 @@ def test_what_cannot_be_combined(rule, message):
 def test_messages_about_columns_and_sizes():
     with pytest.raises(ValueError, match="No example in the pool of phase 1"):
         plan_of(Phases(2, batches=ByNode()), {"nodes": [None, None, None, "a"]}, batch=2)
+    with pytest.raises(ValueError, match="belongs to a group"):  # the first example behind the pool does
+        plan_of(Phases(2, batches=ByNode()), {"nodes": [None, None, "a", None]}, batch=2)
+    assert plan_of(Phases(2, batches=ByNode()), {"nodes": [None, "a", None, None]}, batch=2).step_rows(0).tolist() == [
+        1,
+        1,
+    ]
     with pytest.raises(ValueError, match="A step of 6 examples cannot be made of images with 4 captions each"):
         plan_of(IID(epochs=1, batches=ByImage(4)), IMAGES)
     with pytest.raises(ValueError, match="1 of 2 rows name no image"):

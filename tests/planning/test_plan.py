@@ -19,6 +19,7 @@ from hf_curriculum import (
     Phases,
     Stage,
     curriculum_from,
+    cut_buckets,
     make_plan,
     rank_scores,
 )
@@ -489,3 +490,28 @@ def test_the_table_leaves_out_what_fills_the_last_batch():
     assert [stage.num_draws for stage in plan.stages] == [5, 11]
     rows = [line.split() for line in plan.describe().splitlines() if line.startswith("phase ")]
     assert [(row[-6], row[-4]) for row in rows[1:]] == [("5", "1"), ("10", "1")]
+
+
+def test_as_many_steps_as_stages_are_one_for_each():
+    plan = make_plan(Phases(3).fit_to(steps=3), np.arange(9), global_batch_size=2)
+    assert [stage.num_samples for stage in plan.stages] == [2, 2, 2]
+
+
+def test_a_pool_of_several_parts_of_the_order():
+    stage = Stage(0, "parts", "three parts", ((1, 3), (5, 6), (8, 10)), 10)
+    assert stage._within(np.arange(5)).tolist() == [1, 2, 5, 8, 9]
+    drawn = stage.positions(0, 10, 7)
+    assert sorted(drawn[:5].tolist()) == sorted(drawn[5:].tolist()) == [1, 2, 5, 8, 9]
+
+
+def test_what_is_just_possible_is_done():
+    ranking = rank_scores(np.arange(4.0))
+    one = make_plan(Phases(1), ranking, global_batch_size=1)
+    assert (one.num_steps, len(one.stages)) == (4, 1)
+    assert make_plan(Phases(4), ranking, global_batch_size=1).num_steps == 1 + 2 + 3 + 4  # one more in each
+    assert make_plan(Phases(2), ranking, global_batch_size=2, max_steps=3).num_steps == 3
+    assert cut_buckets(ranking, 4, "rank").sizes == (1, 1, 1, 1)
+    assert make_plan(IID(examples=1), rank_scores(np.zeros(1)), global_batch_size=1).num_steps == 1
+    assert make_plan(IID(epochs=0.25), ranking, global_batch_size=1).num_steps == 1
+    cut = make_plan(Phases(2, 2), ranking, global_batch_size=2, max_steps=3)
+    assert len(cut.rows(0, cut.known_samples)) == 6

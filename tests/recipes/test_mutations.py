@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import mutations
@@ -128,3 +130,20 @@ def outer(seen):
     with pytest.raises(SyntaxError, match="variables of its surroundings"):
         mutations.plant(by_line[12])
     inner(1)
+
+
+def test_what_tests_call_is_known_for_one_state_of_the_package(module, monkeypatch):
+    monkeypatch.setattr(mutations, "PACKAGE", module.parent)
+    calls, nothing = module.parent / "calls.json", SimpleNamespace(pluginmanager=SimpleNamespace(register=print))
+    planter = mutations.Planter([], calls, 1, 1.0, 1.0)
+
+    def recorded():
+        planter.record(SimpleNamespace(items=[], config=nothing))
+        return json.loads(calls.read_text())
+
+    first = recorded()
+    calls.write_text(json.dumps({**first, "tests": {"test_a": {"seconds": 1, "calls": []}}}))
+    assert list(recorded()["tests"]) == ["test_a"]
+    module.write_text("\n" + SOURCE, encoding="utf-8")
+    assert recorded()["tests"] == {}
+    assert recorded()["package"] != first["package"]

@@ -169,6 +169,31 @@ def test_a_data_set_in_memory_is_cached_in_cache_dir(tmp_path):
     assert len(list((tmp_path / "cache").glob("scores-*.arrow"))) == 1
 
 
+def test_a_score_that_another_one_reads_is_made_once(tmp_path):
+    data = Dataset.from_dict({"caption": [f"number {i}" for i in range(20)]})
+    both = Combine({"calls": 1}, "none").fit(add_scores(data, Counting(str(tmp_path / "first"))))
+    scored = add_scores(data, [Counting(str(tmp_path / "log")), both])  # in memory, where nothing is cached
+    assert Path(tmp_path / "log").read_text() == "20\n"
+    assert scored["combined"][:] == [-value for value in scored["calls"][:]]  # easy is high
+
+
+def test_batches_are_as_large_as_asked_and_leave_no_cache_of_their_own(data, folder, tmp_path):
+    few = data.select(range(50))
+    for name, given, options in (
+        ("map", few, {"batch_size": 20}),
+        ("parts", few, {"batch_size": 20, "resume_every": 30, "load_from_cache_file": False}),
+        ("stream", few.to_iterable_dataset(), {"batch_size": 20}),
+    ):
+        scored = add_scores(given, Counting(str(tmp_path / name)), **options)
+        list(scored.select_columns(["calls"]))
+    sizes = {name: (tmp_path / name).read_text().split() for name in ("map", "parts", "stream")}
+    assert sizes["map"] == ["20", "20", "10"]
+    assert sizes["parts"] == ["20", "10", "20"]  # parts of 30 and 20 rows
+    assert sizes["stream"][-3:] == ["20", "20", "10"]
+    assert len(list((folder / "data").glob("scores-*/part-*.parquet"))) == 2
+    assert len(list((folder / "data").glob("cache-*.arrow"))) == 1  # of the first call alone
+
+
 @pytest.mark.parametrize("where", ["cache_dir", "beside the data", "in memory"])
 def test_an_interrupted_call_continues_after_the_last_finished_part(tmp_path, monkeypatch, where):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
@@ -409,6 +434,12 @@ def test_overwriting_in_a_shuffled_view():
     np.testing.assert_array_equal(score_values(scored, "caption_length"), lengths(data))
 
 
+def test_a_sum_of_a_column_that_is_replaced_before_it():
+    data = Dataset.from_dict({"caption": ["a", "a b", "a b c"], "caption_length": [9.0, 9.0, 9.0]})
+    both = Combine({"caption_length": 1}, "none").fit(add_scores(data, CaptionLength(), overwrite=True))
+    assert add_scores(data, [CaptionLength(), both], overwrite=True)["combined"][:] == [1, 2, 3]
+
+
 def test_a_sum_of_scores_after_its_parts():
     data = Dataset.from_dict({"caption": [f"a dog {'and a cat ' * i}" for i in range(4)]}).shuffle(seed=0)
     length, nouns = CaptionLength(), NounCount()
@@ -465,6 +496,19 @@ def test_wrong_arguments(small):
     with pytest.raises(ValueError, match="No scorer was given"):
         add_scores(small, [])
     with pytest.raises(ValueError, match=r"`text` is not in the data.*NounCount reads `text`"):
+        add_scores(small, NounCount(column="text"))
+
+
+def test_where_boxes_come_from_is_said_where_they_are_missing(small):
+    class Boxes(Scorer):
+        columns, name, easy = ("objects",), "boxes", "low"
+
+    words = (
+        r"written before\. Boxes of COCO .*objects=FILE\)` \(hf-curriculum score: --objects FILE\), as the column `ob"
+    )
+    with pytest.raises(ValueError, match=words):
+        add_scores(small, Boxes())
+    with pytest.raises(ValueError, match=r"written before\.$"):
         add_scores(small, NounCount(column="text"))
 
 

@@ -95,6 +95,8 @@ def test_a_data_set_as_source_keeps_its_own_provenance(data):
     kept = read_provenance(scored)["q"]
     assert (kept.scorer, kept.model, kept.easy, kept.per_image, kept.source) == ("Other", "m", "high", "max", "joined")
     assert kept.arguments["joined"]["on"] == ["number"]
+    turned = add_scores_from(data, source, on="number", columns="q", easy="low")
+    assert read_provenance(turned)["q"].easy == "low"
     both = add_scores_from(data, source, on="number", easy={"q": "low", "r": "high"})
     assert {name: entry.easy for name, entry in read_provenance(both).items()} == {"q": "low", "r": "high"}
     with pytest.raises(ValueError, match="Which end of `r` is easy is not known"):
@@ -202,4 +204,13 @@ def test_large_integers_that_become_equal_are_said(data, tmp_path, caplog, missi
     caplog.clear()
     small = write(tmp_path, "s.csv", "image_url,s\nhttp://a,16777215\nhttp://b,16777216\nhttp://c,0.1\n")
     add_scores_from(data, small, on="image_url", easy="low")
+    assert "as float32" not in caplog.text
+
+
+def test_equal_integers_and_near_fractions_are_no_loss(data, tmp_path, caplog):
+    """Only integers that were different and are equal as float32 are said."""
+    near = write(tmp_path, "near.csv", "image_url,s\nhttp://a,0.1\nhttp://b,0.1000000001\nhttp://c,0.5\n")
+    same = write(tmp_path, "same.csv", "image_url,s\nhttp://a,3\nhttp://b,3\nhttp://c,4\n")
+    for file in (near, same):
+        add_scores_from(data, file, on="image_url", easy="low")
     assert "as float32" not in caplog.text

@@ -43,6 +43,12 @@ def test_many_columns_of_many_values_do_not_overflow():
     assert found.tolist() == list(range(4999, -1, -1))
 
 
+def test_more_keys_than_are_read_at_once():
+    column = pa.array(np.arange(20_003))
+    found = match_keys([column], [column[::-1]], ["id"], "source")
+    assert found.tolist() == list(range(20_002, -1, -1))
+
+
 def test_large_integers_beside_missing_ones_are_not_rounded():
     large = 2**62
     found = match_keys([pa.array([large + 1, None, large])], [pa.array([large, large + 1, None])], ["id"], "source")
@@ -52,6 +58,7 @@ def test_large_integers_beside_missing_ones_are_not_rounded():
 def test_show_keys_stops_after_three():
     assert show_keys(columns([("a", 1)] * 5), np.arange(5)) == "('a', 1), ('a', 1), ('a', 1), …"
     assert show_keys(columns([("a", 1)])[:1], np.arange(1)) == "'a'"
+    assert show_keys(columns([("a", 1)] * 3)[:1], np.arange(3)) == "'a', 'a', 'a'"
 
 
 def test_keys_that_share_a_hash_are_told_apart(monkeypatch):

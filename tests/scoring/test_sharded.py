@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_from_disk
 from datasets.fingerprint import Hasher
@@ -147,6 +148,14 @@ def test_a_fit_that_failed_does_not_keep_the_folder(data, tmp_path, monkeypatch)
             add_scores_sharded(data, MeanWords(name="m"), tmp_path, **FAST)
     found = add_scores_sharded(data.select(range(30)), MeanWords(name="m"), tmp_path, **FAST)
     assert score_values(found, "m").mean() == pytest.approx(0, abs=1e-5)
+
+
+def test_what_was_fitted_on_another_corpus_is_not_read(data, tmp_path):
+    add_scores_sharded(data, MeanWords(name="m"), tmp_path, **FAST)
+    with pytest.raises(
+        ValueError, match=r"\.fitted/m holds parts of another scoring run: fit_on was 'all' and is 'tr"
+    ):
+        add_scores_sharded(DatasetDict(train=data), MeanWords(name="m"), tmp_path, **FAST, rank=0, world_size=2)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +320,18 @@ def test_mistakes(data, tmp_path):
         add_scores_sharded(data, CaptionLength(column="text"), tmp_path)
 
 
+def test_an_unknown_aggregate_is_refused_before_anything_is_scored(data, tmp_path):
+    with pytest.raises(ValueError, match="`per_image` is 'sum'"):
+        add_scores_sharded(data, CaptionLength(), tmp_path / "parts", per_image="sum", **FAST)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_parts_are_compressed(tmp_path):
+    parts = PartFolder(tmp_path, {}, rows=4, step=4)
+    parts.write(0, {"score": np.arange(4, dtype=np.float32)})
+    assert pyarrow.parquet.read_metadata(parts.file(0)).row_group(0).column(0).compression == "ZSTD"
+
+
 def test_rank_and_world_size_are_read_from_the_launcher(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -380,6 +401,9 @@ def test_the_digest_of_data(data, tmp_path):
         features = Features({"a": Value(kind)})
         assert len({data_digest(Dataset.from_dict({"a": [x]}, features=features)) for x in (empty, None)}) == 2
     assert data_digest(data.select([])) != same
+    names = [Dataset.from_dict({name: [1, 2]}) for name in "ab"]
+    structs = [Dataset.from_dict({"s": [{"x": x}, {"x": 1}]}) for x in (1, 2)]
+    assert len({data_digest(one) for one in (*names, *structs)}) == 4
 
 
 def test_parts_of_a_single_row(data, tmp_path):

@@ -152,3 +152,5 @@ def test_size_per_row(tmp_path):
     data = Dataset.from_dict({"caption": captions, "image_id": [str(i // 5) for i in range(5000)]})
     file = save_scores(add_scores(data, NounCount(), per_image="max"), tmp_path / "s.parquet", key="image_id")
     assert file.stat().st_size <= 4 * 5000
+    columns = pq.read_metadata(file).row_group(0)
+    assert {columns.column(number).compression for number in range(columns.num_columns)} == {"ZSTD"}

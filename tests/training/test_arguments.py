@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field, fields
 
 import pytest
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Phases
 
@@ -43,6 +44,11 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
     for epochs in (0, -2, float("nan")):
         with pytest.raises(ValueError, match=f"num_train_epochs={epochs} trains on nothing"):
             CurriculumTrainingArguments(out, num_train_epochs=epochs)
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"max_seconds={seconds} leaves no time to train"):
+            CurriculumTrainingArguments(out, max_seconds=seconds)
+    short = CurriculumTrainingArguments(out, max_seconds=0.5, num_train_epochs=0.5)
+    assert (short.max_seconds, short.num_train_epochs) == (0.5, 0.5)
     configs = [{"split_batches": True}, {"dispatch_batches": True}]
     assert [CurriculumTrainingArguments(out, accelerator_config=config).world_size for config in configs] == [1, 1]
     monkeypatch.setattr(CurriculumTrainingArguments, "world_size", 2)
@@ -57,6 +63,9 @@ def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     args.__post_init__()  # without LOCAL_RANK no launcher has set it
     monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    args.__post_init__()  # one process launched is one
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes were launched \(WORLD_SIZE\), and here there is one: "):
         args.__post_init__()
 
@@ -109,3 +118,27 @@ def test_a_global_batch_that_cannot_be_is_refused(tmp_path):
             gradient_accumulation_steps=2)  # fmt: skip
     refused(r"global_batch_size=0 is not possible", global_batch_size=0)
     refused(r"auto_find_batch_size=True lowers them", global_batch_size=32, auto_find_batch_size=True)
+
+
+@dataclass
+class OtherArguments(TrainingArguments):
+    """Arguments of another trainer, which changes defaults of every kind."""
+
+    learning_rate: float = field(default=0.5, metadata={"help": "Higher than usual."})
+    label_names: list[str] | None = field(default_factory=lambda: ["answer"], metadata={"help": "Ours."})
+    num_train_epochs: float = 7.0
+    width: int = 3
+
+
+def test_defaults_of_both_are_kept_beside_other_arguments(tmp_path):
+    class Mine(CurriculumTrainingArguments, OtherArguments):
+        """Both, without a decorator."""
+
+    args = Mine(str(tmp_path), use_cpu=True)
+    assert (args.learning_rate, args.label_names, args.width) == (0.5, ["answer"], 3)
+    assert args.label_names is not Mine(str(tmp_path), use_cpu=True).label_names
+    assert (args.num_train_epochs, args.per_device_train_batch_size, args.weight_decay) == (-1, 8, 0.0)
+    told = {one.name: one.metadata.get("help") for one in fields(Mine)}
+    assert (told["learning_rate"], told["label_names"]) == ("Higher than usual.", "Ours.")
+    theirs = OtherArguments.__dataclass_fields__["learning_rate"]
+    assert Mine.__dataclass_fields__["learning_rate"] is not theirs

@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from hf_curriculum import IID, BabySteps, Growing, Phases, SelfPaced, make_plan
 from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.training.callbacks import DrawLog, phase_line
 
 RULE = Phases(3, 2, easy="low")
@@ -53,6 +54,11 @@ def test_it_is_what_the_rows_say(name, every):
             # Asked in the middle of a run, as after a resume, it says the same.
             assert DrawLog().since(plan, first, first + every) == found
         start = plan.known_steps
+
+
+def test_without_scores_and_buckets_there_are_no_shares():
+    plan = make_plan(IID(epochs=2), Ranking.unordered(12), global_batch_size=4)
+    assert DrawLog().since(plan, 0, 6) == {"phase": 1, "pool_size": 12, "repeats": 0.5}
 
 
 def test_the_shares_of_buckets_are_those_of_the_rule():

@@ -205,6 +205,14 @@ def test_what_would_have_begun_otherwise_is_not_prolonged(make_trainer, rule):
         make_trainer(rule, max_steps=6, **settings).train(resume_from_checkpoint=True)
 
 
+def test_a_run_as_long_as_before_is_not_called_prolonged(make_trainer, caplog):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    make_trainer(IID(), **settings).train()
+    with caplog.at_level(logging.WARNING, "hf_curriculum"):
+        make_trainer(IID(), **settings).train(resume_from_checkpoint=True)
+    assert "steps before" not in caplog.text
+
+
 def test_the_data_seed_draws_and_the_seed_does_not(make_trainer):
     def rows(**seeds):
         return make_trainer(RULE, **seeds).plan.step_rows(0).tolist()

@@ -14,7 +14,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import httpx
 from transformers import Trainer
 
-from hf_curriculum import HubError, Phases, checkpoint_from_hub
+from hf_curriculum import IID, HubError, Phases, checkpoint_from_hub
+from hf_curriculum.training import publishing
 
 TOKEN = "hf_abcdefghijklmnop"
 
@@ -191,3 +192,22 @@ def test_checkpoints_on_the_hub_that_cannot_be_resumed(hub):
         checkpoint_from_hub("me/model")
     with pytest.raises(ValueError, match="The token given is empty"):
         checkpoint_from_hub("me/model", token=" ")
+
+
+def test_all_processes_resume_from_the_commit_that_the_first_found(make_trainer, monkeypatch, tmp_path):
+    trainer, asked = make_trainer(IID(epochs=1), hub_token=TOKEN), []
+
+    def download(repo_id, **given):
+        asked.append((repo_id, given))
+        return str(tmp_path / (given["revision"] if given["revision"] == "first" else "moved") / "last-checkpoint")
+
+    monkeypatch.setattr(publishing, "checkpoint_from_hub", download)
+    monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: found)
+    assert trainer.local_checkpoint("me/model@main") == str(tmp_path / "moved" / "last-checkpoint")
+    assert asked == [("me/model", {"revision": "main", "token": TOKEN})]
+    monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: ["first"])
+    assert trainer.local_checkpoint("me/model") == str(tmp_path / "first" / "last-checkpoint")
+    assert asked[1:] == [
+        ("me/model", {"revision": None, "token": TOKEN}),
+        ("me/model", {"revision": "first", "token": TOKEN}),
+    ]

@@ -90,6 +90,14 @@ def test_both_losses_are_logged_and_evaluation_sees_captions_alone(make):
     assert trainer.evaluate()["eval_loss"] > 0
 
 
+def test_the_text_loss_stands_beside_a_loss_alone(make):
+    trainer = make()
+    trainer._text_losses = [torch.tensor(1.0), torch.tensor(3.0)]
+    for entry in ({"eval_loss": 1.0}, {"loss": 5.0}, {"loss": 5.0}):
+        trainer.log(entry)
+    assert [entry.get("text_loss") for entry in trainer.state.log_history] == [None, 2.0, None]
+
+
 def test_texts_do_not_depend_on_how_a_batch_is_made_up(make):
     def texts(**arguments):
         loader = make(**arguments).get_train_dataloader()

@@ -64,6 +64,36 @@ def test_a_run_without_evaluation_or_decisions_has_fewer_sections(make_trainer, 
     assert "Validation loss" not in page.partition("<main")[2]
 
 
+def test_the_scores_of_the_data_are_shown_where_it_is_given(make_trainer, data, tmp_path):
+    captioned = data.add_column("caption", [f"caption {row}" for row in range(len(data))])
+    make_trainer(Phases(2, easy="low"), save_strategy="steps", save_steps=5).train()
+    assert "Scores: difficulty" not in training_report(tmp_path / "out").to_html()
+    page = training_report(tmp_path / "out", dataset=captioned, title="My run").to_html()
+    for part in ("My run", "Scores: difficulty", "Easiest examples", "difficulty 5", "caption 23", "out: phases"):
+        assert part in page
+    rule = {"score_column": None, "output_dir": str(tmp_path / "plain")}
+    make_trainer(IID(epochs=1), save_strategy="steps", save_steps=5, **rule).train()
+    assert "Scores:" not in training_report(tmp_path / "plain", dataset=captioned).to_html()
+
+
+def test_runs_stand_beside_each_other_in_numbers(trained, monkeypatch, tmp_path):
+    trained(Phases(2, 2, easy="low"), "own")
+    trained(IID(epochs=4, easy="low"), "plain")
+    tables = {}
+    monkeypatch.setattr(
+        Report, "add_table", lambda report, title, names, rows, **_: tables.update({title: [tuple(r) for r in rows]})
+    )
+    training_report(tmp_path / "own")
+    assert "Runs" not in tables
+    training_report(tmp_path / "own", controls={"i.i.d.": tmp_path / "plain"})
+    own, plain = read_run(tmp_path / "own"), read_run(tmp_path / "plain", "i.i.d.")
+    assert (own["steps"], plain["steps"]) == (18, 24)
+    assert tables["Runs"] == [
+        (run["name"], run["steps"], run["examples"], round(run["seconds"], 1), run["eval_loss"])
+        for run in (own, plain)
+    ]
+
+
 def test_what_was_written_to_held_out_images_is_shown(make_trainer, tmp_path):
     make_trainer(Phases(2, easy="low"), save_strategy="steps", save_steps=5).train()
     held_out = tmp_path / "out" / "held_out"

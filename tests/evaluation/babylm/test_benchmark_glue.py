@@ -9,7 +9,15 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, Trainer
 
 from hf_curriculum import GlueSettings, TextImageScorer
-from hf_curriculum.evaluation.babylm.glue import GLUE, TextClassifier, classification_scores, make_classifier, run_glue
+from hf_curriculum.evaluation.babylm.glue import (
+    GLUE,
+    TextClassifier,
+    _arguments,
+    _scratch,
+    classification_scores,
+    make_classifier,
+    run_glue,
+)
 
 QUICK = GlueSettings(num_epochs=1, batch_size=16)
 
@@ -133,6 +141,33 @@ def test_the_pipelines_defaults():
         GlueSettings(pooling="first")
     with pytest.raises(ValueError, match="patience=0"):
         GlueSettings(patience=0)
+
+
+@pytest.mark.parametrize(("binary", "progress"), [(True, False), (False, True)])
+def test_the_settings_reach_the_trainer(run_of, tmp_path, binary, progress):
+    how = GlueSettings(learning_rate=0.25, batch_size=3, num_epochs=2, seed=7)
+    args = _arguments(run_of(glue=how, progress=progress), tmp_path, binary=binary)
+    expected = {
+        "learning_rate": 0.25, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 3,
+        "num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch",
+        "save_total_limit": 1, "save_only_model": True, "load_best_model_at_end": True, "seed": 7,
+        "metric_for_best_model": "f1" if binary else "accuracy", "greater_is_better": True, "report_to": [],
+        "disable_tqdm": not progress, "remove_unused_columns": False, "use_cpu": True, "label_names": ["labels"],
+        "output_dir": str(tmp_path), "lr_scheduler_type": "linear", "warmup_steps": 0,
+    }  # fmt: skip
+    assert {name: getattr(args, name) for name in expected} == expected
+
+
+def test_checkpoints_while_training_stand_beside_the_scores(run_of, tmp_path):
+    elsewhere = _scratch(run_of(), "cola")
+    assert (elsewhere.is_dir(), elsewhere.name.startswith("cola.")) == (True, True)
+    elsewhere.rmdir()
+    run = run_of(scores_dir=tmp_path / "scores")
+    for _ in range(2):
+        folder = _scratch(run, "cola")
+        assert folder == tmp_path / "scores" / ".cola"
+        assert list(folder.iterdir()) == []
+        (folder / "left").touch()  # by a run that was killed
 
 
 def test_mismatched_mnli_is_judged_with_the_model_of_mnli(run_of, told):

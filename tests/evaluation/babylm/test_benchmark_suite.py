@@ -1,14 +1,26 @@
 import copy
 import gzip
 import json
+import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from transformers import GPT2Config
 
 from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
+from hf_curriculum.evaluation.babylm import load
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation
 from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
-from hf_curriculum.evaluation.babylm.suite import EWOK, SUITES, SuiteResult, macro_averages, markdown, percent
+from hf_curriculum.evaluation.babylm.suite import (
+    EWOK,
+    SUITES,
+    SuiteResult,
+    macro_averages,
+    markdown,
+    percent,
+    write_results,
+)
 
 QUICK = ["blimp", "winoground", "devbench/lex-lwl"]
 
@@ -46,7 +58,7 @@ def test_a_suite_writes_tables_and_predictions(evaluate, tmp_path):
     written = (tmp_path / "predictions.json.gz").read_bytes()
     assert evaluate(tasks=QUICK, output_dir=tmp_path) == result  # from the scores that were kept
     assert (tmp_path / "predictions.json.gz").read_bytes() == written
-    assert written[4:8] == bytes(4)  # gzip's time of writing
+    assert written[3:8] == bytes(5)  # no name of the file in it, and no time of writing
 
 
 def test_what_cannot_be_run_is_said(evaluate, miniature, tmp_path, caplog):
@@ -129,9 +141,61 @@ def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
     assert "| mean of text benchmarks |  | 61.45 |" in markdown(results)
 
 
+def test_results_are_written_to_be_read(tmp_path):
+    results = {
+        "blimp": TaskResult("blimp", {"é": {"accuracy": math.nan}}, {"accuracy": math.nan}, {"é": {}}, {"é": 1})
+    }
+    folder = tmp_path / "deep" / "er"
+    for _ in range(2):
+        write_results(folder, results, {"ewok": "it is not there"}, {"suite": "babylm"}, "a table")
+    text = (folder / "results.json").read_text(encoding="utf-8")
+    assert text.startswith('{\n "about": {\n  "suite": "babylm"')
+    assert text.endswith("}\n")
+    assert '"é"' in text
+    content = json.loads(text)
+    assert content["tasks"]["blimp"]["averages"] == {"accuracy": None}
+    assert (content["not_run"], content["macro_averages"]) == ({"ewok": "it is not there"}, {})
+    assert (folder / "results.md").read_text() == "a table"
+
+
 def test_means_are_unweighted_and_keep_to_those_that_have_the_measure():
     subtasks = {"a": {"accuracy": 0.1, "f1": 0.5}, "b": {"accuracy": 0.2}}
     assert unweighted_means(subtasks) == {"accuracy": pytest.approx(0.15), "f1": 0.5}
+
+
+def test_a_revision_is_that_of_every_part(monkeypatch):
+    asked = []
+
+    class Part:
+        def from_pretrained(self, name, **options):
+            asked.append((name, options))
+            return GPT2Config()
+
+    part = Part()
+    for name in ("AutoConfig", "AutoTokenizer"):
+        monkeypatch.setattr(f"transformers.{name}", part)
+    monkeypatch.setattr(load, "load_model", lambda auto_class, name, revision: asked.append((name, revision)))
+    for revision in ("v1", None):
+        load_for_evaluation("me/model", revision)
+    parts = [("me/model", {"revision": "v1"}), ("me/model", "v1"), ("me/model", {"revision": "v1"})]
+    latest = [("me/model", {"revision": "main"}), ("me/model", None), ("me/model", {"revision": "main"})]
+    assert asked == parts + latest
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", False, "cuda:1")]
+)
+def test_a_model_runs_on_the_gpu_that_is_there(monkeypatch, tmp_path, device, gpu, expected):
+    model = SimpleNamespace(to=lambda where: f"on {where}")
+    monkeypatch.setattr(load, "load_for_evaluation", lambda name, revision: (model, name, revision))
+    monkeypatch.setattr(load, "evaluate_suite", lambda *args, **options: (args, options))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    found = evaluate_pretrained("me", output_dir=tmp_path, data_dir="d", revision="v1", device=device, limit=1)
+    assert found == ((f"on {expected}", "me", "v1", "babylm"), {"data_dir": "d", "output_dir": tmp_path, "limit": 1})
+
+
+def test_a_try_of_a_single_item(evaluate):
+    assert set(evaluate(tasks=["blimp"], limit=1).tasks["blimp"].counts.values()) == {1}
 
 
 def test_a_saved_model_is_evaluated_by_its_name(git, tokenizer, image_processor, tmp_path, evaluate):

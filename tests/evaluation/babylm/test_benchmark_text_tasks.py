@@ -185,6 +185,9 @@ def test_the_bar_of_a_run_begins_with_the_scores_that_were_kept(run_of, tmp_path
     run = run_of(scores_dir=tmp_path, subtasks=("hypernym",), progress=True)
     assert run_supplement(run) == run_supplement(run)
     assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 8, 8), (8, 8, 8)]
+    assert [bar.desc for bar in bars] == ["blimp_supplement hypernym"] * 2
+    run_supplement(run_of(subtasks=("hypernym",), progress=False))
+    assert [bar.n for bar in bars] == [8, 8, 0]  # which counts nothing, and shows nothing
 
 
 def test_damaged_scores_are_made_anew(run_of, tmp_path, caplog):

@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,6 +113,24 @@ def test_models_that_look_ahead_are_refused(tokenizer):
     masked = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), initializer_range=1.0, **width))
     with pytest.raises(ValueError, match="A BertForMaskedLM is no causal language model"):
         TextImageScorer(masked, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "causal"),
+    [(0.0, 0.009, True), (0.0, 0.02, False), (50.0, 50.4, True), (50.0, 51.0, False)],
+)
+def test_rounding_is_not_taken_for_looking_ahead(value, other, causal):
+    class Rounded(torch.nn.Linear):
+        def forward(self, input_ids):
+            return SimpleNamespace(logits=torch.tensor([value, other])[:, None, None].expand(2, 2, 3))
+
+    scorer = TextImageScorer.__new__(TextImageScorer)
+    scorer.model = Rounded(1, 1)
+    if causal:
+        scorer._check_causal()
+    else:
+        with pytest.raises(ValueError, match="A Rounded is no causal language model"):
+            scorer._check_causal()
 
 
 def test_models_that_read_no_text_alone_are_refused(tokenizer, image_processor):
