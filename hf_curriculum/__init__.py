@@ -18,5 +18,5 @@ __all__, __getattr__, __dir__ = exports(__name__)
 register_moved_modules()
 
 # `hf-curriculum --help` and TAB answer at once: its commands load what they need, and the models with it.
-if Path(sys.argv[0]).name != "hf-curriculum":
+if Path(sys.argv[0]).name != "hf-curriculum" and "hf_curriculum.cli" not in sys.orig_argv:
     from hf_curriculum import models  # noqa: F401

@@ -23,7 +23,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import hf_curriculum
-from hf_curriculum import add_scores, add_scores_sharded, load_captioned, load_img2dataset, load_url_list, open_regions
+from hf_curriculum import (
+    CaptionLength,
+    add_scores,
+    add_scores_sharded,
+    load_captioned,
+    load_img2dataset,
+    load_scored,
+    load_url_list,
+    open_regions,
+    save_scored,
+)
 from hf_curriculum.cli import app
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.scorers.text.rarity import WordRarity
@@ -324,6 +334,23 @@ class TestNamesOfOtherFiles:
         assert "--allow-outside" in refused.output
         assert not (tmp_path / "out").exists()
         assert CliRunner().invoke(app, [*words, "--allow-outside"]).exit_code == 0
+
+    @pytest.mark.parametrize("command", ["push", "inspect", "plan"])
+    def test_scored_data_that_name_files_of_this_machine(self, folder, tmp_path, command):
+        images = [str(picture(folder, name)) for name in ("a.png", "b.png")]
+        data = Dataset.from_dict({"image": images, "caption": ["a dog", "a"]}).cast_column("image", datasets.Image())
+        saved = tmp_path / "scored"
+        save_scored(add_scores(data, CaptionLength()), saved)
+        words = {"push": ["me/x", "--dry-run"], "plan": ["{type: iid, epochs: 1}"], "inspect": []}[command]
+        assert CliRunner().invoke(app, [command, str(saved), *words]).exit_code == 0  # they hold their images
+        (file,) = saved.glob("*.arrow")
+        table = load_scored(saved).data.table
+        named = pa.array([{"bytes": None, "path": name} for name in images], table.schema.field("image").type)
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.set_column(0, table.schema.field("image"), named))
+        refused = CliRunner().invoke(app, [command, str(saved), *words])
+        assert refused.exit_code == 1
+        assert "names 2 files outside of" in refused.output
 
 
 def fifo(path):

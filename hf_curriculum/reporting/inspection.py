@@ -18,7 +18,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.captions import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.names import SCORERS
-from hf_curriculum.provenance import ScoreProvenance, read_column, read_provenance, score_values
+from hf_curriculum.provenance import ScoreProvenance, numeric_column, read_column, read_provenance, score_values
 from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.report import Gallery, Report
@@ -144,7 +144,7 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
             f"No column of {dataset.column_names} is recorded as a score, so there is nothing to look at. Add scores "
             "with `hf-curriculum score` or `add_scores`, or name the columns."
         )
-    values = [score_values(dataset, column) for column in columns]
+    values = [_exact_scores(dataset, column) for column in columns]
     easy = [provenance[column].easy if column in provenance else "low" for column in columns]
     summaries = tuple(
         ScoreSummary(
@@ -164,6 +164,12 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
     images = len(read_column(dataset, IMAGE_ID).unique()) if IMAGE_ID in dataset.column_names else None
     return Inspection(len(dataset), images, summaries, matrix)
+
+
+def _exact_scores(dataset: Dataset, column: str) -> np.ndarray:
+    """A score column as it is stored, integers as float64."""
+    values = numeric_column(dataset, column)
+    return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:

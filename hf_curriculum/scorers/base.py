@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import marshal
 import os
 import sys
@@ -23,6 +24,8 @@ from hf_curriculum.provenance import ScoreProvenance
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset, IterableDataset
+
+logger = logging.getLogger(__name__)
 
 
 class _Renamed:
@@ -307,7 +310,22 @@ class Scorer(Component):
                 f"{type(self).__name__} returned {shapes} for {rows} rows. It must return one number per row for each "
                 f"of {list(self.outputs)}, NaN where a row cannot be scored."
             )
+        for column, kept in arrays.items():
+            self._warn_if_merged(scores[column], kept)
         return arrays
+
+    def _warn_if_merged(self, given: Any, kept: np.ndarray) -> None:
+        """Warns once of integers (rows,) that are other numbers as float32."""
+        if not (np.abs(kept) > 1 << 24).any() or vars(self).get("_warned_of_integers"):
+            return
+        exact = np.array([np.nan if value is None else float(value) for value in given])
+        self._warned_of_integers = bool(((exact != kept) & (exact == np.floor(exact))).any())
+        if self._warned_of_integers:
+            logger.warning(
+                "%s returned integers above 16,777,216, which as float32, as scores are kept, become equal to their "
+                "neighbours. Return smaller numbers, such as differences from the smallest.",
+                type(self).__name__,
+            )
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's parameters, without the column's name and easy end, for the provenance.

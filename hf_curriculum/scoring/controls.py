@@ -17,12 +17,14 @@ from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     check_choice,
+    numeric_column,
     read_column,
     read_provenance,
     score_values,
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scorers.base import installed_versions
+from hf_curriculum.scoring.join import warn_if_merged
 
 
 def shuffle_scores(
@@ -85,6 +87,7 @@ def shuffle_scores(
         )
     name = name or f"{column}_{'random' if within is None else 'matched'}"
     scores = score_values(dataset, column)
+    warn_if_merged(column, numeric_column(dataset, column), scores)
     before = read_provenance(dataset).get(column)
     if group_by == "auto":
         group_by = IMAGE_ID if before is not None and before.per_image is not None else None

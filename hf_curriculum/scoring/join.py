@@ -169,14 +169,14 @@ def _provenance(
     return made
 
 
-def _warn_if_merged(column: str, given: np.ndarray, kept: np.ndarray) -> None:
-    """Warns if different integers, of any type, are one number as float32, in which joined scores are kept."""
+def warn_if_merged(column: str, given: np.ndarray, kept: np.ndarray) -> None:
+    """Warns if different integers, of any type, are one number as float32, in which added scores are kept."""
     finite = np.isfinite(given)
     given, kept = given[finite], kept[finite]
     if np.array_equal(given, np.floor(given)) and (before := len(np.unique(given))) > (after := len(np.unique(kept))):
         logger.warning(
-            "`%s` has %d different integers, and only %d as float32, as joined scores are kept: above 16,777,216 "
-            "neighbours become equal. Join smaller numbers, such as ranks or differences; a column that the data has "
+            "`%s` has %d different integers, and only %d as float32, as added scores are kept: above 16,777,216 "
+            "neighbours become equal. Add smaller numbers, such as ranks or differences; a column that the data has "
             "itself is ranked exactly.",
             column,
             before,
@@ -209,7 +209,7 @@ def _join(
     _report_matches(rows, ours, theirs, keys, source, side_file is not None)
     scores = {column: score_values(table, column) for column in provenance}
     for column, kept in scores.items():
-        _warn_if_merged(column, numeric_column(table, column), kept)
+        warn_if_merged(column, numeric_column(table, column), kept)
     joined = {}
     for name, part in splits.items():
         matched, values = rows[name] >= 0, {}

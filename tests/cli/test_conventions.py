@@ -212,6 +212,33 @@ app()
     assert "Traceback" not in done.stderr
 
 
+def test_ctrl_c_while_the_command_is_imported_as_a_module(tmp_path):
+    """As `accelerate launch -m` runs it: its package imports no model before the command is there to end."""
+    (tmp_path / "sitecustomize.py").write_text("""
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "typer"):
+            sys.meta_path.remove(self)
+            print(name, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+""")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "hf_curriculum.cli", "inspect", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (done.stdout, done.returncode) == ("typer\n", 130), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_stops_early_is_no_error(scored):
     command = f"{sys.executable} -m hf_curriculum.cli inspect {scored} | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

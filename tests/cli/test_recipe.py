@@ -26,6 +26,14 @@ def test_a_recipe_shows_its_own_flags(name):
     assert (recipe_folder() / f"{name}.py").is_file()
 
 
+@pytest.mark.parametrize("name", ["babylm_git", "babylm_flamingo"])
+def test_a_wrong_value_is_a_usage_error(name):
+    found = CliRunner().invoke(app, ["recipe", name, "--preset", "smok"])
+    assert isinstance(found.exception, SystemExit)
+    assert found.exit_code == 2
+    assert f"hf-curriculum recipe {name}: error: The preset 'smok' is neither a file nor one of" in found.output
+
+
 def test_a_wrong_flag_and_a_wrong_name_are_usage_errors():
     found = CliRunner().invoke(app, ["recipe", "babylm_git", "--learning_speed", "1"])
     assert found.exit_code == 2

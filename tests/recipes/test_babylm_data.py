@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import babylm.data
+import babylm_flamingo
+import babylm_git
 import pytest
 from babylm.data import load_pairs, make_tagger, read_data
 from babylm.models import model_config
@@ -137,6 +140,28 @@ def test_a_finished_run_is_not_read_back_for_other_captions(tmp_path, monkeypatc
     )
     with pytest.raises(ValueError, match=message):
         start()
+
+
+@pytest.mark.parametrize("recipe", [babylm_git, babylm_flamingo])
+def test_the_recipes_compare_what_they_read(tmp_path, monkeypatch, recipe):
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number * 20, 0, 0)).save(tmp_path / f"{number}.png")
+    words = ["--preset", "smoke", "--data", str(tmp_path), "--output_dir", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", [f"{recipe.__name__}.py", *words])
+    monkeypatch.setattr(recipe, "run", lambda *_: {"eval_loss": 1.0})
+    for last in ("write_results", "finish"):
+        monkeypatch.setattr(recipe, last, lambda *_: None)
+
+    def start(animal):
+        babylm.data._load.cache_clear()  # another start is another process
+        lines = [f"{number}.png,a {animal} and a ball {number}" for number in range(12)]
+        (tmp_path / "metadata.csv").write_text("\n".join(["file_name,caption", *lines]))
+        recipe.main()
+
+    start("dog")
+    start("dog")
+    with pytest.raises(ValueError, match=r"seed0 was made on other data: train: \d+ rows then and now, but `caption`"):
+        start("zebra")
 
 
 def test_the_papers_model_without_the_papers_tower_is_told(caplog):

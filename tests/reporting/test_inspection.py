@@ -44,6 +44,14 @@ def test_every_score_in_figures(scored):
     assert json.loads(json.dumps(found.to_dict()))["correlations"][0][0] == 1.0
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, np.float64])
+def test_large_scores_are_told_apart(kind):
+    data = Dataset.from_dict({"t": (np.arange(100) + 2**25).astype(kind)})
+    (score,) = inspect_scores(data, ["t"], examples=1).scores
+    assert (score.distinct, score.quantiles[0], score.quantiles[-1]) == (100, 2**25, 2**25 + 99)
+    assert (score.easiest[0]["score"], score.hardest[0]["score"]) == (2**25, 2**25 + 99)
+
+
 def naive_spearman(one, other):
     """Pearson's correlation of mean ranks, worked out: what `scipy.stats.spearmanr` stands for."""
     ranks = []

@@ -271,6 +271,27 @@ def test_tensors_of_any_type_are_scores(values):
     assert found.tolist() == [1.5, -2.0]
 
 
+@pytest.mark.parametrize(
+    "values", [np.array([2**25, 2**25 + 1]), [2**25, 2**25 + 1], torch.tensor([2**25, 2**25 + 1])], ids=type
+)
+def test_integers_that_float32_cannot_hold_are_said_once(values, caplog):
+    class Time(Scorer):
+        columns, name = ("caption",), "time"
+
+        def score(self, batch, rank):
+            return values
+
+    scorer = Time()
+    for _ in range(2):
+        assert len(set(scorer(BATCH)["time"].tolist())) == 1
+    (record,) = caplog.records
+    assert "Time returned integers above 16,777,216" in record.message
+    caplog.clear()
+    values = [2**24, 2**24 - 1]
+    assert len(set(Time()(BATCH)["time"].tolist())) == 2
+    assert not caplog.records
+
+
 class Net(torch.nn.Module):
     def forward(self, x):
         return x * 2

@@ -57,6 +57,15 @@ def test_a_seed_names_the_permutation_and_every_one_is_as_likely():
     assert max(counts.values()) < 45
 
 
+def test_large_integers_that_become_equal_are_said(caplog):
+    times = Dataset.from_dict({"t": np.arange(100) + 2**25})
+    assert len(set(shuffle_scores(times, "t", easy="low")["t_random"][:])) == 26
+    assert "`t` has 100 different integers, and only 26 as float32" in caplog.text
+    caplog.clear()
+    shuffle_scores(Dataset.from_dict({"t": np.arange(100)}), "t", easy="low")
+    assert "as float32" not in caplog.text
+
+
 def test_the_permutation_is_fixed_for_good():
     """Written out: another order would change the control of a run that is resumed after an upgrade."""
     assert permuted(data(range(10))).tolist() == [6, 7, 3, 5, 0, 2, 1, 9, 4, 8]

@@ -227,6 +227,19 @@ def test_streams_of_others_are_refused_with_what_to_do(tmp_path):
             make_trainer(data, tmp_path)
 
 
+def test_a_checkpoint_of_other_rows_with_the_same_scores_is_refused(whole, tmp_path):
+    shutil.copytree(Path(whole.args.output_dir) / "checkpoint-8", tmp_path / "checkpoint-8")
+    reworded = make_data().map(lambda row, number: {"note": str(number)}, with_indices=True)
+    for rows, changed in ((make_data(), False), (reworded, True)):
+        save_bucketed(rows, tmp_path / str(changed), 4, score_column="caption_length", easy="low", shard_size=3)
+        trainer = make_trainer(tmp_path / str(changed), tmp_path)
+        if changed:
+            with pytest.raises(ValueError, match="scores has changed since it was saved"):
+                trainer.train(resume_from_checkpoint=True)
+        else:
+            trainer.train(resume_from_checkpoint=True)
+
+
 def test_a_checkpoint_of_other_buckets_is_refused(folder, whole, tmp_path):
     shutil.copytree(Path(whole.args.output_dir) / "checkpoint-8", tmp_path / "checkpoint-8")
     other = tmp_path / "other"

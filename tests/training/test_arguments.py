@@ -38,6 +38,9 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
     out = str(tmp_path)
     with pytest.raises(ValueError, match="leave ignore_data_skip=False"):
         CurriculumTrainingArguments(out, ignore_data_skip=True)
+    for strategy in ("group_by_length", "sequential"):
+        with pytest.raises(ValueError, match=f"train_sampling_strategy='{strategy}' orders examples in another way"):
+            CurriculumTrainingArguments(out, train_sampling_strategy=strategy)
     for epochs in (0, -2, float("nan")):
         with pytest.raises(ValueError, match=f"num_train_epochs={epochs} trains on nothing"):
             CurriculumTrainingArguments(out, num_train_epochs=epochs)
