@@ -1,10 +1,10 @@
-"""Plants one-line faults in the package, one at a time, and counts those that the tests of their room notice.
+"""Plants one-line faults in the package, one at a time, and counts those that the tests of their folder notice.
 
     python recipes/benchmarks/mutations.py --count 200 --seed 0 --processes 2
 
-Faults are drawn evenly from the rooms in `ROOMS` and the files in them: comparisons, sums, booleans, numbers and
+Faults are drawn evenly from the folders in `FOLDERS` and the files in them: comparisons, sums, booleans, numbers and
 conditions exchanged, an argument or a statement left out. Messages, annotations and docstrings are left alone, and
-what can show nowhere (`UNSEEN`) or stops every call (strings and paths put together). All tests of the rooms are
+what can show nowhere (`UNSEEN`) or stops every call (strings and paths put together). All tests of the folders are
 collected once, and run once without a fault, to see which call which functions and how long they take (`--calls` keeps
 that for one state of the package, and adds tests that are new). Then each fault meets the files of tests that call its
 function, the fastest first, until a test fails: in a process of its own, where the function has the code with the
@@ -37,14 +37,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "hf_curriculum"
-ROOMS = {
+FOLDERS = {
     "planning": ("planning", "curricula", "training"),
     "curricula": ("curricula", "planning", "training"),
     "training": ("training", "curricula", "streaming", "hub", "studies", "reporting"),
     "scoring": ("scoring", "scorers", "test_provenance.py", "test_scored_data.py"),
     "evaluation": ("evaluation", "reporting"),
 }
-"""The rooms that get faults, and where in `tests/` the tests stand that have to notice them."""
+"""The folders that get faults, and where in `tests/` the tests stand that have to notice them."""
 
 COMPARISONS = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -178,25 +178,25 @@ def has_opposite(test: ast.AST) -> bool:
     return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
-def drawn(count: int, seed: int, rooms: list[str]) -> list[Fault]:
-    """Faults drawn evenly from the rooms, and in a room from its files."""
+def drawn(count: int, seed: int, folders: list[str]) -> list[Fault]:
+    """Faults drawn evenly from the folders, and in a folder from its files."""
     chosen: list[Fault] = []
-    for number, room in enumerate(rooms):
-        random_order = random.Random(f"{seed} {room}")
-        files = [faults(path) for path in sorted((PACKAGE / room).rglob("*.py"))]
+    for number, folder in enumerate(folders):
+        random_order = random.Random(f"{seed} {folder}")
+        files = [faults(path) for path in sorted((PACKAGE / folder).rglob("*.py"))]
         for there in (files, *files):
             random_order.shuffle(there)
         turns = [fault for turn in itertools.zip_longest(*files) for fault in turn if fault is not None]
-        chosen += turns[: count // len(rooms) + (number < count % len(rooms))]
+        chosen += turns[: count // len(folders) + (number < count % len(folders))]
     return chosen
 
 
 # ---- Running the tests of a fault ----
 
 
-def test_files(rooms: list[str]) -> list[str]:
-    """The files of tests that have to notice the faults of rooms."""
-    places = [ROOT / "tests" / place for room in rooms for place in ROOMS[room]]
+def test_files(folders: list[str]) -> list[str]:
+    """The files of tests that have to notice the faults of folders."""
+    places = [ROOT / "tests" / place for folder in folders for place in FOLDERS[folder]]
     files = [file for place in places for file in ([place] if place.suffix == ".py" else place.rglob("test_*.py"))]
     return sorted({str(file) for file in files})
 
@@ -409,7 +409,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
     parser.add_argument("--most", type=float, default=200, help="processor seconds of tests for a fault")
-    parser.add_argument("--rooms", default=",".join(ROOMS), help="separated by commas")
+    parser.add_argument("--folders", default=",".join(FOLDERS), help="separated by commas")
     parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
     parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for every fault and its fate")
@@ -418,8 +418,8 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     began = time.monotonic()
-    rooms = options.rooms.split(",")
-    chosen = drawn(options.count, options.seed, rooms)
+    folders = options.folders.split(",")
+    chosen = drawn(options.count, options.seed, folders)
     if options.only:
         chosen = [chosen[int(number) - 1] for number in options.only.split(",")]
     calls = options.calls or Path(tempfile.mkdtemp()) / "calls.json"
@@ -427,15 +427,15 @@ def main() -> None:
 
     planter = Planter(chosen, calls, options.processes, options.limit, options.most)
     arguments = ["-q", "--no-header", "--no-summary", "--tb=no", "--capture=no", "-p", "no:cacheprovider"]
-    pytest.main([*arguments, *test_files(rooms)], plugins=[planter])
+    pytest.main([*arguments, *test_files(folders)], plugins=[planter])
     fates = planter.fates
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
     survivors = [fault for fault, fate in planted.items() if fate == "survived"]
     caught = len(planted) - len(survivors)
     print(f"{caught} of {len(planted)} faults caught ({caught / len(planted):.1%}), {time.monotonic() - began:.0f} s")
-    for room in rooms:
-        there = [fault for fault in planted if Path(fault.file).parts[1] == room]
-        print(f"  {room}: {sum(planted[fault] != 'survived' for fault in there)} of {len(there)}")
+    for folder in folders:
+        there = [fault for fault in planted if Path(fault.file).parts[1] == folder]
+        print(f"  {folder}: {sum(planted[fault] != 'survived' for fault in there)} of {len(there)}")
     for fault in survivors:
         print(f"survived: {fault.file}:{fault.line}  {fault.before}  →  {fault.after}")
     if options.output:

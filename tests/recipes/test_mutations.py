@@ -66,15 +66,15 @@ def test_a_fault_belongs_to_the_innermost_function(module):
     assert lines == {6: 4, 8: 4, 16: 14, 17: 14, 20: 19, 21: 19, 25: 23}  # 14: the decorator
 
 
-def test_faults_are_drawn_evenly_from_the_files_of_a_room(module, monkeypatch):
+def test_faults_are_drawn_evenly_from_the_files_of_a_folder(module, monkeypatch):
     monkeypatch.setattr(mutations, "PACKAGE", mutations.ROOT)
-    (module.parent / "room").mkdir()
+    (module.parent / "folder").mkdir()
     for name, source in (("long", SOURCE), ("short", "def one():\n    return 1, 2, 3\n")):
-        (module.parent / "room" / f"{name}.py").write_text(source, encoding="utf-8")
-    drawn = mutations.drawn(6, 1, ["room"])
-    assert sorted(fault.file for fault in drawn) == ["room/long.py"] * 3 + ["room/short.py"] * 3
+        (module.parent / "folder" / f"{name}.py").write_text(source, encoding="utf-8")
+    drawn = mutations.drawn(6, 1, ["folder"])
+    assert sorted(fault.file for fault in drawn) == ["folder/long.py"] * 3 + ["folder/short.py"] * 3
     assert len(set(drawn)) == 6
-    assert drawn == mutations.drawn(6, 1, ["room"]) != mutations.drawn(6, 2, ["room"])
+    assert drawn == mutations.drawn(6, 1, ["folder"]) != mutations.drawn(6, 2, ["folder"])
 
 
 @pytest.mark.parametrize("processes", [1, 3])
