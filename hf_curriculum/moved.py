@@ -22,11 +22,11 @@ MODULES_BEFORE = {
         "": "cli",
         "common completion tables": "cli.common",
         "evaluate": "cli.evaluate",
-        "inspect": "cli.inspect",
+        "inspect": "cli.data.inspect",
         "plan": "cli.plan",
         "push": "cli.push",
         "report": "cli.report",
-        "score": "cli.score",
+        "score": "cli.data.score",
         "train": "cli.train",
     },
     "data": {

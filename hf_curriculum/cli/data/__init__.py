@@ -1,0 +1,1 @@
+"""Commands that make a data set, or look at one."""
