@@ -20,7 +20,7 @@ from hf_curriculum.models.captioners.base import (
 from hf_curriculum.models.captioners.config import RegionTransformerConfig
 from hf_curriculum.models.captioners.layers import layer_norm
 from hf_curriculum.models.captioners.regions import EncodedImages, RegionEmbedding
-from hf_curriculum.models.git.layers import eager_attention, text_attention_mask
+from hf_curriculum.models.git.layers import eager_attention
 from hf_curriculum.models.packed_loss import PackedText
 
 
@@ -351,7 +351,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
             packed = pack_rows(owner if index is None else index[owner], len(images.features), owner)
             dtype = self.word_embedding.weight.dtype
             return packed, packed, packed.visible() if attention == "eager" else packed.added_mask(dtype)
-        mask = text_attention_mask(attention_mask, length, past + length, input_ids.device, attention)
+        mask = _text_mask(attention_mask, past, length, input_ids.device, attention)
         if index is None:
             return None, None, mask
         row = index.repeat_interleave(length)
@@ -368,11 +368,34 @@ def sinusoids(length: int, width: int, device: torch.device | None = None) -> to
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
 
 
+def _left_padding(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Tokens of padding before each text, (texts, 1)."""
+    return ((attention_mask != 0).cumsum(1) == 0).sum(1, keepdim=True)
+
+
 def _positions(attention_mask: torch.Tensor | None, past: int, length: int, device: torch.device) -> torch.Tensor:
-    """Positions of the new tokens, counting no padding; (texts or 1, length)."""
+    """Positions of the new tokens, counted from the first that is no padding; (texts or 1, length)."""
+    columns = torch.arange(past, past + length, device=device)[None]
+    return columns if attention_mask is None else (columns - _left_padding(attention_mask)).clamp(min=0)
+
+
+def _text_mask(
+    attention_mask: torch.Tensor | None, past: int, length: int, device: torch.device, implementation: str
+) -> torch.Tensor | None:
+    """True where a new token sees one of the text so far, bool (texts or 1, 1, length, past + length).
+
+    Padding is never seen, but that before a text sees itself, so that no row is empty. `None` where the attention's
+    own causal rule, or no rule, does the same.
+    """
+    if attention_mask is None and (length == 1 or (past == 0 and implementation == "sdpa")):
+        return None
+    keys = torch.arange(past + length, device=device)
+    queries = keys[past:, None]
+    visible = (keys <= queries)[None, None]
     if attention_mask is None:
-        return torch.arange(past, past + length, device=device)[None]
-    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, past:]
+        return visible
+    before = (keys < _left_padding(attention_mask))[:, None, None]  # (texts, 1, 1, past + length)
+    return visible & ((attention_mask != 0)[:, None, None] | (before & (keys == queries)))
 
 
 class RegionTransformerForCausalLM(RegionTransformerPreTrainedModel, RegionCaptionerForCausalLM):
