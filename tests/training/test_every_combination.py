@@ -18,6 +18,8 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    RegionTransformerConfig,
+    RegionTransformerForCausalLM,
     add_scores,
     make_image_processor,
     make_scenes,
@@ -25,7 +27,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.git.build import git_from_config, small_git_config, special_token_ids
 from hf_curriculum.provenance import append_columns, score_values
 
 SIZE, ROWS = 32, 48
@@ -42,7 +44,23 @@ def small_flamingo(tokenizer):
     return flamingo_from_config(small_flamingo_config(len(tokenizer), tokenizer=tokenizer, image_size=SIZE, **sizes))
 
 
-BUILT = {"flamingo": small_flamingo, "git": small_git}
+def small_transformer(tokenizer):
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = RegionTransformerConfig(
+        len(tokenizer),
+        hidden_size=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        vision_config={"model_type": "vit", "image_size": SIZE, **vision},
+        unk_token_id=tokenizer.unk_token_id,
+        **special_token_ids(tokenizer),
+    )
+    return RegionTransformerForCausalLM(config)
+
+
+BUILT = {"flamingo": small_flamingo, "git": small_git, "transformer": small_transformer}
 """A tiny one of each model of the library."""
 
 
