@@ -46,8 +46,10 @@ class ScheduledSampling(NamedTuple):
     def words(self, outputs: torch.Tensor, picks: torch.Tensor) -> torch.Tensor:
         """A word for each of `outputs`, (texts, width), where the cumulative probability passes `picks`: (texts,)."""
         cumulative = self.output_layer(outputs).softmax(-1, dtype=torch.float32).cumsum(-1)
-        picks = picks.to(cumulative)[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, picks, right=True)[:, 0].clamp(max=cumulative.shape[1] - 1)
+        total = cumulative[:, -1:]
+        # Below the total after rounding too, so that a word of probability 0 is never drawn.
+        picks = torch.minimum(picks.to(total)[:, None] * total, total.nextafter(torch.zeros_like(total)))
+        return torch.searchsorted(cumulative, picks, right=True)[:, 0]
 
 
 class Steps(NamedTuple):
