@@ -103,16 +103,16 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
 
     def encode_images(
         self,
+        pixel_values: torch.Tensor | None = None,
         region_features: torch.Tensor | None = None,
         region_mask: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
     ) -> EncodedImages:
         """What the decoder reads of images, each encoded once however many texts read it.
 
         Args:
-            region_features: (images, regions, `region_feature_size`).
+            pixel_values: with a `vision_config`: (images, channels, height, width).
+            region_features: otherwise: (images, regions, `region_feature_size`).
             region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
-            pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
 
         Raises:
             ValueError: as `forward`.
@@ -147,7 +147,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         images = None
         if past_length == 0:
             if image_features is None:
-                image_features = self.encode_images(region_features, region_mask, pixel_values)
+                image_features = self.encode_images(pixel_values, region_features, region_mask)
             elif not (region_features is None and pixel_values is None):
                 raise ValueError(
                     "Both images and `image_features` were given. The latter is what `encode_images` returned for "
@@ -238,12 +238,12 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
 
     def encode_images(
         self,
+        pixel_values: torch.Tensor | None = None,
         region_features: torch.Tensor | None = None,
         region_mask: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
     ) -> EncodedImages:
         """What the decoder reads of images; see `RegionCaptionerModel.encode_images`."""
-        return self.base_model.encode_images(region_features, region_mask, pixel_values)
+        return self.base_model.encode_images(pixel_values, region_features, region_mask)
 
     def forward(
         self,
@@ -371,7 +371,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
             ValueError: as in `forward`.
         """
         if kwargs.get("image_features") is None:
-            kwargs["image_features"] = self.encode_images(region_features, region_mask, pixel_values)
+            kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def _default_prompts(self, image_features: EncodedImages, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
