@@ -26,14 +26,14 @@ from hf_curriculum.training.setup import close_process_group
 KINDS = ("updown", "aoanet")
 
 
-def build(kind, hidden_size):
-    """A small captioner of 16 outputs with new weights and without dropout."""
+def build(kind, hidden_size, dropout=0.0):
+    """A small captioner of 16 outputs with new weights."""
     torch.manual_seed(0)
-    dropouts = dict.fromkeys(("feature_dropout", "word_dropout", "output_dropout"), 0.0)
+    dropouts = dict.fromkeys(("feature_dropout", "word_dropout", "output_dropout"), dropout)
     sizes = {"vocab_size": 16, "hidden_size": hidden_size, "region_feature_size": 6, **dropouts}
     if kind == "updown":
         return UpDownForCausalLM(UpDownConfig(attention_size=5, **sizes))
-    dropouts = dict.fromkeys(("context_dropout", "refiner_dropout", "attention_dropout", "aoa_dropout"), 0.0)
+    dropouts = dict.fromkeys(("context_dropout", "refiner_dropout", "attention_dropout", "aoa_dropout"), dropout)
     return AoANetForCausalLM(AoANetConfig(num_attention_heads=2, num_refiner_layers=2, **sizes, **dropouts))
 
 
@@ -81,8 +81,16 @@ def test_ten_images_are_learnt_by_heart(kind):
             assert text[: len(row["words"])] == row["words"]
 
 
-def train(kind, folder, **settings):
-    """Two phases of ten images in steps of two; the model and its losses."""
+class SamplingTrainer(CurriculumTrainer):
+    """Half of the words are the model's own, drawn by the number of the step."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        sampling = {"sampling_probability": 0.5, "sampling_seed": self.state.global_step}
+        return super().compute_loss(model, {**inputs, **sampling}, *args, **kwargs)
+
+
+def train(kind, folder, trainer_class=CurriculumTrainer, dropout=0.0, resume=None, **settings):
+    """Two phases of ten images in steps of two; the trainer and its losses."""
     rows = captions_of_ten_images()
     args = CurriculumTrainingArguments(
         str(folder),
@@ -95,14 +103,26 @@ def train(kind, folder, **settings):
         logging_steps=1,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        save_strategy="no",
         ddp_backend="gloo" if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None,
-        **{"per_device_train_batch_size": 2, **settings},
+        **{"per_device_train_batch_size": 2, "save_strategy": "no", **settings},
     )
-    model = build(kind, 8)
-    trainer = CurriculumTrainer(model, args, data_collator=collate, train_dataset=Dataset.from_list(rows))
-    trainer.train()
+    model = build(kind, 8, dropout)
+    trainer = trainer_class(model, args, data_collator=collate, train_dataset=Dataset.from_list(rows))
+    trainer.train(resume_from_checkpoint=resume)
     return trainer, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_goes_on_exactly(kind, tmp_path):
+    """With dropout and scheduled sampling."""
+    options = {"trainer_class": SamplingTrainer, "dropout": 0.3}
+    whole, losses = train(kind, tmp_path / "whole", **options, save_strategy="steps", save_steps=7)
+    checkpoint = str(tmp_path / "whole" / "checkpoint-7")
+    resumed, again = train(kind, tmp_path / "resumed", **options, resume=checkpoint)
+    assert again == losses
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], weight), name
+    assert losses != train(kind, tmp_path / "plain", dropout=0.3)[1]
 
 
 @pytest.mark.slow
