@@ -47,9 +47,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.nouns": ("recall_against_shuffled",),
     "hf_curriculum.hub.errors": ("HubError",),
     "hf_curriculum.hub.push": ("push_scored",),
+    "hf_curriculum.models.captioners.aoanet": ("AoANetForCausalLM",),
     "hf_curriculum.models.captioners.config": ("RegionTransformerConfig",),
     "hf_curriculum.models.captioners.convert": ("convert_reference",),
+    "hf_curriculum.models.captioners.recurrent_config": ("AoANetConfig", "UpDownConfig"),
     "hf_curriculum.models.captioners.transformer": ("RegionTransformerForCausalLM",),
+    "hf_curriculum.models.captioners.updown": ("UpDownForCausalLM",),
     "hf_curriculum.models.flamingo.config": ("CaptionFlamingoConfig",),
     "hf_curriculum.models.flamingo.features": ("VisionFeatures", "cache_vision_features"),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoForCausalLM",),
@@ -116,8 +119,11 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.captions": ("caption_compute_metrics", "caption_metrics"),
     "hf_curriculum.evaluation.generate": ("references",),
     "hf_curriculum.evaluation.nouns": ("RecallResult", "noun_recall", "singular"),
+    "hf_curriculum.models.captioners.aoanet": ("AoANetModel",),
     "hf_curriculum.models.captioners.regions": ("EncodedImages",),
+    "hf_curriculum.models.captioners.state": ("RecurrentCache",),
     "hf_curriculum.models.captioners.transformer": ("RegionTransformerModel",),
+    "hf_curriculum.models.captioners.updown": ("UpDownModel",),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoModel",),
     "hf_curriculum.models.git.model": ("CaptionGitModel", "CaptionGitPreTrainedModel"),
     "hf_curriculum.planning.buckets": ("Buckets", "keep_easiest", "mark_easiest"),
@@ -246,6 +252,8 @@ MODELS = LazyTable(
         "git": "models.git.model:CaptionGitForCausalLM",
         "flamingo": "models.flamingo.model:CaptionFlamingoForCausalLM",
         "transformer": "models.captioners.transformer:RegionTransformerForCausalLM",
+        "updown": "models.captioners.updown:UpDownForCausalLM",
+        "aoanet": "models.captioners.aoanet:AoANetForCausalLM",
     }
 )
 """Model classes by name."""
