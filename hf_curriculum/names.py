@@ -34,6 +34,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.data.readers.img2dataset": ("load_img2dataset", "read_downloads"),
     "hf_curriculum.data.readers.url_lists": ("load_url_list",),
     "hf_curriculum.data.regions.open": ("open_regions",),
+    "hf_curriculum.data.regions.pack": ("pack_regions",),
+    "hf_curriculum.data.regions.store": ("RegionStore",),
     "hf_curriculum.data.regions.tsv": ("write_line_index",),
     "hf_curriculum.data.text": ("Texts", "load_text"),
     "hf_curriculum.data.text_blocks": ("BlockCollator", "check_word_limit", "count_words", "text_blocks"),
