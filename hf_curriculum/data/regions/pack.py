@@ -48,7 +48,7 @@ def pack_regions(
     *,
     dtype: Literal["float16", "float32"] = "float16",
     prefix: str | None = None,
-    standardise: bool = False,
+    standardise: bool | np.ndarray = False,
     made_by: str | None = None,
     progress: bool = True,
 ) -> RegionStore:
@@ -66,7 +66,7 @@ def pack_regions(
         dtype: of features and class probabilities on disk; float16 halves it (COCO's 10 to 100 boxes an image: 27 GB).
         prefix: for the ids of a single source, as in the mapping.
         standardise: takes the mean of all regions from each feature and divides by their standard deviation, when
-            features are read; both are kept with the store.
+            features are read; both are kept with the store. An array (2, dims) is used for the two.
         made_by: the detector and its setting in any words, if it is known. Stores of one `made_by` count as made in
             one way (`RegionStore.fingerprint`): a model trained on one can be used with another.
         progress: show a bar when it takes more than two seconds.
@@ -91,17 +91,18 @@ def pack_regions(
     from_stores = _one_detector(sources) if made_by is None else None
     wanted = {
         "dtype": dtype,
-        "standardise": standardise,
+        "standardise": standardise_fact(standardise),
         "made_by": made_by if from_stores is None else from_stores.facts["made_by"],
         "sources": [{"prefix": label, **_identity(opened)} for label, opened in sources],
     }
-    writer = StoreWriter(path, wanted)
+    scale = None if isinstance(standardise, bool) else standardise
+    writer = StoreWriter(path, wanted, scale)
     if not writer.complete:
         with tqdm(desc="regions", unit="image", initial=writer.images, delay=2, disable=not progress) as bar:
             first, position = writer.position
             for index, (label, opened) in enumerate(sources[first:], first):
                 scan = opened.scan(position if index == first else 0)
-                for position, regions in _raw(opened, scan) if standardise else scan:
+                for position, regions in _raw(opened, scan) if wanted["standardise"] else scan:
                     writer.add(f"{label}/{regions.image_id}" if label else regions.image_id, regions)
                     writer.save_sometimes((index, position))
                     bar.update()
@@ -118,6 +119,7 @@ class StoreWriter:
     Args:
         path: the folder.
         wanted: `dtype`, `standardise`, `made_by` and `sources`, which must be equal for a run to go on.
+        scale: mean and standard deviation to standardise by, float32 (2, dims), in the place of these images' own.
 
     Attributes:
         complete: whether the folder was finished before.
@@ -128,8 +130,8 @@ class StoreWriter:
         ValueError: the folder holds another store, or other files.
     """
 
-    def __init__(self, path: str | Path, wanted: Mapping[str, Any]) -> None:
-        self.folder = Path(path)
+    def __init__(self, path: str | Path, wanted: Mapping[str, Any], scale: np.ndarray | None = None) -> None:
+        self.folder, self._scale = Path(path), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
         facts = read_facts(path)
         _validate_folder(self.folder, facts, self.wanted)
@@ -221,7 +223,7 @@ class StoreWriter:
             raise ValueError(f"The features of image {image_id!r} in {self._named(self._source)} {why}.")
         if self.dims is None:
             self.dims = features.shape[1]
-        if self.wanted["standardise"]:
+        if self.wanted["standardise"] and self._scale is None:
             values = stored.double().numpy()
             sums = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])  # (2, dims)
             self._moments = sums if self._moments is None else self._moments + sums
@@ -309,7 +311,12 @@ class StoreWriter:
         np.save(self.folder / "rows.npy", order.astype(np.uint32))
         moments = b""
         if self.wanted["standardise"]:
-            scale = self._standard()
+            scale = self._standard() if self._scale is None else np.asarray(self._scale, np.float32)
+            if scale.shape != (2, self.dims):
+                raise ValueError(
+                    f"Mean and standard deviation of the shape {scale.shape} were given for features of {self.dims} "
+                    f"numbers: (2, {self.dims}) is needed. They belong to another detector."
+                )
             np.save(self.folder / "standardise.npy", scale)
             moments = scale.tobytes()
         content = digest(*self._digests, size=16)
@@ -400,6 +407,11 @@ def _one_detector(sources: Sequence[tuple[str, RegionSource]]) -> RegionStore | 
     stores = [opened for _, opened in sources if isinstance(opened, RegionStore)]
     known = {json.dumps(opened.facts["made_by"], sort_keys=True) for opened in stores}
     return stores[0] if len(stores) == len(sources) and len(known) == 1 and known != {"null"} else None
+
+
+def standardise_fact(standardise: bool | np.ndarray) -> bool | str:
+    """How features are standardised, as the facts of a store have it: the digest of what was given."""
+    return standardise if isinstance(standardise, bool) else digest(np.asarray(standardise, np.float32))
 
 
 def copy_detector(store: str | Path, target: str | Path) -> None:

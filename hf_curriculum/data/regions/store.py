@@ -77,6 +77,11 @@ class RegionStore(RegionSource):
         """
         return self.facts["fingerprint"]
 
+    @property
+    def moments(self) -> torch.Tensor | None:
+        """Mean and standard deviation that features are standardised by, float32 (2, dims); None where they are not."""
+        return self._moments
+
     def features(self, image_id: str) -> torch.Tensor:
         """The features of an image's regions, float32 (regions, dims), in memory of their own."""
         row = self._row(image_id)
