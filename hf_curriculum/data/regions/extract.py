@@ -49,7 +49,8 @@ def extract_regions(
 
     Args:
         data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
-            mapping of image id to image; or a folder of images, whose ids are the files' paths in it without their end.
+            mapping of image id to image; or a folder of images, whose ids are the files' paths in it, as `load_captioned`
+            has them.
         model: a name, a folder or a model, see `RegionProcessor`; or a `RegionProcessor`, such as that of a trained
             captioner, whose mean and standard deviation are then used.
         path: the folder to write.
@@ -149,13 +150,7 @@ def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    found = {str(file.relative_to(folder).with_suffix("")): str(file) for file in files}
-    if len(found) < len(files):
-        raise ValueError(
-            f"{len(files) - len(found)} images in {folder} differ from others in their ends alone (a.jpg, a.png), and "
-            "their ids are the names without it. Rename them."
-        )
-    return found
+    return {file.relative_to(folder).as_posix(): str(file) for file in files}
 
 
 def _distinct(splits: Sequence[Any], column: str) -> tuple[list[str], list[tuple[int, int]]]:

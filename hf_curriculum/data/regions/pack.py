@@ -77,7 +77,8 @@ def pack_regions(
     Raises:
         FileNotFoundError: a source is not there, or a pattern matches nothing.
         ValueError: an image has no features, or some that are not finite, beyond float16 or of another length; an id
-            is in two sources; the folder holds another store or other files; no image at all.
+            is in two sources; stores of different detectors; the folder holds another store or other files; no image.
+        TypeError: a source of another type.
 
     Example:
         >>> store = pack_regions("karpathy_*.tsv", "store")  # doctest: +SKIP
@@ -88,7 +89,9 @@ def pack_regions(
     if dtype not in DTYPES:
         raise ValueError(f"`dtype={dtype!r}` was given. Features are stored as one of {', '.join(map(repr, DTYPES))}.")
     sources = _resolve(source, prefix)
-    from_stores = _one_detector(sources) if made_by is None else None
+    from_stores = _one_detector(sources, standardise) if made_by is None else None
+    if from_stores is not None and standardise is False and from_stores.moments is not None:
+        standardise = from_stores.moments.numpy()
     wanted = {
         "dtype": dtype,
         "standardise": standardise_fact(standardise),
@@ -134,6 +137,8 @@ class StoreWriter:
         self.folder, self._scale = Path(path), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
         facts = read_facts(path)
+        if facts is not None and not facts["complete"] and facts["images"] == 0:
+            facts = None  # nothing in it would be lost
         _validate_folder(self.folder, facts, self.wanted)
         fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
         fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "digests": [""] * len(wanted["sources"])}
@@ -402,11 +407,21 @@ def _raw(source: RegionSource, scan: Iterator[tuple[int, Regions]]) -> Iterator[
         yield position, regions
 
 
-def _one_detector(sources: Sequence[tuple[str, RegionSource]]) -> RegionStore | None:
-    """The first source, where all are stores whose features one known detector made."""
+def _one_detector(sources: Sequence[tuple[str, RegionSource]], standardise: bool | np.ndarray) -> RegionStore | None:
+    """The first source, where all are stores whose features one known detector made in one way."""
     stores = [opened for _, opened in sources if isinstance(opened, RegionStore)]
-    known = {json.dumps(opened.facts["made_by"], sort_keys=True) for opened in stores}
-    return stores[0] if len(stores) == len(sources) and len(known) == 1 and known != {"null"} else None
+    known = {json.dumps(opened.facts["made_by"], sort_keys=True): opened for opened in stores}
+    known.pop("null", None)
+    ways = {opened.fingerprint: opened for opened in stores} if standardise is False and known else known
+    if len(known) > 1 or (len(known) == 1 and len(ways) > 1):
+        first, second, *_ = (known if len(known) > 1 else ways).values()
+        what = "other detectors or settings" if len(known) > 1 else "one detector, but standardised in other ways"
+        raise ValueError(
+            f"The features of {first.path} and of {second.path} come from {what}: together no model could read them. "
+            "Find the regions of all images with one setting"
+            f"{'' if len(known) > 1 else ', or pass `standardise=True` to standardise them together'}."
+        )
+    return next(iter(known.values())) if known and len(stores) == len(sources) else None
 
 
 def standardise_fact(standardise: bool | np.ndarray) -> bool | str:
@@ -466,7 +481,7 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        known = {f"{name}.npy" for name in ("flags", "sizes", "ids", "id_offsets", "offsets")}
+        known = {FACTS, *(f"{name}.npy" for name in (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets"))}
         others = [name for name in others if name not in known and not name.startswith(f".{FACTS}")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"
@@ -474,13 +489,18 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
         return
     differing = [name for name, value in wanted.items() if facts[name] != value]
     if differing:
-        told = "; ".join(f"`{name}` is {_short(facts[name])}, not {_short(wanted[name])}" for name in differing)
+        told = "; ".join(_difference(name, facts[name], wanted[name]) for name in differing)
         raise ValueError(
             f"{folder} holds another store: {told}. What is in it would be silently wrong here. Name another folder, "
             "or delete this one."
         )
 
 
-def _short(value: Any) -> str:
-    named = [about.get("path") for about in value] if isinstance(value, list) else value
-    return f"{str(named):.120}"
+def _difference(name: str, found: Any, wanted: Any) -> str:
+    if name != "sources":
+        return f"`{name}` is {str(found):.120}, not {str(wanted):.120}"
+    paths = [[f"{about['prefix']}:{about['path']}".lstrip(":") for about in sources] for sources in (found, wanted)]
+    if paths[0] != paths[1]:
+        return f"its sources are {str(paths[0]):.120}, not {str(paths[1]):.120}"
+    changed = [path for path, one, other in zip(paths[0], found, wanted, strict=True) if one != other]
+    return f"{', '.join(changed)} changed since then, or is read with other options"
