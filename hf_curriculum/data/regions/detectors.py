@@ -111,17 +111,19 @@ def load_detector(name: str | Path, revision: str | None = None, subfolder: str 
         return _named_torchvision(name.removeprefix(TORCHVISION))
     if (Path(name) / subfolder / _BUILDER).is_file():
         return _saved_torchvision(Path(name) / subfolder)
+    import transformers
     from transformers import AutoBackbone, AutoConfig, AutoImageProcessor, AutoModel, AutoModelForObjectDetection
     from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
 
     where = {"revision": revision, "subfolder": subfolder}
     config = _from_hub(AutoConfig, name, where)
-    architecture = (getattr(config, "architectures", None) or [""])[0]
+    detectors = MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
+    architecture = (getattr(config, "architectures", None) or [detectors.get(config.model_type, "")])[0]
     auto_class: Any = AutoModel
-    if architecture in MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES.values():
+    if architecture in detectors.values():
         auto_class = AutoModelForObjectDetection
     elif architecture.endswith("Backbone"):
-        auto_class = AutoBackbone
+        auto_class = getattr(transformers, architecture, AutoBackbone)  # which reads no folder
     processor = _from_hub(AutoImageProcessor, name, {**where, "backend": "pil"})
     model, report = _from_hub(auto_class, name, {**where, "output_loading_info": True, "dtype": torch.float32})
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)

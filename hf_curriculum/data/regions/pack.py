@@ -299,17 +299,16 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Writes the index, the header of each array, and the facts."""
-        if self.images == 0:
+        if self.regions == 0:
+            held = f"{self.images:,} images and no region" if self.images else "no image"
             raise ValueError(
-                f"The sources of {self.folder} hold no image: {[about['path'] for about in self.wanted['sources']]}. "
+                f"The sources of {self.folder} hold {held}: {[about['path'] for about in self.wanted['sources']]}. "
                 "A model would see nothing. Name others."
             )
         if self.repeated:
             logger.warning(
                 "%d lines were for images that their table had before; the first line of each is used.", self.repeated
             )
-        if "features" not in self._arrays:
-            self._grow("features", DTYPES[self.wanted["dtype"]].str, (self.dims or 0,))
         keys = np.fromiter((id_key(image_id) for image_id, _ in self._stored()), np.uint64, self.images)
         order = np.argsort(keys, kind="stable")
         np.save(self.folder / "keys.npy", keys[order])
@@ -332,8 +331,7 @@ class StoreWriter:
 
     def _standard(self) -> np.ndarray:
         """Mean and standard deviation of each feature over all regions, float32 (2, dims); 1 where nothing varies."""
-        moments = np.zeros((2, self.dims or 0)) if self._moments is None else self._moments
-        mean, square = moments / max(self.regions, 1)
+        mean, square = self._moments / self.regions  # (dims,) each
         deviation = np.sqrt(np.maximum(square - mean**2, 0))
         return np.float32([mean, np.where(deviation > 1e-6 * np.sqrt(square), deviation, 1)])
 
