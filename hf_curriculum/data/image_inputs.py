@@ -189,12 +189,12 @@ class FeatureInputs(ImageInputs):
     """
 
     def __init__(self, vision_features: Mapping[str, np.ndarray]) -> None:
-        self.vision_features = vision_features
+        self.store = vision_features
 
     def read(self, example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The features of the row's image."""
         # Copied out of the file, so that a worker reads it and not the main process.
-        return {"image_features": torch.from_numpy(np.array(_stored(self.vision_features, example[IMAGE_ID])))}
+        return {"image_features": torch.from_numpy(np.array(_stored(self.store, example[IMAGE_ID])))}
 
     def _sizes_differ(self, name: str, sizes: list[tuple[int, ...]]) -> str:
         return (
