@@ -81,6 +81,11 @@ class ImageInputs:
         )
 
 
+def size_of(image: Mapping[str, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """What images must have in common to be stacked: all sizes but the number of regions, which are padded."""
+    return tuple(tuple(part.shape[name.startswith("region_") :]) for name, part in image.items())
+
+
 def images_for(batch: Mapping[str, torch.Tensor], weight: torch.Tensor) -> dict[str, torch.Tensor]:
     """The image inputs of a batch on the device of a model's weight; those that are no integers of its type, too."""
     images = {name: batch[name].to(weight.device) for name in _OF_IMAGES if name in batch}
@@ -253,6 +258,10 @@ class RegionInputs(ImageInputs):
         self.by_area = by_area
         self.boxes = boxes
         self.max_regions = max_regions
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name != "store")
+        return f"RegionInputs({_name(self.store)}, {options})"
 
     def read(self, example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The regions of the row's image."""
