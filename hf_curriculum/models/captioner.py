@@ -21,8 +21,8 @@ from transformers import (
 from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.flamingo.features import VisionFeatures
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.vision_features import VisionFeatures
 
 
 def new_captioner(
