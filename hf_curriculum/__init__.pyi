@@ -1,6 +1,8 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
+from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.data.collators import Augment as Augment
 from hf_curriculum.names import BATCHES as BATCHES
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
@@ -21,6 +23,7 @@ from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as Ca
 from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
+from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
@@ -53,7 +56,10 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
+from hf_curriculum.data.image_inputs import RegionInputs as RegionInputs
+from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
@@ -69,8 +75,10 @@ from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverge
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
+from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpDownConfig
+from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
 from hf_curriculum.scorers.alignment.vilt import ViLTSimilarity as ViLTSimilarity
-from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
+from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
@@ -78,7 +86,7 @@ from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
 from hf_curriculum.provenance import attach_provenance as attach_provenance
-from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
+from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.scored_data import concat_scored as concat_scored
@@ -91,6 +99,7 @@ from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captio
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.data.captions import expand_captions as expand_captions
+from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
@@ -106,6 +115,7 @@ from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
+from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads

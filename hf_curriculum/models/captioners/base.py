@@ -13,13 +13,13 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     GenerationConfig,
-    GitProcessor,
     PreTrainedModel,
 )
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, generation_setting, share_images
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig
 from hf_curriculum.models.captioners.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
@@ -398,6 +398,6 @@ def register(
     AutoModel.register(config, model, exist_ok=True)
     AutoModelForCausalLM.register(config, captioner, exist_ok=True)
     AutoModelForImageTextToText.register(config, captioner, exist_ok=True)
-    AutoProcessor.register(config, GitProcessor, exist_ok=True)
+    AutoProcessor.register(config, CaptionProcessor, exist_ok=True)
     # `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are of the next token.
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = captioner.__name__
