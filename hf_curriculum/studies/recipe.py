@@ -179,7 +179,8 @@ class RecipeParser(FlagParser):
     """The command line of a recipe: a flag for every field of its dataclasses, filled from a preset.
 
     `--preset NAME_OR_FILE` gives the fields' values, `--config FILE` others in their place, and what stands on the
-    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made.
+    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made; a preset
+    may name the `grid` that is taken where the command line has none of the last three (`--grid none`: no grid).
 
     Args:
         dataclass_types: of the recipe; one of them is a `TrainingArguments` with a `curriculum`, and one has the field
@@ -219,7 +220,8 @@ class RecipeParser(FlagParser):
             action="append",
             default=[],
             metavar="FIELD=A,B or FILE",
-            help="one run per value, once per field; or one per row of a file, or of one named in the presets' grids/",
+            help="one run per value, once per field; or one per row of a file, or of one named in the presets' "
+            "grids/; none: no grid, where the preset names one",
         )
         without = group.add_mutually_exclusive_group()
         without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
@@ -243,6 +245,7 @@ class RecipeParser(FlagParser):
         named, _ = files.parse_known_args(argv)
         values = self._upgrade(read_preset(named.preset, self.presets))
         values |= self._upgrade(read_config(Path(named.config), "config")) if named.config else {}
+        usual_grid = values.pop("grid", None)
         if unknown := sorted(set(values) - self.fields):
             hints = "".join(f" {hint.capitalize()}." for name in unknown if (hint := self.nearest(name)))
             raise ValueError(f"The preset {named.preset!r} has fields this recipe does not know: {unknown}.{hints}")
@@ -251,8 +254,10 @@ class RecipeParser(FlagParser):
         given = {name: vars(options).pop(name) for name in self.fields & set(vars(options))}
         if missing := sorted(set(self.required) - set(given)):
             raise ValueError(f"The preset {options.preset!r} has no {missing}, which every run needs. Give them.")
+        if usual_grid and not (options.grid or options.compare or options.control):
+            options.grid = [usual_grid]
         try:
-            options.grid, options.arms = self._read_grid(options.grid)
+            options.grid, options.arms = self._read_grid([text for text in options.grid if text != "none"])
         except ValueError as error:
             self.error(f"argument --grid: {error}")
         for half, other in (("fp16", "bf16"), ("bf16", "fp16")):

@@ -151,6 +151,19 @@ def test_files_that_are_not_there_twice_or_beside_a_control(parser, tmp_path, ca
         parser.study(Run(), parser.parse(["--grid", "table_1", "--control"]), tmp_path / "out")
 
 
+def test_a_preset_names_the_grid_that_is_usual(parser, tmp_path):
+    (tmp_path / "many.yaml").write_text("base: small\ngrid: table_1\n")
+
+    def arms(*options):
+        found = parser.parse(["--preset", "many", *options])
+        return list(found.arms), found.grid
+
+    assert arms() == (["ours", "vanilla", "slow"], {})
+    assert arms("--grid", "none") == arms("--control") == arms("--compare") == ([], {})
+    assert arms("--grid", "rate=1,2") == ([], {"rate": [1.0, 2.0]})
+    assert arms("--grid", "table_1", "--grid", "rate=1,2") == (["ours", "vanilla", "slow"], {"rate": [1.0, 2.0]})
+
+
 def test_an_order_of_arms_that_are_not_there():
     with pytest.raises(ValueError, match=r"The arm 'c' is to be trained before another, and is none of the arms"):
         run_order(["a", "b"], {"a": ["c"]})
