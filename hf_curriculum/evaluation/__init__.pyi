@@ -3,13 +3,14 @@ from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.evaluation.babylm.suite import Benchmark as Benchmark
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
+from hf_curriculum.evaluation.captions.metrics import METRICS as METRICS
 from hf_curriculum.evaluation.nouns import RecallResult as RecallResult
 from hf_curriculum.evaluation.babylm.suite import SUITES as SUITES
 from hf_curriculum.evaluation.babylm.suite import SuiteResult as SuiteResult
 from hf_curriculum.evaluation.babylm.run import TaskResult as TaskResult
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
-from hf_curriculum.evaluation.captions import caption_compute_metrics as caption_compute_metrics
-from hf_curriculum.evaluation.captions import caption_metrics as caption_metrics
+from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as caption_compute_metrics
+from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
@@ -20,3 +21,4 @@ from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_i
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.evaluation.generate import references as references
 from hf_curriculum.evaluation.nouns import singular as singular
+from hf_curriculum.evaluation.captions.tokens import tokenize as tokenize
