@@ -101,7 +101,18 @@ class CurriculumTrainingArguments(TrainingArguments):
         },
     )
     predict_with_generate: bool = field(
-        default=False, metadata={"help": "Whether evaluation generates text for compute_metrics."}
+        default=False,
+        metadata={
+            "help": "Whether evaluation generates text, for compute_metrics or else for BLEU, CIDEr and ROUGE-L. Of "
+            "several evaluation sets, those with one row per image; see generation_sets."
+        },
+    )
+    generation_sets: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "The evaluation sets, by name, that text is generated for, row by row; None: those in which no "
+            "image repeats. The others give their loss alone."
+        },
     )
     generation_max_length: int | None = field(
         default=None, metadata={"help": "Longest text to generate in evaluation, in tokens; the model's own if None."}
@@ -139,6 +150,11 @@ class CurriculumTrainingArguments(TrainingArguments):
                 "the curriculum says. To evaluate alone, leave it out and do not call train()."
             )
         _validate_processes(self)
+        if self.generation_sets is not None and not self.predict_with_generate:
+            raise ValueError(
+                f"generation_sets={self.generation_sets} was given without predict_with_generate=True: no text would "
+                "be generated for them. Set it, or leave generation_sets out."
+            )
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} leaves no time to train; it is more than 0, or None.")
         if self.ignore_data_skip:
