@@ -471,7 +471,9 @@ class CurriculumTrainer(EvaluatingTrainer):
         self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses))
         if self._audit is not None:
             self._audit.plan = plan
-        logger.info(f"Step {step}: {dict(plan.log[-1])}")
+        if self.is_world_process_zero():
+            pool = f"; pool {plan.stage_at(step).pool_size:,}" if plan.known_steps > step else ""
+            logger.info(plan.curriculum.describe_decision(plan.log[-1]) + pool)
         if plan.known_steps > step:
             self.log_curriculum(round_facts(plan, step))
         elif step < self.state.max_steps:
