@@ -89,16 +89,16 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 def _predicts_next(model: nn.Module) -> bool:
     """Whether position t is for token t + 1, as in `Trainer`'s own count of labels."""
-    base = _base_model(model)
+    base = base_model(model)
     if getattr(getattr(base, "config", None), "is_encoder_decoder", False):
         return False
     return getattr(base, "loss_type", None) not in ("ForMaskedLM", "ForTokenClassification")
 
 
-def _base_model(model: nn.Module) -> nn.Module:
+def base_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers for several processes and adapters."""
     model = unwrap_model(model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return model.getbase_model() if hasattr(model, "getbase_model") else model
 
 
 def try_first_batch(trainer: Any) -> None:
@@ -135,7 +135,7 @@ def try_first_batch(trainer: Any) -> None:
 
 def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:
     """Refuses a caption's tokens as inputs of an image encoder, as VisionEncoderDecoderModel would take them."""
-    base = _base_model(model)
+    base = base_model(model)
     encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
     if not encodes or "pixel_values" not in batch or "input_ids" not in batch:
         return

@@ -32,6 +32,7 @@ from hf_curriculum.training.callbacks import (
     paced,
     round_facts,
 )
+from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import (
     TrainingData,
     invalidate,
@@ -44,7 +45,6 @@ from hf_curriculum.training.checkpoints import (
     validate_training_state,
     write_curriculum,
 )
-from hf_curriculum.training.evaluation import EvaluatingTrainer
 from hf_curriculum.training.prediction import (
     SCORING,
     example_losses,
@@ -82,7 +82,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
-class CurriculumTrainer(EvaluatingTrainer):
+class CurriculumTrainer(SchedulingTrainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -171,6 +171,7 @@ class CurriculumTrainer(EvaluatingTrainer):
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
         self.validate_generation()
+        self.validate_schedules()
 
     @classmethod
     def _other_trainers(cls) -> tuple[type[Trainer], ...]:
