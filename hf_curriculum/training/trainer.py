@@ -379,6 +379,7 @@ class CurriculumTrainer(SchedulingTrainer):
             rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
+        self._rows_of_batch = rows
         return super().training_step(model, inputs, num_items_in_batch)
 
     def check_draws(self) -> None:

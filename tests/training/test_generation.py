@@ -165,10 +165,10 @@ def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
         model=own, model_wrapped=wrapped, is_fsdp_enabled=fsdp, compute_loss_context_manager=nullcontext,
         accelerator=plain,
     )  # fmt: skip
-    with prediction._scoring(trainer) as model:
+    with prediction.evaluation_mode(trainer) as model:
         assert model is (wrapped if fsdp else own)
         assert (model.training, torch.is_grad_enabled()) == (False, False)
     assert (own.training, wrapped.training) == (training, training)
-    with pytest.raises(KeyError), prediction._scoring(trainer):
+    with pytest.raises(KeyError), prediction.evaluation_mode(trainer):
         raise KeyError
     assert (own.training, wrapped.training) == (training, training)
