@@ -69,6 +69,7 @@ from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
 from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
+from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged

@@ -107,6 +107,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.training.arguments": ("CurriculumTrainingArguments",),
     "hf_curriculum.training.any_trainer": ("with_curriculum",),
     "hf_curriculum.training.callbacks": ("Diverged", "PacingCallback", "StopWhenDiverged"),
+    "hf_curriculum.training.captioning.self_critical": ("SelfCriticalTrainer",),
     "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
     "hf_curriculum.training.joint_text": ("JointTextTrainer",),
     "hf_curriculum.training.sampler": ("CurriculumSampler",),
