@@ -53,7 +53,9 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
+from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.reporting.report import Report as Report
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
@@ -88,6 +90,7 @@ from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captio
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.data.captions import expand_captions as expand_captions
+from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
@@ -103,6 +106,7 @@ from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
+from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
