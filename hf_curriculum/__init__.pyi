@@ -118,6 +118,7 @@ from hf_curriculum.scorers.registry import scorer_from as scorer_from
 from hf_curriculum.scoring.controls import shuffle_scores as shuffle_scores
 from hf_curriculum.studies.tables import summarise as summarise
 from hf_curriculum.data.text_blocks import text_blocks as text_blocks
+from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_tokenizer
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum

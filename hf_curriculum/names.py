@@ -37,7 +37,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.data.regions.tsv": ("write_line_index",),
     "hf_curriculum.data.text": ("Texts", "load_text"),
     "hf_curriculum.data.text_blocks": ("BlockCollator", "check_word_limit", "count_words", "text_blocks"),
-    "hf_curriculum.data.tokenizer": ("train_wordpiece",),
+    "hf_curriculum.data.tokenizer": ("train_word_tokenizer", "train_wordpiece"),
     "hf_curriculum.evaluation.babylm.load": ("evaluate_pretrained",),
     "hf_curriculum.evaluation.babylm.miniature": ("make_miniature_benchmarks",),
     "hf_curriculum.evaluation.babylm.run": ("GlueSettings",),
