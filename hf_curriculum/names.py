@@ -48,7 +48,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.hub.errors": ("HubError",),
     "hf_curriculum.hub.push": ("push_scored",),
     "hf_curriculum.models.captioners.config": ("RegionTransformerConfig",),
-    "hf_curriculum.models.captioners.convert": ("convert_reference",),
+    "hf_curriculum.models.captioners.convert": ("convert_reference", "reference_tokenizer"),
     "hf_curriculum.models.captioners.transformer": ("RegionTransformerForCausalLM",),
     "hf_curriculum.models.flamingo.config": ("CaptionFlamingoConfig",),
     "hf_curriculum.models.flamingo.features": ("VisionFeatures", "cache_vision_features"),

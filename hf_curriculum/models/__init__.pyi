@@ -13,3 +13,4 @@ from hf_curriculum.models.captioners.transformer import RegionTransformerModel a
 from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
 from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

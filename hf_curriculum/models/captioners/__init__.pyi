@@ -4,3 +4,4 @@ from hf_curriculum.models.captioners.config import RegionTransformerConfig as Re
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.models.captioners.transformer import RegionTransformerModel as RegionTransformerModel
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer
