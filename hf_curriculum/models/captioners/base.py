@@ -267,7 +267,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         Args:
             input_ids: text, begin first, shape (texts, text).
             attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
-                padded: where one id begins, ends and pads, it alone tells padding. Shape (texts, text).
+                padded: where one id begins, ends and pads, it alone marks padding. Shape (texts, text).
             region_features: features of regions, zeros where padded, (images, regions, `region_feature_size`).
             region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
             pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
