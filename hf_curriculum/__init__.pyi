@@ -1,6 +1,8 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
+from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.data.collators import Augment as Augment
 from hf_curriculum.names import BATCHES as BATCHES
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
@@ -54,6 +56,8 @@ from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
+from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
@@ -67,6 +71,8 @@ from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverge
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
+from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpDownConfig
+from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
 from hf_curriculum.scorers.alignment.vilt import ViLTSimilarity as ViLTSimilarity
 from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
@@ -81,6 +87,7 @@ from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
+from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, share_images
+from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, generation_setting, share_images
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig
 from hf_curriculum.models.captioners.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
 
@@ -372,6 +373,16 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         """
         if kwargs.get("image_features") is None:
             kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
+        # Else the steps of the default configuration come before a `max_length`, as training arguments give it.
+        if generation_setting("max_new_tokens", kwargs, generation_config) is None:
+            prompts = kwargs.get("input_ids") if inputs is None else inputs
+            longest = generation_setting("max_length", kwargs, generation_config)
+            if kwargs.get("max_length") is not None:
+                kwargs["max_new_tokens"] = None
+            elif longest is not None:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.max_new_tokens = longest - (1 if prompts is None else prompts.shape[1])
+                generation_config.max_length = None
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def _default_prompts(self, image_features: EncodedImages, inputs_embeds: torch.Tensor | None) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 
 import pytest
 import torch
-from transformers import DynamicCache, ResNetConfig, SwinConfig, ViTConfig
+from transformers import DynamicCache, GenerationConfig, ResNetConfig, SwinConfig, ViTConfig
 
 from hf_curriculum.models.captioners.base import RegionCaptionerForCausalLM, RegionCaptionerModel
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig, RegionTransformerConfig
@@ -229,6 +230,30 @@ def test_how_it_writes_by_default():
     sampled = {"region_features": regions, "num_beams": 1, "do_sample": True}
     assert not (model.generate(**sampled) == WORDS - 1).any()
     assert (model.generate(**sampled, suppress_tokens=None) == WORDS - 1).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({}, 21),
+        ({"max_length": 4}, 4),
+        ({"max_new_tokens": 6}, 7),
+        ({"generation_config": GenerationConfig(max_length=5)}, 5),
+        ({"generation_config": GenerationConfig(max_length=5), "max_new_tokens": 2}, 3),
+        ({"generation_config": GenerationConfig(max_new_tokens=30)}, 31),
+        ({"inputs": torch.zeros(1, 3, dtype=torch.int64), "max_length": 5}, 5),
+    ],
+)
+def test_how_long_captions_get(options, length):
+    """`max_length`, which training arguments give, is no less heard than `max_new_tokens`."""
+    model = tiny()
+    model.generation_config.suppress_tokens = [0]  # never ends
+    model.generation_config.num_beams = 1
+    before = copy.deepcopy(options)
+    for _ in range(2):
+        assert model.generate(region_features=torch.ones(1, 2, FEATURES), **options).shape == (1, length)
+    if "generation_config" in options:
+        assert options["generation_config"].to_dict() == before["generation_config"].to_dict()
 
 
 def test_one_id_begins_ends_and_pads_without_a_warning(inputs, caplog):
