@@ -148,8 +148,8 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
 
     def __init__(self, config: RecurrentCaptionerConfig) -> None:
         super().__init__(config)
-        self.word_dropout = nn.Dropout(config.word_dropout)
-        self.output_dropout = nn.Dropout(config.output_dropout)
+        self.word_dropout: nn.Dropout = nn.Dropout(config.word_dropout)
+        self.output_dropout: nn.Dropout = nn.Dropout(config.output_dropout)
 
     def read_images(self, images: EncodedImages) -> Parts:
         """What `step` reads of images, each with a row per image."""
