@@ -125,7 +125,7 @@ class AoANetModel(RecurrentCaptionerModel):
         for layer in self.refiner:
             embedded = layer(embedded, visible)
         refined = self.refiner_norm(embedded)
-        return EncodedImages(refined, mask, masked_mean(refined, mask))
+        return EncodedImages(refined, mask, masked_mean(refined, mask).to(refined.dtype))
 
     def read_images(self, images: EncodedImages) -> Parts:
         """Keys and values (images, heads, regions, head width), the mean's gates, any mask."""

@@ -81,7 +81,8 @@ def steps_of(read: torch.Tensor | None, texts: int, length: int, device: torch.d
 
 
 def masked_mean(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The mean over regions, (images, regions, width) to (images, width), of those where the mask is True."""
+    """The mean of regions where the mask is True, (images, regions, width) to (images, width), float32 or wider."""
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
     if mask is None:
         return states.mean(1)
     return states.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True)

@@ -246,6 +246,18 @@ def test_half_precision(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_features_of_a_store_in_half_precision(kind):
+    """Large ones, whose sum float16 cannot hold."""
+    model = build(kind, dropouts=False).eval()
+    inputs = batch()
+    features = inputs["region_features"].abs()
+    inputs["region_features"] = (60_000 * features / features.max()).half()
+    assert inputs["region_features"].sum(1).isinf().any()
+    single = model(**inputs | {"region_features": inputs["region_features"].float()})
+    torch.testing.assert_close(model(**inputs).logits, single.logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_low_rank_adapters_train(kind, tmp_path):
     from peft import PeftModel
 
