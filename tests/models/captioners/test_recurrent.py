@@ -17,7 +17,7 @@ from hf_curriculum import (
     UpDownForCausalLM,
 )
 from hf_curriculum.models.captioners.convert import convert_reference
-from hf_curriculum.models.captioners.recurrent import ScheduledSampling
+from hf_curriculum.models.captioners.recurrent import RecurrentCaptionerModel, ScheduledSampling
 from hf_curriculum.models.git.build import add_lora
 
 KINDS = ("updown", "aoanet")
@@ -211,6 +211,20 @@ def test_scheduled_sampling_that_cannot_be():
         model(**inputs, sampling_probability=0.5)
     with pytest.raises(ValueError, match=r"sampling_probability=0\.5 together with a cache"):
         model(**inputs, sampling_probability=0.5, sampling_seed=0, use_cache=True)
+
+
+def test_a_captioner_that_lacks_its_parts():
+    model = RecurrentCaptionerModel(UpDownConfig(12, 8))
+    with pytest.raises(NotImplementedError, match="RecurrentCaptionerModel has no `read_images`"):
+        model.read_images(None)
+    with pytest.raises(NotImplementedError, match="RecurrentCaptionerModel has no `step`"):
+        model.step(None, (), ())
+
+
+@pytest.mark.parametrize("dropout", ["feature_dropout", "word_dropout", "output_dropout", *AOA_DROPOUTS])
+def test_dropouts_are_shares(dropout):
+    with pytest.raises(ValueError, match=rf"{dropout}=1\.0 is no share of units to drop"):
+        AoANetConfig(**{dropout: 1.0})
 
 
 @pytest.mark.parametrize("kind", KINDS)
