@@ -115,6 +115,7 @@ from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
 from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed
 from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores
@@ -122,6 +123,7 @@ from hf_curriculum.scorers.registry import scorer_from as scorer_from
 from hf_curriculum.scoring.controls import shuffle_scores as shuffle_scores
 from hf_curriculum.studies.tables import summarise as summarise
 from hf_curriculum.data.text_blocks import text_blocks as text_blocks
+from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_tokenizer
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
