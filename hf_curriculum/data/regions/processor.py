@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -199,9 +200,10 @@ class RegionProcessor(BaseImageProcessor):
                     f"`grid={self.grid}` was given with {name!r}, a detector, whose regions are its detections. Leave "
                     "it out, or name a vision tower."
                 )
-            device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-            if device is not None and torch.utils.data.get_worker_info() is None:
-                loaded.model.to(device)
+            if torch.accelerator.is_available() and torch.utils.data.get_worker_info() is None:
+                kind, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
+                index = int(os.environ.get("LOCAL_RANK", torch.accelerator.current_device_index()))
+                loaded.model.to(torch.device(kind.type, index % count))
             self._loaded = loaded
         return self._loaded
 
