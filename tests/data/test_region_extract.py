@@ -29,6 +29,8 @@ from transformers import (
     RTDetrResNetConfig,
     SwinConfig,
     SwinModel,
+    TimmWrapperConfig,
+    TimmWrapperModel,
     ViTConfig,
     ViTModel,
     YolosConfig,
@@ -247,18 +249,21 @@ def test_boxes_of_cells_where_the_image_is_cropped():
 
 
 def test_timm_models_by_folder(tmp_path):
-    timm = pytest.importorskip("timm")
-    model = timm.create_model(
-        "vit_tiny_patch16_224", pretrained=False, img_size=32, depth=1, embed_dim=24, num_heads=2
-    )
-    from transformers import TimmWrapperConfig, TimmWrapperModel
-
-    config = TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={
-        "img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 2}, do_pooling=False)  # fmt: skip
-    wrapped = TimmWrapperModel(config).eval()
-    wrapped.timm_model.load_state_dict(model.state_dict(), strict=False)
-    (found,) = RegionProcessor(wrapped, image_processor=SMALL).find([IMAGES["0"]])
-    assert found.features.shape == (4, 24)
+    pytest.importorskip("timm")
+    torch.manual_seed(0)
+    small = {"img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 2}
+    config = TimmWrapperConfig(
+        architecture="vit_tiny_patch16_224", model_args=small, do_pooling=False, num_classes=0,
+        pretrained_cfg={"input_size": [3, 32, 32], "crop_pct": 1.0, "mean": [0.5] * 3, "std": [0.5] * 3},
+    )  # fmt: skip
+    model = TimmWrapperModel(config).eval()
+    model.save_pretrained(tmp_path / "timm")
+    (found,) = RegionProcessor(tmp_path / "timm").find([Image.new("RGB", (32, 32), (255, 0, 0))])
+    pixels = torch.tensor([1.0, -1, -1]).view(1, 3, 1, 1).expand(1, 3, 32, 32)
+    with torch.no_grad():
+        states = model(pixels).last_hidden_state[0, 1:]
+    np.testing.assert_allclose(found.features, states, atol=1e-5)
+    np.testing.assert_allclose(found.boxes[3], [0.5, 0.5, 1, 1])
 
 
 def test_the_shipped_clip_averaged_and_standardised(grid_store):
@@ -380,6 +385,8 @@ class TestProcessor:
         DETR_PROCESSOR.save_pretrained(tmp_path / "detr")
         with pytest.raises(ValueError, match=r"`grid=2` was given with .* a detector"):
             RegionProcessor(tmp_path / "detr", grid=2).load()
+        with pytest.raises(ValueError, match="`push_to_hub=True` uploads the settings alone"):
+            RegionProcessor(tmp_path / "detr").save_pretrained(tmp_path / "pushed", push_to_hub=True)
         unsaved = RegionProcessor(**RegionProcessor(detr(), image_processor=DETR_PROCESSOR).to_dict())
         with pytest.raises(ValueError, match="was given as a model and is not saved"):
             unsaved.load()

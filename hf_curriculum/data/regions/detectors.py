@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,9 @@ class LoadedDetector(NamedTuple):
         """What the model takes of one image, with a batch dimension of 1."""
         if self.kind == "faster_rcnn":
             return {"pixel_values": torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255}
-        values = self.image_processor(images=image, input_data_format="channels_last", return_tensors="pt")
+        # An image of three columns of pixels looks like one with channels first; timm's processor takes no hint.
+        hint = {} if type(self.image_processor).__name__.startswith("Timm") else {"input_data_format": "channels_last"}
+        values = self.image_processor(images=image, return_tensors="pt", **hint)
         takes = {"pixel_values", *inspect.signature(self.model.forward).parameters}
         return {name: values[name] for name in ("pixel_values", "pixel_mask") if name in takes and name in values}
 
@@ -334,8 +336,8 @@ def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     height, width = batch["pixel_values"].shape[-2:]
     patch = getattr(model.config, "patch_size", None) or 1
     patch = patch if isinstance(patch, int) else patch[0]
-    strides: Callable[[int], tuple[int, int]] = lambda times: (height // (patch * times), width // (patch * times))  # noqa: E731
-    for rows, columns in map(strides, (1, 2, 4, 8, 16, 32)):
+    for stride in (patch * times for times in (1, 2, 4, 8, 16, 32)):  # of Swin and its like the later ones
+        rows, columns = height // stride, width // stride
         extra = states.shape[1] - rows * columns
         if rows * columns > 0 and 0 <= extra <= _REGISTERS:  # [CLS] and its like come first
             return states[:, extra:].transpose(1, 2).unflatten(2, (rows, columns))

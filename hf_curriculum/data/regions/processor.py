@@ -219,6 +219,12 @@ class RegionProcessor(BaseImageProcessor):
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
         """As of image processors; a detector that is no name on the Hub is written into the sub-folder `detector`."""
         inside = Path(save_directory) / SUBFOLDER
+        if push_to_hub and (self._given or self.detector == SUBFOLDER or Path(str(self.detector)).is_dir()):
+            raise ValueError(
+                f"`push_to_hub=True` uploads the settings alone, without the detector, which has no name on the Hub. "
+                f"Save the processor first, then upload the folder {str(save_directory)!r} "
+                "(`huggingface_hub.upload_folder`, or `trainer.push_to_hub`)."
+            )
         if self._given:
             self.load().save(inside)
         elif self.detector == SUBFOLDER and Path(str(self._home), SUBFOLDER).is_dir():
