@@ -298,7 +298,7 @@ class TestProcessor:
 
     def test_is_saved_with_its_detector(self, tmp_path):
         first = RegionProcessor(detr(), image_processor=DETR_PROCESSOR, min_regions=3, max_regions=7, by_area=True)
-        wanted = first(list(IMAGES.values()))
+        wanted, about = first(list(IMAGES.values())), first.describe()
         for step, folder in enumerate(("model", "moved", "again")):
             first.save_pretrained(tmp_path / folder)
             assert (tmp_path / folder / "detector" / "model.safetensors").is_file()
@@ -310,6 +310,10 @@ class TestProcessor:
         found = first(list(IMAGES.values()))
         for name, values in wanted.items():
             torch.testing.assert_close(found[name], values, atol=1e-5, rtol=1e-5)
+        assert first.describe() == about
+        larger = DetrImageProcessorPil(size={"shortest_edge": 80, "longest_edge": 96})
+        other = RegionProcessor(detr(), image_processor=larger, min_regions=3, max_regions=7).describe()
+        assert {name for name in about if other[name] != about[name]} == {"pixels"}
 
     def test_a_folder_is_copied_into_the_model(self, tmp_path):
         detr().save_pretrained(tmp_path / "detr")

@@ -21,6 +21,7 @@ SHIPPED = "scenes_clip"
 TORCHVISION = "torchvision:"
 """How a detector of torchvision is named, as in `torchvision:fasterrcnn_resnet50_fpn`."""
 _BUILDER, _WEIGHTS = "torchvision.json", "model.safetensors"
+_PIXELS = ("size", "crop_size", "pad_size", "image_mean", "image_std", "resample", "rescale_factor", "data_config")
 _REGISTERS = 16  # tokens beside those of the patches, at most: [CLS], registers, distillation
 
 
@@ -83,6 +84,14 @@ class LoadedDetector(NamedTuple):
             if "pooler" not in name:
                 parts += [name, weight.detach().float().cpu().contiguous().numpy()]
         return digest(*parts, size=16)
+
+    def pixels(self) -> str | None:
+        """A digest of how images are processed; None for torchvision's, whose models do it themselves."""
+        if self.image_processor is None:
+            return None
+        values = self.image_processor.to_dict()
+        known = {name: value for name, value in values.items() if name.startswith("do_") or name in _PIXELS}
+        return digest(json.dumps(known, sort_keys=True, default=dict))
 
     def save(self, folder: Path) -> None:
         """Writes the model and its image processor, for `load_detector(folder)`."""

@@ -211,6 +211,7 @@ class RegionProcessor(BaseImageProcessor):
         """What makes the features, for `RegionStore.fingerprint`: the weights' digest and the setting."""
         loaded = self.load()
         about = {"kind": loaded.kind, "model": type(loaded.model).__name__, "weights": loaded.digest()}
+        about |= {"pixels": loaded.pixels()}
         if loaded.kind == "grid":
             return {**about, "grid": self.grid}
         limits = {"threshold": self.threshold, "min_regions": self.min_regions, "max_regions": self.max_regions}
