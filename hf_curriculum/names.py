@@ -47,6 +47,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.nouns": ("recall_against_shuffled",),
     "hf_curriculum.hub.errors": ("HubError",),
     "hf_curriculum.hub.push": ("push_scored",),
+    "hf_curriculum.models.captioners.config": ("RegionTransformerConfig",),
+    "hf_curriculum.models.captioners.convert": ("convert_reference",),
+    "hf_curriculum.models.captioners.transformer": ("RegionTransformerForCausalLM",),
     "hf_curriculum.models.flamingo.config": ("CaptionFlamingoConfig",),
     "hf_curriculum.models.flamingo.features": ("VisionFeatures", "cache_vision_features"),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoForCausalLM",),
@@ -114,6 +117,8 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.captions.tokens": ("tokenize",),
     "hf_curriculum.evaluation.generate": ("references",),
     "hf_curriculum.evaluation.nouns": ("RecallResult", "noun_recall", "singular"),
+    "hf_curriculum.models.captioners.regions": ("EncodedImages",),
+    "hf_curriculum.models.captioners.transformer": ("RegionTransformerModel",),
     "hf_curriculum.models.flamingo.model": ("CaptionFlamingoModel",),
     "hf_curriculum.models.git.model": ("CaptionGitModel", "CaptionGitPreTrainedModel"),
     "hf_curriculum.planning.buckets": ("Buckets", "keep_easiest", "mark_easiest"),
@@ -238,7 +243,11 @@ BATCHES = LazyTable(
 """Every way to put batches together by the name it has in JSON and YAML."""
 
 MODELS = LazyTable(
-    {"git": "models.git.model:CaptionGitForCausalLM", "flamingo": "models.flamingo.model:CaptionFlamingoForCausalLM"}
+    {
+        "git": "models.git.model:CaptionGitForCausalLM",
+        "flamingo": "models.flamingo.model:CaptionFlamingoForCausalLM",
+        "transformer": "models.captioners.transformer:RegionTransformerForCausalLM",
+    }
 )
 """Model classes by name."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from transformers import AutoConfig
 
+from hf_curriculum.models.captioners.config import RegionTransformerConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.names import exports
 
-for _config in (CaptionGitConfig, CaptionFlamingoConfig):
+for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
 __all__, __getattr__, __dir__ = exports(__name__)

@@ -68,8 +68,9 @@ class CaptionGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in `GenerationMixin`; images go in with the first tokens and stay out once they are cached."""
-        max_positions = self.config.get_text_config().max_position_embeddings
-        check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
+        max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        if max_positions is not None:  # recurrent models have no end
+            check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
         inputs = super().prepare_inputs_for_generation(
             input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_curriculum.config import special_file
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +112,18 @@ def refuse_special(path: str | Path) -> None:
         raise ValueError(f"{path} is a {kind}, not a file with regions: it is not opened. Remove it, or name another.")
 
 
+def features_of(regions: Regions, where: str) -> torch.Tensor:
+    """The features of an image's regions, float32 (regions, dims); errors name the file `where` they are."""
+    import torch
+
+    if regions.features is None and len(regions):
+        raise ValueError(
+            f"The regions of image {regions.image_id!r} in {where} have no features, which a model reads. Take a file "
+            "that holds features."
+        )
+    return torch.from_numpy(np.array([] if regions.features is None else regions.features, dtype=np.float32))
+
+
 class RegionSource(Mapping[str, Regions]):
     """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
@@ -161,6 +176,10 @@ class RegionSource(Mapping[str, Regions]):
 
     def __getitem__(self, image_id: str) -> Regions:
         return self._read(str(image_id), self._places[str(image_id)])
+
+    def features(self, image_id: str) -> torch.Tensor:
+        """The features of an image's regions, float32 (regions, dims)."""
+        return features_of(self[image_id], repr(self))
 
     def __contains__(self, image_id: object) -> bool:
         return str(image_id) in self._places

@@ -147,7 +147,8 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         packs = image_features is None and owner is None and not (wanted_states or output_attentions)
         if not packs or attention not in ("sdpa", "eager"):
             relevant = None  # after an image text is few of the rows; flash kernels have no mask for packed texts
-        image = None if image_features is None else self.visual_projection(image_features)
+        weight = self.visual_projection.visual_projection[0].weight  # stored features are float16
+        image = None if image_features is None else self.visual_projection(image_features.to(weight.dtype))
         outputs = self._decode(
             words,
             position_ids,
