@@ -77,8 +77,8 @@ def validation_curves(
         raise ValueError("`runs` is empty: there is no curve to draw. Pass name -> evaluations.")
     if unknown := [name for name in merges if name not in runs]:
         raise ValueError(
-            f"`merges` names {unknown[0]!r}, and the runs are {list(runs)}: its marks belong to no curve. Pass that run, "
-            "or leave its merges out."
+            f"`merges` names {unknown[0]!r}, and the runs are {list(runs)}: its marks belong to no curve. Pass that "
+            "run, or leave its merges out."
         )
     values = np.concatenate([y for _, y in lines.values()])
     end = max(float(xs[-1]) for xs, _ in lines.values()) or 1.0
@@ -111,13 +111,10 @@ def validation_curves(
     _draw_boundaries(axes, theme, _on_axis(boundaries, x, next(iter(runs.values()))), scale)
     shown = {name: (xs / scale, ys) for name, (xs, ys) in lines.items()}
     _label_ends(axes, theme, shown)
-    marks = {
-        name: [
-            (at / scale, text)
-            for at, (_, text) in zip(_on_axis([at for at, _ in own], x, runs[name]), own, strict=True)
-        ]
-        for name, own in merges.items()
-    }
+    marks = {}
+    for name, own in merges.items():
+        places = _on_axis([at for at, _ in own], x, runs[name])
+        marks[name] = [(at / scale, text) for at, (_, text) in zip(places, own, strict=True)]
     _mark_merges(axes, theme, shown, marks)
     return figure
 
@@ -147,7 +144,7 @@ def merges_of(decisions: Sequence[Mapping[str, Any]], global_batch_size: int) ->
         (examples seen, the bucket's number, from 1) in order; a `*` behind one that was forced in.
 
     Example:
-        >>> merges_of([{"step": 4, "decision": "stay", "bucket": 0}, {"step": 9, "decision": "merge", "bucket": 1}], 10)
+        >>> merges_of([{"step": 4, "decision": "stay"}, {"step": 9, "decision": "merge", "bucket": 1}], 10)
         [(90, '2')]
     """
     marks = {"merge": "", "forced": "*"}
