@@ -24,7 +24,14 @@ from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem, number
-from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show, scored_captions
+from hf_curriculum.reporting.inspection import (
+    add_distributions,
+    add_image_captions,
+    images_of,
+    of_different_images,
+    rank_for_show,
+    scored_captions,
+)
 from hf_curriculum.reporting.report import Gallery, Report
 
 _SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
@@ -68,6 +75,10 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     made = read_provenance(dataset).get(column)
     if made is not None:
         report.add_text(None, f"`{column}` was written by `{made.scorer}`; its {easy} values are easy.")
+    ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
+    shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
+    cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
+    add_distributions(report, dataset, shown, cuts_of)
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))
@@ -78,6 +89,11 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
             report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(images, texts, strict=True)]))
         else:
             report.add_table(title, ["caption", "score"], texts)
+    add_image_captions(report, dataset, column, easy)
+
+
+def _any_score(dataset: Dataset, column: str) -> bool:
+    return column in dataset.column_names and bool(np.isfinite(score_values(dataset, column)).any())
 
 
 def add_training(report: Report, runs: Sequence[RunFacts]) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 from hf_curriculum import BabySteps, Phases, SelfPaced, make_plan
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, THEMES, new_figure, number_ticks, spread, to_png
 from hf_curriculum.reporting.figures.curves import examples_until, merges_of, metric_label, validation_curves
-from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distribution, score_distributions
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
@@ -38,6 +38,9 @@ DRAWN = [
 SHARES = {"bucket 1": [1.0, 0.5, 0.25], "bucket 2": [0.0, 0.5, 0.75]}
 FIGURES = {
     "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
+    "scores": lambda theme: score_distributions(
+        {"noun_count": ScoreRow(SCORES, cuts=(2, 4)), "clip_similarity": ScoreRow(SCORES, "high")}, theme=theme
+    ),
     "growth": lambda theme: pool_growth(POOLS, theme=theme),
     "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
     "merges": lambda theme: validation_curves(CURVES, merges={"curriculum": [(160, "2"), (200, "3*")]}, theme=theme),
@@ -182,6 +185,42 @@ class TestScoreDistribution:
             score_distribution([1], name="n", easy="hard")
         with pytest.raises(ValueError, match="2 shares for 2 cuts, which make 3 buckets"):
             score_distribution([1, 2, 3], name="n", cuts=(1, 2), shares=(0.5, 0.5))
+
+
+class TestScoreDistributions:
+    def test_scores_of_both_directions_run_from_easy_to_hard(self):
+        clip = ScoreRow([0.1, 0.2, 0.3, 0.5], easy="high", cuts=(0.3,))
+        assert clip.normalised(clip.finite) == pytest.approx([1, 0.75, 0.5, 0])
+        loss = ScoreRow([30, np.nan, 50, 40], cuts=(40,))
+        assert loss.normalised(loss.finite).tolist() == [0, 1, 0.5]
+        axes = axes_of(score_distributions({"clip": clip, "loss": loss}))
+        cuts = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+        assert cuts == [pytest.approx(0.5), pytest.approx(0.5)]
+        assert axes.get_title("right") == ""  # not the same number of examples
+
+    def test_histograms_stand_below_each_other(self):
+        scores = np.array([0.0, 0.05, 0.1, 5.05, 10.0])
+        axes = axes_of(score_distributions({"one": ScoreRow(scores), "two": ScoreRow(scores, easy="high")}))
+        one, two = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
+        assert one[1][:-1].tolist() == [1, *[0] * 39, pytest.approx(1 / 3), *[0] * 38, pytest.approx(1 / 3)]
+        assert two[1][:-1] == pytest.approx(one[1][:-1][::-1] - 1.25)  # mirrored, a row below
+        spread = np.std(scores / 10)
+        assert texts(axes.figure) == ["one", f"spread {spread:.3g}", "two", f"spread {spread:.3g}"]
+        assert axes.get_title("right") == "5 examples"
+
+    def test_whole_numbers_have_a_bar_each_and_constants_stand_in_the_middle(self):
+        axes = axes_of(score_distributions({"n": ScoreRow([1, 2, 2, 4]), "c": ScoreRow([7.5, 7.5])}))
+        whole, constant = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
+        assert whole[1].tolist() == [0.5, 1, 0, 0.5, 0]
+        assert constant[0][np.argmax(constant[1])] == 0.5
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"`easy` is 'hard'.*pass \"low\" or \"high\""):
+            ScoreRow([1], easy="hard")
+        with pytest.raises(ValueError, match="`rows` is empty"):
+            score_distributions({})
+        with pytest.raises(ValueError, match="No example has a finite `n`"):
+            score_distributions({"n": ScoreRow([np.nan])})
 
 
 class TestPoolGrowth:

@@ -23,7 +23,12 @@ from hf_curriculum.markdown import END, START, one_line
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
+from hf_curriculum.reporting.figures.distribution import (
+    ScoreRow,
+    score_correlations,
+    score_distribution,
+    score_distributions,
+)
 from hf_curriculum.reporting.figures.drawn import drawn_scores
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
@@ -44,7 +49,8 @@ def scored(text, images=True):
     """Three rows whose captions, ids, score's name and provenance are all this text."""
     text = text.replace("\0", "")  # which no column's name can hold
     columns = {"image": [Image.new("RGB", (4, 4), "teal")] * 3} if images else {}
-    data = Dataset.from_dict({**columns, "caption": [text] * 3, "image_id": [f"{text}{i}" for i in range(3)]})
+    ids = [f"{text}{i // 2}" for i in range(3)]  # the first image has two captions
+    data = Dataset.from_dict({**columns, "caption": [text] * 3, "image_id": ids})
     data = data.add_column(text, np.float32([0, 1, 2]))
     made = ScoreProvenance(text, text, {text: text}, model=text, revision=text, easy="low")
     return attach_provenance(data, {text: made})
@@ -103,6 +109,7 @@ def undrawn(monkeypatch):
         "reporting.run_sections.validation_curves",
         "reporting.inspection.score_distribution",
         "reporting.inspection.score_correlations",
+        "reporting.inspection.score_distributions",
         "hub.data_card.score_distribution",
     ):
         monkeypatch.setattr(f"hf_curriculum.{place}", lambda *given, **options: None)
@@ -118,9 +125,10 @@ def test_figures_can_be_drawn_of_any_name(text):
     quantiles = {"round": 0, "phase": 1, "q0": 0.0, "q25": 1.0, "q50": 2.0, "q75": 3.0, "q100": 4.0}
     for figure in (
         pool_growth({text: pools_of(plan), f"{text} control": pools_of(plan)}),
-        validation_curves({text: curve, f"{text} control": curve}),
+        validation_curves({text: curve, f"{text} control": curve}, merges={text: [(4, text)]}),
         score_distribution(np.float32([1, 2, 2, 3]), name=text),
         score_correlations([text, f"{text}!"], np.eye(2), theme=DARK.narrow()),
+        score_distributions({text: ScoreRow([1, 2, 3]), f"{text}!": ScoreRow([1, 2, 3])}),
         drawn_scores([quantiles, {**quantiles, "round": 1, "phase": 2}], name=text),
         interval_rows(rows, label=text, title=text),
     ):
@@ -153,8 +161,10 @@ def test_inspection(text, tmp_path, undrawn):
     data = attach_provenance(data.add_column(other, np.float32([2, 1, 0])), {other: ScoreProvenance(other, text)})
     found = inspect_scores(data)
     page = found.to_report(data, text).write(tmp_path)
-    check_page(page.read_text("utf-8"), text)
-    assert len(list((tmp_path / "figures").iterdir())) == 3  # two distributions and their agreement
+    html = page.read_text("utf-8")
+    check_page(html, text)
+    assert html.count('<ul class="captioned">') == 2
+    assert len(list((tmp_path / "figures").iterdir())) == 4  # two distributions, both in one, and their agreement
 
 
 def header_and_body(card):
