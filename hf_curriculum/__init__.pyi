@@ -16,6 +16,7 @@ from hf_curriculum.planning.batches import ByNode as ByNode
 from hf_curriculum.scorers.alignment.clip import CLIPSimilarity as CLIPSimilarity
 from hf_curriculum.names import CURRICULA as CURRICULA
 from hf_curriculum.data.collators import CaptionCollator as CaptionCollator
+from hf_curriculum.evaluation.captions.metrics import CaptionEvaluator as CaptionEvaluator
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig as CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as CaptionFlamingoForCausalLM
 from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
@@ -77,8 +78,10 @@ from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
 from hf_curriculum.provenance import attach_provenance as attach_provenance
 from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
+from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.data.text_blocks import count_words as count_words
