@@ -54,7 +54,11 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
+from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.data.regions.store import RegionStore as RegionStore
+from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
+from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
@@ -69,7 +73,7 @@ from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
 from hf_curriculum.scorers.alignment.vilt import ViLTSimilarity as ViLTSimilarity
-from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
+from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
@@ -77,13 +81,14 @@ from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
 from hf_curriculum.provenance import attach_provenance as attach_provenance
-from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
+from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
+from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
@@ -91,6 +96,7 @@ from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captio
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.data.captions import expand_captions as expand_captions
+from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
@@ -106,6 +112,7 @@ from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
+from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads

@@ -58,7 +58,8 @@ def caption_command(
     captioner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
     read = _decode
     if features is not None:
-        processor = CaptionCollator(processor.tokenizer, **stored_images(captioner, features))
+        stored = stored_images(captioner, processor.image_processor, features)
+        processor = CaptionCollator(processor.tokenizer, **stored)
         read = partial(_look_up, processor.image_inputs)
     elif processor.image_processor is None:
         raise ValueError(

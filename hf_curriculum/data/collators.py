@@ -114,13 +114,17 @@ class CaptionCollator:
         self.share_images = share_images
         self.encoder_decoder = encoder_decoder
         self.tokenizer = tokenizer
-        self.image_processor = image_processor
         self.prefix = prefix
         self.max_length = max_length
         self.ignore_padding = ignore_padding
         self.caption_column = caption_column
         self.num_unknown: int = 0
         self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
+
+    @property
+    def image_processor(self) -> Any | None:
+        """Of new images, to be saved with a model: as given, or of the detector of `regions`; None for text alone."""
+        return None if self.image_inputs is None else self.image_inputs.image_processor
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -145,6 +149,7 @@ class CaptionCollator:
             names = ("image_processor", "vision_features", "augment", "image_column")
             processor, features, augment, column = (state[name] for name in names)
             self.image_inputs, self.num_unknown = _image_inputs(processor, features, None, augment, column), 0
+            del vars(self)["image_processor"]
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
@@ -168,7 +173,7 @@ class CaptionCollator:
                 )
             prepared["row"] = self.image_inputs.draw(example)
         elif self.image_inputs is not None:
-            prepared["image"] = self.image_inputs.read(example)
+            prepared["image"] = example if self.image_inputs.by_batch else self.image_inputs.read(example)
         return prepared
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -200,7 +205,8 @@ class CaptionCollator:
             # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
         if self.image_inputs is not None:
-            batch = self.image_inputs.stack([item["image"] for item in prepared]) | batch
+            join = self.image_inputs.batch if self.image_inputs.by_batch else self.image_inputs.stack
+            batch = join([item["image"] for item in prepared]) | batch
         return batch
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -209,7 +215,7 @@ class CaptionCollator:
         index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
         firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
         drawn = self.image_inputs.without_augmentation()
-        return drawn.stack([drawn.read(row) for row in firsts]) | {"image_index": torch.tensor(index)}
+        return drawn.batch(firsts) | {"image_index": torch.tensor(index)}
 
     def _count_unknown(self, labels: torch.Tensor, captions: list[str]) -> None:
         """Counts captions none of whose labels (B, T) is a known word, and warns of the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.nn.utils.rnn import pad_sequence
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.data.regions.base import Regions, RegionSource, features_of
+from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.regions.store import RegionStore
+from hf_curriculum.data.regions.values import BoxValues, arrange_regions, stack_regions
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class MissingFeaturesError(ValueError):
@@ -31,10 +35,14 @@ class ImageInputs:
     Attributes:
         columns: the columns of a row that are read.
         is_random: whether reading a row draws random numbers.
+        by_batch: whether `batch` reads several rows faster than `read` does one after the other.
+        image_processor: what makes the inputs of new images, to be saved with a model; None where there is none.
     """
 
     columns: tuple[str, ...] = (IMAGE_ID,)
     is_random: bool = False
+    by_batch: bool = False
+    image_processor: Any | None = None
 
     def read(self, example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The inputs of one row's image, without the batch dimension."""
@@ -57,21 +65,16 @@ class ImageInputs:
         Raises:
             ValueError: images or features of different sizes, which make no batch.
         """
-        batch = {}
         for name in images[0]:
-            parts = [image[name] for image in images]
-            ragged = name.startswith("region_")
-            sizes = sorted({tuple(part.shape[ragged:]) for part in parts})
+            sizes = sorted({tuple(image[name].shape[name.startswith("region_") :]) for image in images})
             if len(sizes) > 1:
                 raise ValueError(self._sizes_differ(name, sizes))
-            batch[name] = pad_sequence(parts, batch_first=True) if ragged else torch.stack(parts)
-        if "region_features" in batch and "region_mask" not in batch:
-            counts = torch.tensor([len(image["region_features"]) for image in images])
-            batch["region_mask"] = (torch.arange(batch["region_features"].shape[1]) < counts[:, None]).long()
-        return batch
+        if "region_features" in images[0]:
+            return stack_regions(images)
+        return {name: torch.stack([image[name] for image in images]) for name in images[0]}
 
-    def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int = 0) -> dict[str, torch.Tensor]:
-        """A batch of rows; errors name the row, counted from `first_row`."""
+    def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> dict[str, torch.Tensor]:
+        """A batch of rows; errors name the row, counted from `first_row` where that is given."""
         return self.stack(list(_by_row(self.read, examples, first_row)))
 
     def _sizes_differ(self, name: str, sizes: list[tuple[int, ...]]) -> str:
@@ -92,15 +95,16 @@ def images_for(batch: Mapping[str, torch.Tensor], weight: torch.Tensor) -> dict[
     return {name: part.to(weight.dtype) if part.is_floating_point() else part for name, part in images.items()}
 
 
-def _by_row(read: Callable[[Any], Any], examples: Iterable[Any], first_row: int) -> Iterator[Any]:
+def _by_row(read: Callable[[Any], Any], examples: Iterable[Any], first_row: int | None) -> Iterator[Any]:
     """What `read` returns for each example; errors name the row."""
-    for row, example in enumerate(examples, first_row):
+    for row, example in enumerate(examples, first_row or 0):
         try:
             yield read(example)
-        except UnreadableImageError as error:
-            raise UnreadableImageError(f"Row {row}: {error}") from error
         except ValueError as error:
-            raise ValueError(f"Row {row}: {error}") from error
+            if first_row is None:
+                raise
+            cls = UnreadableImageError if isinstance(error, UnreadableImageError) else ValueError
+            raise cls(f"Row {row}: {error}") from error
 
 
 class PixelInputs(ImageInputs):
@@ -151,10 +155,14 @@ class PixelInputs(ImageInputs):
     def read(self, example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The row's image, processed."""
         image = self._open(example)
-        return {"pixel_values": self._table(image)} if self._table else process_image(self.image_processor, image)
+        if self._table is not None:
+            return {"pixel_values": self._table(image)}
+        found = process_image(self.image_processor, image)
+        mask = found.pop("region_mask", None)
+        return found if mask is None else {name: part[mask != 0] for name, part in found.items()}
 
-    def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int = 0) -> dict[str, torch.Tensor]:
-        """A batch of rows, in one call of a processor that is no table; errors name the row."""
+    def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> dict[str, torch.Tensor]:
+        """A batch of rows, in one call of a processor that is no table."""
         if self._table is not None:
             return super().batch(examples, first_row)
         images = list(_by_row(self._open, examples, first_row))
@@ -214,24 +222,18 @@ class RegionInputs(ImageInputs):
 
     Args:
         store: image id -> `Regions` (`open_regions`).
-        box_values: appends five numbers to each region's: left and right as shares of the image's width, top and
-            bottom as shares of its height (left, top, right, bottom), and the box's share of the area.
-        normalise: divides each region's features by their length, before box values are appended.
-        by_area: the largest region first; else as they are stored.
-        boxes: also gives `region_boxes`.
-        max_regions: of an image with more, those of the highest confidence, or the first where there is none.
+        box_values, normalise, by_area, boxes, max_regions: see `arrange_regions`.
 
     Shapes: `region_features` float32 (regions, dims), and with `boxes` `region_boxes` float32 (regions, 4): left, top,
         right, bottom as shares of the image's sides.
 
     Raises:
-        ValueError: `max_regions` below 1, regions without features, or without boxes or the image's size where they
+        ValueError: an option out of range, regions without features, or without boxes or the image's size where they
             are wanted.
         MissingFeaturesError: an image that is not in the store, or has no region, or features that are not finite (a
             ValueError too).
 
-    Source: Anderson et al. 2018 (features of 10 to 100 boxes); box values, length and order as the reference code of
-        Luo et al. 2018 has them (`use_box`, `norm_att_feat`).
+    Source: Anderson et al. 2018: features of 10 to 100 regions of an image.
 
     Example:
         >>> from hf_curriculum.data.regions.base import Regions
@@ -244,93 +246,149 @@ class RegionInputs(ImageInputs):
     def __init__(
         self,
         store: Mapping[str, Regions],
-        box_values: bool = False,
+        box_values: BoxValues = False,
         normalise: bool = False,
         by_area: bool = False,
         boxes: bool = False,
         max_regions: int | None = None,
     ) -> None:
-        if max_regions is not None and max_regions < 1:
-            raise ValueError(f"`max_regions={max_regions}` was given, which leaves no region to see. Pass 1 or more.")
         self.store = store
-        self.box_values = box_values
-        self.normalise = normalise
-        self.by_area = by_area
-        self.boxes = boxes
-        self.max_regions = max_regions
+        self.options: dict[str, Any] = {
+            "box_values": box_values,
+            "normalise": normalise,
+            "by_area": by_area,
+            "boxes": boxes,
+            "max_regions": max_regions,
+        }
+        # Before a run: options out of range.
+        arrange_regions(_BLANK, torch.zeros(1, 1), **self.options)
+        # Nothing but features is then read of a store.
+        wanted = box_values or by_area or boxes or max_regions
+        self._features_alone: bool = isinstance(store, RegionStore) and not wanted
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name != "store")
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         return f"RegionInputs({_name(self.store)}, {options})"
+
+    @classmethod
+    def for_model(cls, store: Mapping[str, Regions], image_processor: Any | None, **options: Any) -> RegionInputs:
+        """The inputs of a trained model, with the options that the `RegionProcessor` saved with it keeps.
+
+        Raises:
+            ValueError: the store was made by another detector than the features that the model was trained on.
+        """
+        from hf_curriculum.data.regions.processor import RegionProcessor
+
+        if isinstance(image_processor, RegionProcessor):
+            _check_detector(store, image_processor)
+            options = {name: getattr(image_processor, name) for name in _KEPT} | options
+        return cls(store, **options)
+
+    @property
+    def image_processor(self) -> Any:
+        """A `RegionProcessor` with these options and, where it is known, the detector that made the features."""
+        from hf_curriculum.data.regions.processor import RegionProcessor
+
+        if not isinstance(self.store, RegionStore):
+            return RegionProcessor(made_by=_name(self.store), **{name: self.options[name] for name in _KEPT})
+        made = RegionProcessor.from_store(self.store, **self.options)
+        made.made_by = self.store.facts["made_by"] or made.made_by
+        return made
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether the features of a batch are read into one array."""
+        return self._features_alone
 
     def read(self, example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The regions of the row's image."""
         image_id = example[IMAGE_ID]
-        where = f"of the image {image_id!r} in {_name(self.store)}"
-        # Features alone need not be read with all else that a store knows of the regions.
-        alone = not (self.box_values or self.by_area or self.boxes or self.max_regions)
-        if alone and isinstance(self.store, RegionSource):
-            regions, features = None, _stored(self.store, image_id, "features")
+        if isinstance(self.store, RegionStore):
+            features = _stored(self.store, image_id, "features")
+            regions = _BLANK if self._features_alone else self.store.describe(image_id)
         else:
             regions = _stored(self.store, image_id)
-            features = features_of(regions, _name(self.store))
+            features = self._features_of(regions)
+        self._check(features, image_id)
+        return arrange_regions(regions, features, **self.options)
+
+    def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> dict[str, torch.Tensor]:
+        """A batch of rows; of a store that is read for features alone, without a copy of each image between."""
+        if not self.by_batch:
+            return super().batch(examples, first_row)
+        ids = [example[IMAGE_ID] for example in examples]
+        features, mask = _stored(self.store, ids, "read_batch")
+        if not (mask.any(1).all() and _all_finite(features)):
+            for image_id, part, own in zip(ids, features, mask, strict=True):
+                self._check(part[own != 0], image_id)
+        if self.options["normalise"]:
+            features = torch.nn.functional.normalize(features, dim=2)
+        return {"region_features": features, "region_mask": mask}
+
+    def _features_of(self, regions: Regions) -> torch.Tensor:
+        """The features of an image's regions, float32 (regions, dims)."""
+        if regions.features is None and len(regions):
+            raise ValueError(
+                f"The regions of the image {regions.image_id!r} in {_name(self.store)} have no features, which a "
+                "model reads. Take a file that holds features."
+            )
+        return torch.from_numpy(np.array([] if regions.features is None else regions.features, dtype=np.float32))
+
+    def _check(self, features: torch.Tensor, image_id: Any) -> None:
+        """Raises where a model would see nothing of an image, or numbers that are none."""
+        where = f"of the image {image_id!r} in {_name(self.store)}"
         if not len(features):
             raise MissingFeaturesError(
                 f"There is no region {where}, so a model would see nothing. Drop the image's rows (`dataset.filter`), "
                 "or find regions with a lower threshold."
             )
-        # A sum is quicker to look at; it may overflow where no number is infinite.
-        if not math.isfinite(float(features.sum())) and not features.isfinite().all():
+        if not _all_finite(features):
             raise MissingFeaturesError(
                 f"The features {where} are not all finite: a model's loss would be NaN from this image on. Find its "
                 "regions again, or drop its rows."
             )
-        if self.normalise:
-            features = torch.nn.functional.normalize(features, dim=1)
-        return {"region_features": features} if alone else self._arranged(features, regions, where)
-
-    def _arranged(self, features: torch.Tensor, regions: Regions, where: str) -> dict[str, torch.Tensor]:
-        """The features (regions, dims) of the chosen regions in their order, with box values, and the boxes."""
-        order = np.arange(len(features))
-        if self.max_regions is not None and len(order) > self.max_regions:
-            confidence = -order if regions.confidence is None else regions.confidence
-            order = np.sort(np.argsort(-confidence, kind="stable")[: self.max_regions])
-        if not (self.box_values or self.by_area or self.boxes):
-            return {"region_features": features[order]}
-        shares = _box_shares(regions, where)  # (regions, 4)
-        area = (shares[:, 2] - shares[:, 0]) * (shares[:, 3] - shares[:, 1])
-        if self.by_area:
-            order = order[np.argsort(-area[order].numpy(), kind="stable")]
-        if self.box_values:
-            features = torch.cat([features, shares, area[:, None]], dim=1)
-        found = {"region_features": features[order]}
-        return found | {"region_boxes": shares[order]} if self.boxes else found
 
 
-def _box_shares(regions: Regions, where: str) -> torch.Tensor:
-    """The boxes as shares of the image's sides, float32 (regions, 4)."""
-    if regions.boxes is None:
-        raise ValueError(f"The regions {where} have no boxes, whose values are wanted. Take a file that holds boxes.")
-    boxes = torch.from_numpy(np.array(regions.boxes, dtype=np.float32))
-    if regions.normalised:
-        return boxes
-    if not regions.width or not regions.height:
+_KEPT = ("box_values", "normalise", "by_area", "boxes")
+"""Options that a `RegionProcessor` keeps as they are."""
+_BLANK = Regions("", boxes=np.zeros((1, 4), np.float32), normalised=True)
+"""Stands for what is not looked at."""
+
+
+def _check_detector(store: Mapping[str, Regions], processor: Any) -> None:
+    """Raises where a store's features are known to be others than a model was trained on; warns if it is not known."""
+    if not isinstance(store, RegionStore):
+        return
+    made_by, moments = store.facts["made_by"], store.moments
+    scaled = None if processor.mean is None else torch.tensor([processor.mean, processor.std])
+    if made_by is None and not isinstance(processor.made_by, str):
+        logger.warning("It is not known what made the features in %s; the model has its own detector.", _name(store))
+    same = made_by in (None, processor.made_by) and (moments is None) == (scaled is None)
+    if not same or (moments is not None and not torch.allclose(moments, scaled)):
         raise ValueError(
-            f"The width and height {where} are not known, and box values are shares of them. Take a file that holds "
-            "the images' sizes (for VinVL's the `*.hw.tsv` beside it), or leave box values and order by area out."
+            f"The features in {_name(store)} were made by {made_by}, {'not ' if moments is None else ''}standardised, "
+            f"and the model was trained on those of {processor.made_by}, {'not ' if scaled is None else ''}"
+            "standardised by numbers of its own: others mean nothing to it. Find the regions with the model's own "
+            "image processor: `extract_regions(images, processor.image_processor, path)`."
         )
-    return boxes / torch.tensor([regions.width, regions.height] * 2, dtype=torch.float32)
 
 
-def _stored(store: Mapping[str, Any], image_id: Any, method: str = "__getitem__") -> Any:
-    """What a store has of an image."""
+def _all_finite(features: torch.Tensor) -> bool:
+    # A sum is quicker to look at; it may overflow where no number is infinite.
+    return math.isfinite(float(features.sum())) or bool(features.isfinite().all())
+
+
+def _stored(store: Mapping[str, Any], wanted: Any, method: str = "__getitem__") -> Any:
+    """What a store has of an image, or of several."""
     try:
-        return getattr(store, method)(image_id)
+        return getattr(store, method)(wanted)
     except KeyError as error:
+        ids = wanted if isinstance(wanted, list) else [wanted]
+        image_id = next((image_id for image_id in ids if image_id not in store), ids[0])
         raise MissingFeaturesError(
             f"{_name(store)} has nothing of the image {image_id!r} (`{IMAGE_ID}`). It was written from other images, "
-            "or names them in another way. Write it from all the data that is trained and evaluated on, or drop such "
-            f"rows: `dataset.filter(lambda row: row['{IMAGE_ID}'] in store)`."
+            "or with a prefix before their ids. Write it from all the data that is trained and evaluated on, or drop "
+            f"such rows: `dataset.filter(lambda row: row['{IMAGE_ID}'] in store)`."
         ) from error
 
 

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
+from hf_curriculum.models.base import evaluation_mode
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -207,18 +208,6 @@ def _image_ids(dataset: Dataset) -> list[str]:
             "these rows would count as one. Give each image an id."
         )
     return ids
-
-
-@contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training:
-            module.training = mode
 
 
 @contextmanager

@@ -6,5 +6,10 @@ from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.models.git.model import CaptionGitModel as CaptionGitModel
 from hf_curriculum.models.git.model import CaptionGitPreTrainedModel as CaptionGitPreTrainedModel
-from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
-from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features
+from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
+from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
+from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
+from hf_curriculum.models.captioners.transformer import RegionTransformerModel as RegionTransformerModel
+from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
+from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
+from hf_curriculum.models.captioners.convert import convert_reference as convert_reference

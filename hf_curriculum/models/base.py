@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -321,3 +322,15 @@ def share_images(
             "`use_cache=False`; `generate` takes `image_index` and repeats the images itself."
         )
     return SharedImages(image_index, images, image_features.shape[1])
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training:
+            module.training = mode

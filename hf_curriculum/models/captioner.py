@@ -18,11 +18,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.tokenizer import train_wordpiece
-from hf_curriculum.models.flamingo.features import VisionFeatures
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.vision_features import VisionFeatures
 
 
 def new_captioner(
@@ -84,10 +85,10 @@ def images_of_texts(model: torch.nn.Module, images: dict[str, torch.Tensor], ind
     return {name: part[index] for name, part in images.items()}
 
 
-def stored_images(model: torch.nn.Module, path: str | Path) -> dict[str, Any]:
+def stored_images(model: torch.nn.Module, image_processor: Any | None, path: str | Path) -> dict[str, Any]:
     """What a captioner reads in place of images, as arguments of `CaptionCollator`: stored regions or features."""
     if reads(model, "region_features"):
-        return {"regions": open_regions(path)}
+        return {"regions": RegionInputs.for_model(open_regions(path), image_processor)}
     return {"vision_features": VisionFeatures(path)}
 
 

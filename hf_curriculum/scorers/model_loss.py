@@ -60,7 +60,8 @@ class ModelLoss(PairScorer):
         caption_column: where the captions are.
         regions: for a captioner on stored regions, the file or folder of them (see `open_regions`), or one opened;
             they are found by `image_id`, and no image is read.
-        region_options: of `RegionInputs`, as in training, such as `{"box_values": True}`.
+        region_options: of `RegionInputs`, such as `{"box_values": True}`; by default those of training, where the
+            model's image processor has them.
         name: the column to write.
         easy: a small loss is easy by default.
 
@@ -157,17 +158,17 @@ class ModelLoss(PairScorer):
         from hf_curriculum.models.captioner import reads
 
         on_regions = reads(model, "region_features")
-        if self.regions is not None:
-            if not on_regions:
-                raise ValueError(
-                    f"`regions` were given, but {self.model!r} is a {type(model).__name__}, which reads images. Leave "
-                    "them out, or name a captioner that was trained on regions."
-                )
-            return RegionInputs(self.regions, **(self.region_options or {}))
+        if self.regions is not None and not on_regions:
+            raise ValueError(
+                f"`regions` were given, but {self.model!r} is a {type(model).__name__}, which reads images. Leave "
+                "them out, or name a captioner that was trained on regions."
+            )
         if on_regions:
             images = load_pretrained(CaptionProcessor, where, revision).image_processor
         else:
             images = load_pretrained(AutoImageProcessor, where, revision, backend=self.backend)
+        if self.regions is not None:
+            return RegionInputs.for_model(self.regions, images, **(self.region_options or {}))
         if images is None:
             raise ValueError(
                 f"{self.model!r} is a {type(model).__name__} without an image processor: it was trained on stored "

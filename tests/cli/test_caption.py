@@ -9,6 +9,7 @@ import re
 
 import pytest
 import tiny_models
+import torch
 from datasets import Dataset
 from PIL import Image
 from transformers import pipeline
@@ -20,12 +21,14 @@ from hf_curriculum import (
     CurriculumTrainer,
     CurriculumTrainingArguments,
     cache_vision_features,
+    extract_regions,
     generate_captions,
     make_image_processor,
     open_regions,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.cli.common import model_of
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.models.captioner import load_captioner
 
 CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
@@ -133,6 +136,33 @@ class TestFeatures:
         stored = result("caption", where, *files, *words, "--features", tmp_path / "stored")
         assert stored.exit_code == 0, stored.output
         assert stored.stdout == result("caption", where, *files, *words).stdout
+
+    def test_a_captioner_finds_regions_of_new_images_with_the_detector_that_made_its_store(self, photos, tmp_path):
+        rows = Dataset.from_dict(
+            {"image": [str(photos / name) for name in ("a.png", "c.PNG")], "image_id": ["a", "c"]}
+        )
+        store = extract_regions(rows, "scenes_clip", tmp_path / "store", grid=2, dtype="float32", standardise=True)
+        torch.manual_seed(0)
+        model = load_captioner(tiny_models.region_transformer(dims=store.facts["dims"] + 5))[0]
+        collator = CaptionCollator(tiny_models.tokenizer(), regions=RegionInputs(store, box_values=True))
+        trainer = CurriculumTrainer(
+            model,
+            CurriculumTrainingArguments(
+                str(tmp_path / "run"), curriculum=IID(epochs=1), save_strategy="no", report_to=[], use_cpu=True
+            ),
+            data_collator=collator,
+            train_dataset=rows.add_column("caption", ["a dog", "two dogs"]),
+        )
+        trainer.save_model()
+        words = (tmp_path / "run", *rows["image"], "--max-new-tokens", "5", "--beams", "2")
+        new, stored = result("caption", *words), result("caption", *words, "--features", tmp_path / "store")
+        assert new.exit_code == 0, new.output
+        assert new.stdout == stored.stdout
+        expected = generate_captions(model, rows, collator, max_new_tokens=5, num_beams=2)
+        assert [line.partition("\t")[2] for line in new.stdout.splitlines()] == expected
+        other = extract_regions(rows, "scenes_clip", tmp_path / "other", grid=3, dtype="float32")
+        done = result("caption", *words, "--features", other.path)
+        assert (done.exit_code, "others mean nothing to it" in done.stderr) == (1, True)
 
     def test_what_is_missing_is_named(self, photos, tmp_path):
         done = result("caption", tiny_models.region_transformer(), photos)

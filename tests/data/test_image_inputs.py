@@ -9,7 +9,16 @@ import torch
 from PIL import Image
 from transformers import BatchFeature
 
-from hf_curriculum import Augment, CaptionCollator, make_image_processor, open_regions, train_wordpiece
+from hf_curriculum import (
+    Augment,
+    CaptionCollator,
+    RegionProcessor,
+    RegionStore,
+    make_image_processor,
+    open_regions,
+    pack_regions,
+    train_wordpiece,
+)
 from hf_curriculum.data.image_inputs import (
     FeatureInputs,
     ImageInputs,
@@ -19,6 +28,7 @@ from hf_curriculum.data.image_inputs import (
     images_for,
 )
 from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.base import Regions
 
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)
@@ -46,7 +56,8 @@ STORE = {image_id: regions(image_id) for image_id in COUNTS}
 def archive(tmp_path):
     """The store as a file that `open_regions` knows."""
     path = tmp_path / "store.npz"
-    parts = {f"{key}/{part}": getattr(found, part) for key, found in STORE.items() for part in ("features", "boxes")}
+    names = ("features", "boxes", "confidence")
+    parts = {f"{key}/{name}": getattr(found, name) for key, found in STORE.items() for name in names}
     np.savez(path, **parts, **{f"{key}/size": [100, 50] for key in STORE})
     return path
 
@@ -104,12 +115,38 @@ class TestRegions:
         found = RegionInputs({"4": known}, boxes=True).read({"image_id": "4"})
         assert np.array_equal(found["region_boxes"], shares)
 
-    def test_a_file_gives_features_alone_without_the_rest(self, archive, monkeypatch):
-        source, asked = open_regions(archive), []
-        monkeypatch.setattr(type(source), "features", lambda self, name: asked.append(name) or torch.ones(2, 4))
-        assert RegionInputs(source).read({"image_id": "4"})["region_features"].shape == (2, 4)
-        assert RegionInputs(source, max_regions=1).read({"image_id": "4"})["region_features"].shape == (1, 6)
-        assert asked == ["4"]
+    @pytest.mark.parametrize("dtype", ["float16", "float32"])
+    @pytest.mark.parametrize("options", [{}, {"normalise": True}, {"max_regions": 2}, {"box_values": True}])
+    def test_a_store_s_batches_equal_its_images_one_by_one(self, archive, tmp_path, monkeypatch, dtype, options):
+        store = pack_regions(archive, tmp_path / "packed", dtype=dtype, progress=False)
+        inputs, calls, read_batch = RegionInputs(store, **options), [], RegionStore.read_batch
+        monkeypatch.setattr(RegionStore, "read_batch", lambda self, ids: calls.append(ids) or read_batch(self, ids))
+        for share in (False, True):
+            collator = CaptionCollator(TOKENIZER, regions=inputs, share_images=share)
+            batch, ids = collator(rows("9", "4", "9")), ["9", "4"] if share else ["9", "4", "9"]
+            expected = inputs.stack([inputs.read({"image_id": image_id}) for image_id in ids])
+            assert calls == ([] if {"max_regions", "box_values"} & set(options) else [ids])
+            calls.clear()
+            for name in ("region_features", "region_mask"):
+                assert torch.equal(batch[name], expected[name])
+            wanted = RegionInputs(STORE, **options).batch([{"image_id": image_id} for image_id in ids])
+            torch.testing.assert_close(batch["region_features"], wanted["region_features"], atol=2e-3, rtol=1e-3)
+
+    def test_what_a_store_s_batch_lacks_is_named(self, tmp_path):
+        path = tmp_path / "boxes.npz"
+        nothing = {"5/features": np.zeros((0, 2)), "5": np.zeros((0, 4))}
+        np.savez(path, **{"4/features": np.ones((1, 2)), "4": [[0, 0, 5, 5]]}, **nothing)
+        store = pack_regions(path, tmp_path / "packed", progress=False)
+        inputs = RegionInputs(store)
+        with pytest.raises(MissingFeaturesError, match=r"packed'\) has nothing of the image '7' \(`image_id`\)"):
+            inputs.batch(rows("4", "7"))
+        with pytest.raises(MissingFeaturesError, match=r"no region of the image '5' in RegionStore"):
+            inputs.batch(rows("4", "4", "5"))
+        with open(tmp_path / "packed" / "features.npy", "r+b") as file:
+            file.seek(-2, 2)
+            file.write(np.float16(np.nan).tobytes())
+        with pytest.raises(MissingFeaturesError, match=r"features of the image '4' in RegionStore.*not all finite"):
+            RegionInputs(RegionStore(store.path)).batch(rows("4"))
 
     def test_workers_open_the_file_for_themselves(self, archive):
         inputs = pickle.loads(pickle.dumps(RegionInputs(open_regions(archive), normalise=True)))
@@ -120,9 +157,9 @@ class TestRegions:
         [
             ({}, {}, MissingFeaturesError, r"dict has nothing of the image '4' \(`image_id`\).*drop such rows"),
             ({"features": None}, {}, ValueError, r"image '4' in dict have no features, which a model reads"),
-            ({"boxes": None}, {"box_values": True}, ValueError, r"image '4' in dict have no boxes, whose values"),
-            ({"width": None}, {"box_values": True}, ValueError, r"width and height of the image '4'.*hw\.tsv"),
-            ({"height": None}, {"by_area": True}, ValueError, r"width and height of the image '4'"),
+            ({"boxes": None}, {"box_values": True}, ValueError, r"regions of image '4' have no boxes, whose values"),
+            ({"width": None}, {"box_values": True}, ValueError, r"width and height of image '4' are.*hw\.tsv"),
+            ({"height": None}, {"by_area": True}, ValueError, r"width and height of image '4' are not known"),
         ],
     )
     def test_what_is_missing_is_named(self, broken, options, error, message):
@@ -163,6 +200,44 @@ class TestRegions:
     def test_no_region_at_most(self):
         with pytest.raises(ValueError, match=r"`max_regions=0` was given, which leaves no region"):
             RegionInputs(STORE, max_regions=0)
+
+
+class TestOfAModel:
+    """What a model that was trained on regions is saved with says how others are to be read."""
+
+    def packed(self, archive, path, **options):
+        return pack_regions(archive, path, dtype="float32", progress=False, **options)
+
+    def test_options_are_kept_with_the_model(self, archive, tmp_path):
+        store = self.packed(archive, tmp_path / "store", made_by="detector A")
+        collator = CaptionCollator(TOKENIZER, regions=RegionInputs(store, box_values=True, normalise=True))
+        CaptionProcessor(collator.image_processor, TOKENIZER).save_pretrained(tmp_path / "model")
+        kept = CaptionProcessor.from_pretrained(tmp_path / "model").image_processor
+        assert type(kept) is RegionProcessor
+        again = RegionInputs.for_model(self.packed(archive, tmp_path / "other", made_by="detector A"), kept)
+        assert repr(again).endswith("box_values=True, normalise=True, by_area=False, boxes=False, max_regions=None)")
+        assert RegionInputs.for_model(store, kept, normalise=False).options["normalise"] is False
+        assert RegionInputs.for_model(store, make_image_processor(8)).options["normalise"] is False
+        with pytest.raises(ValueError, match=r"were made by .*RegionArchive"):
+            RegionInputs(open_regions(archive)).image_processor(Image.new("RGB", (8, 8)))
+
+    def test_another_store_than_trained_on(self, archive, tmp_path, caplog):
+        store = self.packed(archive, tmp_path / "store", made_by="detector A")
+        kept = RegionInputs(store).image_processor
+        with pytest.raises(ValueError, match=r"were made by detector B, not standardised, .* those of detector A"):
+            RegionInputs.for_model(self.packed(archive, tmp_path / "b", made_by="detector B"), kept)
+        scaled = self.packed(archive, tmp_path / "scaled", made_by="detector A", standardise=True)
+        with pytest.raises(ValueError, match=r"by detector A, standardised, .* those of detector A, not standardised"):
+            RegionInputs.for_model(scaled, kept)
+        own = RegionInputs(scaled).image_processor
+        RegionInputs.for_model(scaled, own)
+        own.mean = [value + 1 for value in own.mean]
+        with pytest.raises(ValueError, match=r"trained on those of detector A, standardised by numbers of its own"):
+            RegionInputs.for_model(scaled, own)
+        assert caplog.text == ""
+        kept.made_by = {"model": "Detr"}
+        RegionInputs.for_model(self.packed(archive, tmp_path / "unknown"), kept)
+        assert "It is not known what made the features in RegionStore" in caplog.text
 
 
 class TestPixelsAndFeatures:
@@ -276,6 +351,7 @@ class TestCollator:
         old = CaptionCollator.__new__(CaptionCollator)
         state = {name: value for name, value in vars(now).items() if name not in ("image_inputs", "num_unknown")}
         state |= {"vision_features": features, "augment": None, "image_column": "image", "_table": None}
+        state["image_processor"] = None if stored else make_image_processor(8)
         old.__setstate__(state)
         found, expected = old(rows("4")), now(rows("4"))
         assert found.keys() == expected.keys()

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hf_curriculum.config import special_file
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,18 +109,6 @@ def refuse_special(path: str | Path) -> None:
         raise ValueError(f"{path} is a {kind}, not a file with regions: it is not opened. Remove it, or name another.")
 
 
-def features_of(regions: Regions, where: str) -> torch.Tensor:
-    """The features of an image's regions, float32 (regions, dims); errors name the file `where` they are."""
-    import torch
-
-    if regions.features is None and len(regions):
-        raise ValueError(
-            f"The regions of image {regions.image_id!r} in {where} have no features, which a model reads. Take a file "
-            "that holds features."
-        )
-    return torch.from_numpy(np.array([] if regions.features is None else regions.features, dtype=np.float32))
-
-
 class RegionSource(Mapping[str, Regions]):
     """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
@@ -177,10 +162,6 @@ class RegionSource(Mapping[str, Regions]):
     def __getitem__(self, image_id: str) -> Regions:
         return self._read(str(image_id), self._places[str(image_id)])
 
-    def features(self, image_id: str) -> torch.Tensor:
-        """The features of an image's regions, float32 (regions, dims)."""
-        return features_of(self[image_id], repr(self))
-
     def __contains__(self, image_id: object) -> bool:
         return str(image_id) in self._places
 
@@ -189,6 +170,16 @@ class RegionSource(Mapping[str, Regions]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def scan(self, start: int = 0) -> Iterator[tuple[int, Regions]]:
+        """All images in the order of the file from a position on, each with the position after it.
+
+        A position is the number of images before it; tables, which are read line by line without being indexed, count
+        bytes.
+        """
+        for position, image_id in enumerate(self, 1):
+            if position > start:
+                yield position, self[image_id]
 
     def arguments(self) -> dict[str, Any]:
         """The file as the provenance of a score records it, without its folder."""
