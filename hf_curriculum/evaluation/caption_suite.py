@@ -71,7 +71,7 @@ class CaptionEvaluation:
         >>> from datasets import Dataset
         >>> rows = {"image_id": ["1", "2"], "caption": ["a dog", "one cat"]}
         >>> found = CaptionSuite(Dataset.from_dict(rows), ["rouge"])(["a dog", "a cat"])
-        >>> found.values, list(found.per_image["rouge_l"])
+        >>> found.values, found.per_image["rouge_l"].tolist()
         ({'rouge_l': 0.75}, [1.0, 0.5])
     """
 
@@ -132,7 +132,7 @@ class CaptionEvaluation:
         shown = [name for name in TITLES if name in names or name in missing]
         rows = [(TITLES[name], *(_hundredfold(s.corpus.get(name)) for s in self.scores.values())) for name in shown]
         notes = [f"Values times 100 on {len(self.image_ids):,} images."]
-        notes += [f"{metric} is missing: {reason}" for metric, reason in self.unavailable.items()]
+        notes += [f"{TITLES[VALUES[metric][0]]} is missing: {reason}" for metric, reason in self.unavailable.items()]
         found = [("", ["metric", *self.scores], rows, [*notes, *self.notes])]
         if self.comparison is not None:
             found.append(_differences(self.comparison))

@@ -158,7 +158,7 @@ def test_what_is_missing_is_said_with_the_reason(monkeypatch, tmp_path):
         assert text in found.table
     assert found.to_dict()["unavailable"] == found.unavailable
     page = caption_report(found, CaptionSuite(pairs(), COUNTED).images, "t").to_html()
-    assert "meteor is missing" in page
+    assert "METEOR is missing" in page
 
 
 def test_clip_score_of_a_named_clip():
