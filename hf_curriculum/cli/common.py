@@ -70,9 +70,9 @@ def model_of(name: str) -> str:
 
 
 def name_of(path: Path) -> str:
-    """What a run is called: its folder's name, also where its `model` or a file in it is named."""
-    folder = path.resolve()
-    return folder.parent.name if folder.is_file() or folder.name == "model" else folder.name
+    """What a system is called: its folder, also where the `model` or `captions.json` in it is named; else the file."""
+    path = path.resolve()
+    return path.parent.name if path.name in ("model", "captions.json") else path.stem if path.is_file() else path.name
 
 
 def named_paths(given: Iterable[str], option: str) -> dict[str, Path]:

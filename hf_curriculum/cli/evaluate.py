@@ -84,7 +84,7 @@ def evaluate_command(
     compare: _Compare = None,
     difficulty_from: _Difficulty = None,
     html: _Html = None,
-    batch_size: Annotated[int, typer.Option(help="Texts that run through the model at once.")] = 64,
+    batch_size: Annotated[int, typer.Option(help="Texts or images that run through the model at once.")] = 64,
     limit: Annotated[int | None, typer.Option(help="Most items of each task: for a quick look only.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -155,7 +155,7 @@ def _evaluate_captions(
             "effect. Leave them out, or name a model."
         )
     sees = features is None and written is None
-    rows = _rows(data, split, images, read=sees or clip is not None, shown=html is not None)
+    rows, split = _rows(data, split, images, read=sees or clip is not None, shown=html is not None)
     others = named_paths(compare or (), "--compare")
     given = {"clip": clip, "compare": others, "difficulty": difficulty_from, "limit": limit}
     suite = CaptionSuite(rows, metrics or "all", **given)
@@ -163,7 +163,7 @@ def _evaluate_captions(
         "version": __version__,
         "model": model,
         "data": data,
-        "split": None if rows.split is None else str(rows.split),
+        "split": split,
     }
     if written is None:
         settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
@@ -179,8 +179,8 @@ def _evaluate_captions(
     return found
 
 
-def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown: bool) -> Dataset:
-    """The rows of a split, without those whose images cannot be read, where they are read."""
+def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown: bool) -> tuple[Dataset, str | None]:
+    """The rows of a split, without those whose images cannot be read, where they are read; and the split's name."""
     from datasets import Dataset
 
     from hf_curriculum.columns import IMAGE
@@ -196,15 +196,15 @@ def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown
         if split not in (None, str(loaded.split)):
             raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")
         rows = loaded
-    elif (split or "test") in loaded:
-        rows = loaded[split or "test"]
     else:
-        raise typer.BadParameter(
-            f"{data} has the splits {list(loaded)}, and not {split or 'test'!r}.", param_hint="--split"
-        )
+        split = split or "test"
+        if split not in loaded:
+            found = f"{data} has the splits {list(loaded)}, and not {split!r}."
+            raise typer.BadParameter(found, param_hint="--split")
+        rows = loaded[split]
     if read and IMAGE in rows.column_names:
-        rows = drop_unreadable_images({split or "test": rows})[split or "test"]
-    return rows
+        (rows,) = drop_unreadable_images({str(split): rows}).values()
+    return rows, split
 
 
 def _generate(

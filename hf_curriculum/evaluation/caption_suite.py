@@ -347,7 +347,9 @@ class CaptionSuite:
 
 
 def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[str | None, ...]], list[str]]:
-    """The table of differences between systems."""
+    """The table of differences between systems, pair by pair."""
+    pairs = list(dict.fromkeys((one.system, one.baseline) for one in found.differences))
+    titles = list(TITLES)
     rows = [
         (
             TITLES[one.metric],
@@ -356,7 +358,10 @@ def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[s
             f"{100 * one.lower:+.2f} to {100 * one.upper:+.2f}",
             f"{one.p:.3f}" if one.p else f"< {1 / found.resamples:g}",
         )
-        for one in found.differences
+        for one in sorted(
+            found.differences,
+            key=lambda one: (pairs.index((one.system, one.baseline)), titles.index(one.metric)),
+        )
     ]
     note = (
         f"{found.resamples:,} paired resamples of the images, seed {found.seed}; p: share of them in which the "

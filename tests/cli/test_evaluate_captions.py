@@ -71,6 +71,7 @@ def test_captions_and_values_are_those_of_the_functions(photos, references, eval
     results = json.loads((out / "results.json").read_text())
     assert results["systems"] == {"git": values.corpus}
     about = results["about"]
+    assert about["split"] is None
     assert (about["num_beams"], about["max_new_tokens"], about["data"]) == (2, 5, str(photos))
     assert f"| ROUGE-L | {100 * values.corpus['rouge_l']:.1f} |" in done.stdout
     assert done.stdout.strip() == (out / "results.md").read_text().strip()
@@ -146,11 +147,35 @@ def test_a_karpathy_file_with_stored_regions(tmp_path):
     assert json.loads((tmp_path / "out" / "captions.json").read_text()) == [
         {"image_id": number, "caption": caption} for number, caption in enumerate(expected)
     ]
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["about"]["features"] == store
+    about = json.loads((tmp_path / "out" / "results.json").read_text())["about"]
+    assert (about["features"], about["split"]) == (store, "test")
     done = result("evaluate", model, *words, "--split", "train", "--output", tmp_path / "train")
     assert done.exit_code == 1
     assert "holds nothing of 1 of the 1 images, the first '9'" in plain(done.stderr)
     assert not (tmp_path / "train").exists()
+
+
+def test_nocaps_by_domain_from_captions_alone(tmp_path):
+    """A COCO file whose images say their domain and are not here; captions of a system that nobody has here either."""
+    domains = {1: "in-domain", 2: "near-domain", 3: "in-domain", 4: "near-domain"}
+    images = [{"id": number, "file_name": f"{number}.jpg", "domain": domain} for number, domain in domains.items()]
+    annotations = [
+        {"id": 10 * number + at, "image_id": number, "caption": f"{tiny_models.TEXTS[number - 1]} {at}"}
+        for number in domains
+        for at in range(2)
+    ]
+    (tmp_path / "nocaps.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    written = [{"image_id": number, "caption": tiny_models.TEXTS[number % 4]} for number in domains]
+    (tmp_path / "theirs.json").write_text(json.dumps(written))
+    words = ("--suite", "captions", "--data", tmp_path / "nocaps.json", "--output", tmp_path / "out", *COUNTED)
+    done = result("evaluate", tmp_path / "theirs.json", *words)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["sets"]["domain"]
+    captions = [entry["caption"] for entry in written]
+    for domain, rows in (("in-domain", [0, 2]), ("near-domain", [1, 3])):
+        texts = [[annotations[2 * row]["caption"], annotations[2 * row + 1]["caption"]] for row in rows]
+        expected = CaptionEvaluator(texts)([captions[row] for row in rows])
+        assert found[domain] == {"images": 2, "theirs": pytest.approx(expected.corpus)}
 
 
 def test_captions_are_kept_when_a_metric_fails(photos, tmp_path, monkeypatch):

@@ -80,6 +80,22 @@ def test_differences_are_those_of_the_comparison():
     assert "50 paired resamples of the images, seed 3" in found.table
 
 
+def test_a_system_does_not_win_against_itself():
+    data, (ours, _) = pairs(40), systems(40)
+    given = {str(100 + row): caption for row, caption in enumerate(ours)}
+    found = CaptionSuite(data, COUNTED, compare={"itself": given}, resamples=200)(ours, "ours")
+    assert {one.p for one in found.comparison.differences} == {1.0}
+
+
+def test_differences_stand_pair_by_pair():
+    data, (ours, other) = pairs(), systems()
+    given = [dict(zip((str(100 + row) for row in range(12)), texts, strict=True)) for texts in (ours, other)]
+    suite = CaptionSuite(data, ["cider", "bleu"], compare=dict(zip("ab", given, strict=True)), resamples=5)
+    rows = suite(ours, "c").tables()[1][2]
+    assert [row[1] for row in rows] == [pair for pair in ("b - a", "c - a", "c - b") for _ in range(5)]
+    assert [row[0] for row in rows[:5]] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D"]
+
+
 @pytest.mark.parametrize("metrics", [COUNTED, ["cider"]])
 def test_sets_of_difficulty_are_those_of_the_vanilla_model(metrics, tmp_path):
     """Table 2: images divided by the vanilla model's BLEU-4 for each image, as it was written."""
