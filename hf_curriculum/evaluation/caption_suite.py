@@ -20,7 +20,7 @@ from hf_curriculum.evaluation.captions.compare import CaptionComparison, compare
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets, metrics_by_set
 from hf_curriculum.evaluation.captions.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores
 from hf_curriculum.evaluation.generate import one_row_per_image, references
-from hf_curriculum.markdown import table
+from hf_curriculum.markdown import plain, table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -117,10 +117,13 @@ class CaptionEvaluation:
 
     @property
     def table(self) -> str:
-        """Markdown: every value of every system, what is missing and why, differences, and values by set."""
+        """For a terminal: every value of every system, what is missing and why, differences, and values by set."""
+        return self._markdown(for_terminals=True)
+
+    def _markdown(self, *, for_terminals: bool) -> str:
         return "\n".join(
             (f"### {title}\n\n" if title else "")
-            + table(columns, rows, for_terminals=True)
+            + table(columns, rows, for_terminals=for_terminals)
             + "".join(f"\n{note}\n" for note in notes)
             for title, columns, rows, notes in self.tables()
         )
@@ -158,7 +161,7 @@ class CaptionEvaluation:
         content = {"about": dict(about or {}), **self.to_dict()}
         write_captions(folder / CAPTIONS_FILE, self.image_ids, self.captions[self.name])
         write_atomically(folder / PER_IMAGE_FILE, self._per_image_csv())
-        write_atomically(folder / "results.md", self.table)
+        write_atomically(folder / "results.md", self._markdown(for_terminals=False))
         text = json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / "results.json", text + "\n")
 
@@ -263,11 +266,17 @@ class CaptionSuite:
                 "Give it another name (--compare NAME=PATH)."
             )
         systems = {**self.others, name: list(captions)}
-        scores = {system: self.evaluate(written) for system, written in systems.items()}
+        found = {system: self.evaluate(written) for system, written in systems.items()}
+        metrics, unavailable = self.evaluate.metrics, dict(self.evaluate.unavailable)
+        # A metric that failed for one system on the way is missing for all.
+        scores = {
+            system: CaptionScores({one: own.statistics[one] for one in metrics}, unavailable, own.words)
+            for system, own in found.items()
+        }
         comparison = None
         if len(systems) > 1:
             options = {"images": self.evaluate.images, "clip": self.evaluate.clip, **self.resampling}
-            comparison = compare_captions(scores, self.references, self.evaluate.metrics, **options)
+            comparison = compare_captions(scores, self.references, metrics, **options)
         by_set = {heading: self._by_set(systems, scores, sets) for heading, sets in self.sets.items()}
         kept = name, self.image_ids, self.references, systems, scores, self.sets, by_set, comparison
         return CaptionEvaluation(*kept, notes=tuple(self._notes(scores)))
@@ -342,7 +351,7 @@ class CaptionSuite:
         for system, own in scores.items():
             empty = int((own.words == 0).sum())
             if empty:
-                notes.append(f"{empty:,} captions of {system} have no word and score 0.")
+                notes.append(f"{empty:,} captions of {plain(system, 80)} have no word and score 0.")
         return notes
 
 

@@ -136,6 +136,31 @@ def test_values_that_are_means_are_taken_of_the_set(monkeypatch):
     assert len(calls) == 1
 
 
+def test_a_metric_that_fails_for_one_system_is_missing_for_all(monkeypatch, tmp_path):
+    from hf_curriculum.evaluation.captions import metrics as module
+
+    calls = []
+
+    def spice(captions, references):
+        calls.append(captions)
+        if len(calls) == 2:
+            raise JavaError("SPICE ran out of memory.")
+        return np.ones(len(captions))
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "require_spice", lambda: None)
+    monkeypatch.setattr(module, "spice", spice)
+    given = {str(100 + row): "a red dog" for row in range(12)}
+    found = CaptionSuite(pairs(), compare={"other": given}, resamples=5)(systems()[0])
+    assert len(calls) == 2
+    assert {name: "spice" in values.corpus for name, values in found.scores.items()} == {
+        "other": False,
+        "model": False,
+    }
+    assert found.unavailable["spice"] == "SPICE ran out of memory."
+    assert "| SPICE | – | – |" in found.table
+
+
 def test_files(tmp_path):
     data, (ours, _) = pairs(), systems()
     data = data.add_column("domain", ["in"] * 24)
@@ -148,7 +173,7 @@ def test_files(tmp_path):
     assert results["about"] == {"model": "ours"}
     assert results["systems"] == {"ours": found.values}
     assert results["sets"]["domain"]["in"] == {"images": 12, "ours": found.by_set["domain"]["in"]["ours"]}
-    assert (tmp_path / "out" / "results.md").read_text() == found.table
+    assert (tmp_path / "out" / "results.md").read_text() == found.table  # nothing in it is markup
     with (tmp_path / "out" / "per_image.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["image_id"] for row in rows] == found.image_ids

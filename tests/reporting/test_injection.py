@@ -17,9 +17,11 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
+from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
+from hf_curriculum.reporting.caption_page import caption_report
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
@@ -165,6 +167,33 @@ def test_inspection(text, tmp_path, undrawn):
     check_page(html, text)
     assert html.count('<ul class="captioned">') == 2
     assert len(list((tmp_path / "figures").iterdir())) == 4  # two distributions, both in one, and their agreement
+
+
+@storable
+def test_captions_of_systems(text, tmp_path):
+    """Captions, ids, domains and names of systems, in every file that an evaluation writes."""
+    ids = [f"{number} {text}" for number in range(3)]
+    images = [Image.new("RGB", (4, 4))] * 3
+    data = Dataset.from_dict({"image_id": ids, "caption": [f"a {text}"] * 3, "domain": [text] * 3, "image": images})
+    written = dict.fromkeys(ids, f"word {text}")
+    suite = CaptionSuite(data, ["rouge"], compare={text: {**written, ids[0]: ""}}, resamples=2)
+    found = suite(list(written.values()), f"{text} ours")
+    found.write(tmp_path)
+    assert read_captions(tmp_path) == written
+    with (tmp_path / "per_image.csv").open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["image_id"], row["domain"]) for row in rows] == [(image_id, text) for image_id in ids]
+    read = (tmp_path / "results.md").read_text("utf-8")
+    assert not set(NEVER) & set(read)
+    assert structure(read) == structure(_results_of_a_word(tmp_path / "plain"))
+    check_page(caption_report(found, suite.images, text).to_html(), text)
+
+
+def _results_of_a_word(folder):
+    data = Dataset.from_dict({"image_id": list("abc"), "caption": ["a word"] * 3, "domain": ["word"] * 3})
+    suite = CaptionSuite(data, ["rouge"], compare={"word": {"a": "", "b": "word", "c": "word"}}, resamples=2)
+    suite(["word"] * 3, "word ours").write(folder)
+    return (folder / "results.md").read_text("utf-8")
 
 
 def header_and_body(card):
