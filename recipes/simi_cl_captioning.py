@@ -33,11 +33,10 @@ from simi_cl.scores import score
 from transformers import AutoModelForImageTextToText, PreTrainedModel, set_seed
 
 from hf_curriculum import MODELS, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
 
 
-def build_model(model_args: ModelArguments, prepared: Prepared) -> PreTrainedModel:
+def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: int) -> PreTrainedModel:
     """The captioner, from a configuration, for the words and the regions of the run."""
     first = prepared.regions.read(prepared.data["train"].select_columns(list(prepared.regions.columns))[0])
     config = MODELS[model_args.model].config_class(
@@ -45,7 +44,9 @@ def build_model(model_args: ModelArguments, prepared: Prepared) -> PreTrainedMod
         region_feature_size=first["region_features"].shape[-1],
         **model_args.model_options,
     )
-    return AutoModelForImageTextToText.from_config(config)
+    model = AutoModelForImageTextToText.from_config(config)
+    model.generation_config.max_new_tokens = max_new_tokens
+    return model
 
 
 def run(
@@ -63,7 +64,7 @@ def run(
 
     # Model: a captioner on regions, from a configuration.
     set_seed(training_args.seed)
-    model = build_model(model_args, prepared)
+    model = build_model(model_args, prepared, args.max_new_tokens)
 
     # Trainer: pairs in the curriculum's order, paced by the CIDEr of validation captions.
     trainer = CurriculumTrainer(
@@ -72,7 +73,7 @@ def run(
         data_collator=prepared.collator(args.share_images),
         train_dataset=train,
         eval_dataset=evaluation_sets(prepared, args),
-        processing_class=CaptionProcessor(None, prepared.tokenizer),
+        processing_class=prepared.processor,
         callbacks=[StopWhenDiverged()],
     )
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())

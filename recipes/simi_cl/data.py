@@ -24,10 +24,14 @@ from hf_curriculum import (
 )
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.generate import one_row_per_image
 
 _SPLITS = ("train", "validation", "test")
+_SEEN = ("box_values", "normalise", "by_area")
 _UNREAD = ("scores", "text_lines")
 """Fields of `DataArguments` that the data does not depend on, so that all arms of a study share it."""
 
@@ -58,6 +62,15 @@ class Prepared:
             share_images=share_images,
         )
 
+    @property
+    def processor(self) -> CaptionProcessor:
+        """What a trained captioner reads new images and writes captions with, saved beside it."""
+        source = open_regions(self.store)
+        if not isinstance(source, RegionStore):
+            return CaptionProcessor(None, self.tokenizer)
+        options = {name: getattr(self.regions, name) for name in _SEEN}
+        return CaptionProcessor(RegionProcessor.from_store(source, **options), self.tokenizer)
+
     def images(self, split: str, most: int | None) -> Dataset:
         """One row for each of the first images of a split."""
         rows = one_row_per_image(self.data[split])
@@ -87,19 +100,15 @@ def _key(data_args: DataArguments) -> str:
 def _prepare(given: str, folder: Path) -> Prepared:
     data_args, data = DataArguments(**dict.fromkeys(_UNREAD), **json.loads(given)), _load(given)
     store = data_args.features or str(folder / "features")
+    if data_args.features is None:
+        grid = data_args.features_grid
+        extract_regions(data, data_args.features_model, store, grid=grid, standardise=grid is not None)
+        PartialState().wait_for_everyone()
     with PartialState().main_process_first():
-        if data_args.features is None:
-            extract_regions(
-                {name: one_row_per_image(part) for name, part in data.items()},
-                data_args.features_model,
-                store,
-                grid=data_args.features_grid,
-                standardise=True,
-            )
         tokenizer = train_word_tokenizer(
             data, data_args.min_count, splits=data_args.vocabulary_splits, max_words=data_args.max_words
         )
-    options = {name: getattr(data_args, name) for name in ("box_values", "normalise", "by_area")}
+    options = {name: getattr(data_args, name) for name in _SEEN}
     return Prepared(data, RegionInputs(open_regions(store), **options), store, tokenizer)
 
 
