@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -102,7 +103,14 @@ def _prepare(given: str, folder: Path) -> Prepared:
     store = data_args.features or str(folder / "features")
     if data_args.features is None:
         grid = data_args.features_grid
-        extract_regions(data, data_args.features_model, store, grid=grid, standardise=grid is not None)
+        extract_regions(
+            data,
+            data_args.features_model,
+            store,
+            grid=grid,
+            standardise=grid is not None,
+            progress=sys.stderr.isatty(),
+        )
         PartialState().wait_for_everyone()
     with PartialState().main_process_first():
         tokenizer = train_word_tokenizer(
