@@ -9,6 +9,7 @@
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_1
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_4
     accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --grid table_1
+    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid self_critical
     accelerate launch recipes/simi_cl_captioning.py --preset repository_updown --data FILE --features STORE
 
 Every flag of `TrainingArguments` is one of the recipe. Source: Zhang et al. 2022, *Cross-Modal Similarity-Based
@@ -30,14 +31,28 @@ from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
 from simi_cl.evaluation import card_facts, run_facts, test_captions
 from simi_cl.report import write_results
 from simi_cl.scores import score
-from transformers import AutoModelForImageTextToText, PreTrainedModel, set_seed
+from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, set_seed
 
 from hf_curriculum import MODELS, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer
 
 
 def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: int) -> PreTrainedModel:
-    """The captioner, from a configuration, for the words and the regions of the run."""
+    """The captioner, for the words and the regions of the run: from a configuration, or a trained one.
+
+    Raises:
+        ValueError: the trained one has other words.
+    """
+    if model_args.initial is not None:
+        words = AutoTokenizer.from_pretrained(model_args.initial).get_vocab()
+        if words != prepared.tokenizer.get_vocab():
+            raise ValueError(
+                f"initial={model_args.initial!r} was trained on a vocabulary of {len(words):,} words, and the data's has "
+                f"{len(prepared.tokenizer):,}, or others: its outputs would stand for other words. Start from a model "
+                "of the same data and `min_count`."
+            )
+        return AutoModelForImageTextToText.from_pretrained(model_args.initial)
     first = prepared.regions.read(prepared.data["train"].select_columns(list(prepared.regions.columns))[0])
     config = MODELS[model_args.model].config_class(
         vocab_size=len(prepared.tokenizer),
@@ -67,7 +82,10 @@ def run(
     model = build_model(model_args, prepared, args.max_new_tokens)
 
     # Trainer: pairs in the curriculum's order, paced by the CIDEr of validation captions.
-    trainer = CurriculumTrainer(
+    trainer_class, options = CurriculumTrainer, {}
+    if args.self_critical is not None:
+        trainer_class, options = SelfCriticalTrainer, {"baseline": args.self_critical}
+    trainer = trainer_class(
         model,
         training_args,
         data_collator=prepared.collator(args.share_images),
@@ -75,6 +93,7 @@ def run(
         eval_dataset=evaluation_sets(prepared, args),
         processing_class=prepared.processor,
         callbacks=[StopWhenDiverged()],
+        **options,
     )
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trainer.accelerator.print(f"\n{folder.name}: {parameters:,} parameters\n{trainer.plan.describe()}\n")

@@ -55,6 +55,7 @@ class ModelArguments:
 
     model: str = field(metadata={"help": '"transformer", "updown" or "aoanet"'})
     model_options: dict = field(metadata={"help": "further fields of its configuration"})
+    initial: str | None = field(metadata={"help": "a trained captioner to start from; from a configuration if none"})
 
 
 @dataclass
@@ -62,6 +63,9 @@ class SimiCLArguments:
     """The control, batches, validation and test."""
 
     control_curriculum: dict | None = field(metadata={"help": "what `--control` trains in the curriculum's place"})
+    self_critical: str | None = field(
+        metadata={"help": 'the baseline of self-critical training, "greedy" or "leave_one_out"; cross-entropy if none'}
+    )
     share_images: bool = field(metadata={"help": "encode an image once for all its captions in a batch"})
     validation_images: int | None = field(metadata={"help": "images captioned in each evaluation; all if none"})
     test_images: int | None = field(metadata={"help": "test images that are captioned; all if none"})
