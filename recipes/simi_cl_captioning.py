@@ -48,7 +48,7 @@ def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: 
         words = AutoTokenizer.from_pretrained(model_args.initial).get_vocab()
         if words != prepared.tokenizer.get_vocab():
             raise ValueError(
-                f"initial={model_args.initial!r} was trained on a vocabulary of {len(words):,} words, and the data's has "
+                f"initial={model_args.initial!r} was trained on {len(words):,} words, and the data's are "
                 f"{len(prepared.tokenizer):,}, or others: its outputs would stand for other words. Start from a model "
                 "of the same data and `min_count`."
             )

@@ -17,9 +17,8 @@ from datasets import Dataset
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.data import read_data
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
-from transformers import TrainingArguments
 
-from hf_curriculum import LanguageModelLoss, curriculum_from, make_plan, make_scenes
+from hf_curriculum import CurriculumTrainingArguments, LanguageModelLoss, curriculum_from, make_plan, make_scenes
 from hf_curriculum.config import read_yaml
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
@@ -48,12 +47,7 @@ def test_presets_are_complete(name):
     values = vars(settings_of("--preset", name))
     assert set(read_preset(name, PRESETS)) - {"grid"} == set(values) >= OWN
     curriculum_from(values["curriculum"])
-    assert set(values) - OWN <= {
-        "curriculum",
-        "global_batch_size",
-        "predict_with_generate",
-        "generation_num_beams",
-    } | {item.name for item in fields(TrainingArguments)}
+    assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
@@ -99,6 +93,9 @@ def test_the_repositories_own_presets():
     for one in found.values():
         assert (one.global_batch_size, one.share_images, one.scores) == (50, True, None)
         assert one.curriculum["batches"] == {"type": "by_image", "captions_per_image": 5}
+        assert one.max_grad_value == 0.1
+    assert [one.lr_scheduler_type for one in found.values()] == ["inverse_sqrt", "step", "step"]
+    assert [(one.scheduled_sampling or {}).get("max") for one in found.values()] == [None, 0.25, 0.5]
 
 
 def test_table_1_has_the_papers_rows_at_equal_examples():
@@ -118,6 +115,7 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
     limits, controls, _ = arms_of("--preset", "coco", "--grid", "limits")
     assert controls == dict.fromkeys(list(limits)[1:], "Transformer")
+    assert arms_of("--preset", "coco", "--grid", "self_critical")[1]["Self-critical, Simi-CL"] == "Self-critical"
 
 
 def test_the_usual_command_trains_four_arms():
