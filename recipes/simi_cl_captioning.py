@@ -3,7 +3,7 @@
     accelerate launch recipes/simi_cl_captioning.py                  # scenes: four arms, Table 1 with p values
     accelerate launch recipes/simi_cl_captioning.py --seeds 0,1,2    # each of them three times
     accelerate launch recipes/simi_cl_captioning.py --grid none      # Simi-CL alone
-    accelerate launch recipes/simi_cl_captioning.py --grid none --model updown    # another captioner
+    accelerate launch recipes/simi_cl_captioning.py --grid none --model updown --model_options '{hidden_size: 96}'
     accelerate launch recipes/simi_cl_captioning.py --grid embedded --grid learning_rate=1e-3,3e-3  # arms × values
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --images FOLDER --features STORE
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_curriculum import CurriculumTrainingArguments
+from hf_curriculum import MODELS, CurriculumTrainingArguments
 from hf_curriculum.studies.recipe import RecipeParser
 
 SCENES = "scenes"
@@ -92,7 +93,8 @@ def check_arguments(
     """Refuses what would spoil a run's end.
 
     Raises:
-        ValueError: a curriculum without a score, no features and nothing that makes them, or an unknown captioner.
+        ValueError: a curriculum without a score, no features and nothing that makes them, an unknown captioner, or
+            options that it does not have.
     """
     rule = training_args.curriculum
     if rule is not None and rule.needs_scores and not data_args.scores:
@@ -105,11 +107,18 @@ def check_arguments(
             "Neither `features` nor `features_model` was given, so there is nothing that a captioner could see. Pass "
             "`--features STORE` (`hf-curriculum features` makes one), or `--features_model facebook/detr-resnet-50`."
         )
-    if model_args.model not in MODELS:
-        raise ValueError(f"model={model_args.model!r} is none of the captioners {MODELS}. Name one of them.")
+    if model_args.model not in CAPTIONERS:
+        raise ValueError(f"model={model_args.model!r} is none of the captioners {CAPTIONERS}. Name one of them.")
+    kinds = MODELS[model_args.model].config_class.__mro__
+    known = {name for kind in kinds if kind is not object for name in inspect.signature(kind.__init__).parameters}
+    if unknown := sorted(set(model_args.model_options) - known):
+        raise ValueError(
+            f"model_options names {unknown}, which {kinds[0].__name__} does not have, so they would not count. Give "
+            "those of this captioner, `--model_options '{hidden_size: 96}'`."
+        )
 
 
-MODELS = ("transformer", "updown", "aoanet")
+CAPTIONERS = ("transformer", "updown", "aoanet")
 PARSER = RecipeParser(
     (DataArguments, ModelArguments, SimiCLArguments, CurriculumTrainingArguments),
     PRESETS,

@@ -27,12 +27,9 @@ from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.extract import extract_regions
-from hf_curriculum.data.regions.processor import RegionProcessor
-from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.generate import one_row_per_image
 
 _SPLITS = ("train", "validation", "test")
-_SEEN = ("box_values", "normalise", "by_area")
 _UNREAD = ("scores", "text_lines")
 """Fields of `DataArguments` that the data does not depend on, so that all arms of a study share it."""
 
@@ -66,11 +63,7 @@ class Prepared:
     @property
     def processor(self) -> CaptionProcessor:
         """What a trained captioner reads new images and writes captions with, saved beside it."""
-        source = open_regions(self.store)
-        if not isinstance(source, RegionStore):
-            return CaptionProcessor(None, self.tokenizer)
-        options = {name: getattr(self.regions, name) for name in _SEEN}
-        return CaptionProcessor(RegionProcessor.from_store(source, **options), self.tokenizer)
+        return CaptionProcessor(self.regions.image_processor, self.tokenizer)
 
     def images(self, split: str, most: int | None) -> Dataset:
         """One row for each of the first images of a split."""
@@ -116,7 +109,7 @@ def _prepare(given: str, folder: Path) -> Prepared:
         tokenizer = train_word_tokenizer(
             data, data_args.min_count, splits=data_args.vocabulary_splits, max_words=data_args.max_words
         )
-    options = {name: getattr(data_args, name) for name in _SEEN}
+    options = {name: getattr(data_args, name) for name in ("box_values", "normalise", "by_area")}
     return Prepared(data, RegionInputs(open_regions(store), **options), store, tokenizer)
 
 

@@ -135,6 +135,10 @@ def test_the_usual_command_trains_four_arms():
         (("--scores", "none"), "was given without `scores`, by which it orders the pairs"),
         (("--features_model", "none"), "Neither `features` nor `features_model` was given"),
         (("--model", "lstm"), "model='lstm' is none of the captioners"),
+        (
+            ("--model", "updown"),
+            r"model_options names \['intermediate_size', .*'num_encoder_layers'\], which UpDownConfig",
+        ),
         (("--test_images", "1"), "test_images=1 was given. CIDEr weighs words"),
     ],
 )
