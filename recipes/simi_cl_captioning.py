@@ -73,9 +73,11 @@ def run(
     """One run: its numbers, its log and its test captions."""
     folder = Path(training_args.output_dir)
 
-    # Data: pairs, the regions of their images, words, and a score for each training pair.
-    prepared = prepare(data_args, folder.parent)
-    train, training_args.score_column = score(prepared, data_args, folder.parent)
+    # Data: pairs, the regions of their images, words, and a score for each training pair, if they are ordered by one.
+    prepared, rule = prepare(data_args, folder.parent), training_args.curriculum
+    train = prepared.data["train"]
+    if rule is not None and rule.needs_scores:
+        train, training_args.score_column = score(prepared, data_args, folder.parent)
 
     # Model: a captioner on regions, from a configuration.
     set_seed(training_args.seed)

@@ -41,7 +41,7 @@ _CLIP = Path(hf_curriculum.models.__file__).parent / SCENES_CLIP
 _CROPS = 3
 
 
-def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[Dataset, str | None]:
+def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[Dataset, str]:
     """The training pairs with their scores, and the column of the last one, by which they are ordered.
 
     Args:
@@ -52,8 +52,8 @@ def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[D
     Raises:
         ValueError: no such scorer, or an option that it does not have.
     """
-    rows, column = prepared.data["train"], None
-    for name, options in (data_args.scores or {}).items():
+    rows = prepared.data["train"]
+    for name, options in data_args.scores.items():
         with PartialState().main_process_first():
             if options.get("probabilities") == PROBABILITIES and data_args.data == SCENES:
                 rows = add_region_probabilities(rows)
