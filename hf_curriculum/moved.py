@@ -101,7 +101,7 @@ MODULES_BEFORE = {
         "image_text": "models.captioner",
         "flamingo_build": "models.flamingo.build",
         "flamingo_config": "models.flamingo.config",
-        "flamingo_features": "models.flamingo.features",
+        "flamingo_features": "models.vision_features",
         "flamingo_inputs flamingo_layers": "models.flamingo.layers",
         "flamingo_model": "models.flamingo.model",
         "git_build": "models.git.build",

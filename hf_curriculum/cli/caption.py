@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +16,7 @@ from hf_curriculum.markdown import one_line
 from hf_curriculum.names import MODELS
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from hf_curriculum.data.image_inputs import FeatureInputs, RegionInputs
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Files of a folder that are taken for images; a file that is named is read whatever its name."""
@@ -23,7 +25,11 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 @plainly
 def caption_command(
     model: Annotated[str, typer.Argument(help="Folder or Hub name of a captioner, or the folder of a run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, and folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, and folders of them; with --features also ids.")],
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Stored regions or features to read in place of the images, by their ids or file names."),
+    ] = None,
     beams: Annotated[int, typer.Option(help="Beams of generation; 1 is greedy.", min=1)] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a caption at most.", min=1)] = 30,
     batch_size: Annotated[int, typer.Option(help="Images that run through the model at once.", min=1)] = 16,
@@ -33,11 +39,12 @@ def caption_command(
 
     Images that cannot be read are named on standard error, and the exit status is then 1.
     """
-    files = list(_files(images))
+    files = list(_files(images, ids=features is not None))
     import torch
 
+    from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.evaluation.generate import caption_images
-    from hf_curriculum.models.captioner import load_captioner
+    from hf_curriculum.models.captioner import load_captioner, stored_images
     from hf_curriculum.studies.recipe import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -49,16 +56,27 @@ def caption_command(
             "written here by models that take an image alone: those of this library, GIT, BLIP, encoder-decoders."
         )
     captioner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
+    read = _decode
+    if features is not None:
+        stored = stored_images(captioner, processor.image_processor, features)
+        processor = CaptionCollator(processor.tokenizer, **stored)
+        read = partial(_look_up, processor.image_inputs)
+    elif processor.image_processor is None:
+        raise ValueError(
+            f"{model} has no image processor: it was trained on stored regions, and the detector that made them is "
+            "not saved with it. Name a store with the images' regions (--features STORE), as `hf-curriculum features` "
+            "writes it with that detector."
+        )
     found: list[dict[str, str | None]] = []
     options = {"num_beams": beams, "max_new_tokens": max_new_tokens}
     for start in range(0, len(files), batch_size):
-        batch = [_decode(file) for file in files[start : start + batch_size]]
-        decoded = [image for image in batch if not isinstance(image, str)]
-        captions = iter(caption_images(captioner, decoded, processor, **options) if decoded else ())
-        for file, image in zip(files[start:], batch, strict=False):
-            if isinstance(image, str):
-                found.append({"image": str(file), "caption": None, "error": image})
-                note(one_line(image, 300))
+        batch = [read(file) for file in files[start : start + batch_size]]
+        readable = [image for image, error in batch if error is None]
+        captions = iter(caption_images(captioner, readable, processor, **options) if readable else ())
+        for file, (_, error) in zip(files[start:], batch, strict=False):
+            if error is not None:
+                found.append({"image": str(file), "caption": None, "error": error})
+                note(one_line(error, 300))
                 continue
             found.append({"image": str(file), "caption": next(captions)})
             if not as_json:
@@ -70,27 +88,42 @@ def caption_command(
         raise typer.Exit(1)
 
 
-def _files(given: Iterable[Path]) -> Iterator[Path]:
-    """The files that are named, and the images of the folders."""
+def _files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
+    """The files that are named, and the images of the folders; with `ids`, names of no file too."""
     for path in given:
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
             if not inside:
                 raise ValueError(f"The folder {path} holds no image ({', '.join(SUFFIXES)}). Name files, or another.")
             yield from inside
-        elif path.exists():
+        elif ids or path.exists():
             yield path
         else:
             raise ValueError(f"There is no image {path}. Name a file, or a folder of images.")
 
 
-def _decode(file: Path) -> Image.Image | str:
+def _decode(file: Path) -> tuple[Any, str | None]:
     """An image, or why there is none."""
     from hf_curriculum.data.images import UnreadableImageError, to_rgb
 
     if not file.is_file():  # a pipe would be waited for
-        return f"{file} is no file."
+        return None, f"{file} is no file."
     try:
-        return to_rgb(file)
+        return to_rgb(file), None
     except UnreadableImageError as error:
-        return str(error)
+        return None, str(error)
+
+
+def _look_up(inputs: FeatureInputs | RegionInputs, file: Path) -> tuple[str, str | None]:
+    """The id of what is stored of an image (what is given, its name, or its last number), and why there is none."""
+    from hf_curriculum.columns import IMAGE_ID
+    from hf_curriculum.data.image_inputs import MissingFeaturesError
+
+    number = re.search(r"(\d+)$", file.stem)
+    names = [str(file), file.name, file.stem, *([str(int(number[1]))] if number else [])]
+    image_id = next((name for name in names if name in inputs.store), names[0])
+    try:
+        inputs.read({IMAGE_ID: image_id})
+    except MissingFeaturesError as error:
+        return image_id, str(error)
+    return image_id, None

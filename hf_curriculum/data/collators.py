@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -13,8 +14,10 @@ import torch
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
+from hf_curriculum.data.regions.base import Regions
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label that transformers' losses leave out."""
@@ -25,9 +28,8 @@ class CaptionCollator:
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
-        image_processor: any transformers image processor whose output has a fixed size, or None for batches of text
-            alone (a text stage). One that only resizes and normalises with Pillow (`make_image_processor`) is replaced
-            by a table of its own numbers, which is twice as fast.
+        image_processor: of the images, see `PixelInputs`; or None for stored features or regions, or for batches of
+            text alone (a text stage).
         max_length: captions are truncated to so many tokens, special ones included.
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
@@ -40,6 +42,8 @@ class CaptionCollator:
             counts in `max_length`.
         vision_features: instead of images, what a frozen vision tower makes of them, by `image_id`
             (`cache_vision_features`); `image_processor` is then None.
+        regions: instead of images, stored regions, by `image_id`: what `open_regions` returns, or a `RegionInputs` for
+            box values and other options; `image_processor` is then None.
         share_images: rows of a batch with the same `image_id` share one image, which is then processed, and encoded
             by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
             the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
@@ -48,14 +52,16 @@ class CaptionCollator:
             batch has no `input_ids` and no `attention_mask`, which it would take for the image encoder's.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
-        longest caption of the batch, in tokens. With `vision_features`, in place of `pixel_values`, `image_features`
-        (B, image tokens, vision width) as they are stored. With `share_images`, one of either per image, in the order
-        of first rows, and `image_index` (B,) int64, the image of each row.
+        longest caption of the batch, in tokens. In place of `pixel_values`: with `vision_features`, `image_features`
+        (B, image tokens, vision width) as they are stored; with `regions`, `region_features` (B, R, dims) float32,
+        zeros where an image has fewer, and `region_mask` (B, R) int64, 1 for a region. With `share_images`, one of
+        them per image, in the order of first rows, and `image_index` (B,) int64, the image of each row.
 
     Raises:
         ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption, a
-            caption is empty, the processor's images differ in size, features are given together with what works on
-            images, or images are to be shared where there are none or they have no ids.
+            caption is empty, images or features of a batch differ in size, more than one of images, features and
+            regions is given, an image has no features or no region, or images are to be shared where there are none
+            or they have no ids.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -71,7 +77,7 @@ class CaptionCollator:
     def __init__(
         self,
         tokenizer: Any,
-        image_processor: Any | None,
+        image_processor: Any | None = None,
         *,
         max_length: int = 50,
         image_column: str = IMAGE,
@@ -82,6 +88,7 @@ class CaptionCollator:
         vision_features: Mapping[str, np.ndarray] | None = None,
         share_images: bool = False,
         encoder_decoder: bool = False,
+        regions: Mapping[str, Regions] | RegionInputs | None = None,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -89,15 +96,13 @@ class CaptionCollator:
                 "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
                 "attention mask, so end tokens keep their labels."
             )
-        if vision_features is not None and (image_processor is not None or augment is not None):
+        self.image_inputs: ImageInputs | None = _image_inputs(
+            image_processor, vision_features, regions, augment, image_column
+        )
+        if share_images and self.image_inputs is None:
             raise ValueError(
-                "`vision_features` were given together with an `image_processor` or `augment`. Stored features "
-                "replace the images, which are not read: pass None for both, or train on images."
-            )
-        if share_images and image_processor is None and vision_features is None:
-            raise ValueError(
-                "`share_images=True` was given with neither an `image_processor` nor `vision_features`: in batches of "
-                "text alone there is nothing to share. Pass one of them, or leave `share_images` out."
+                "`share_images=True` was given with neither an `image_processor` nor `vision_features` nor `regions`: "
+                "in batches of text alone there is nothing to share. Pass one of them, or leave `share_images` out."
             )
         least = max(2, len(tokenizer(prefix)["input_ids"]) + 1)
         if max_length < least:
@@ -109,34 +114,42 @@ class CaptionCollator:
         self.share_images = share_images
         self.encoder_decoder = encoder_decoder
         self.tokenizer = tokenizer
-        self.image_processor = image_processor
         self.prefix = prefix
-        self.vision_features = vision_features
         self.max_length = max_length
         self.ignore_padding = ignore_padding
-        self.augment = augment
-        self.image_column = image_column
         self.caption_column = caption_column
-        self._table = PixelTable(image_processor) if is_plain(image_processor) else None
+        self.num_unknown: int = 0
         self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
+
+    @property
+    def image_processor(self) -> Any | None:
+        """Of new images, to be saved with a model: as given, or of the detector of `regions`; None for text alone."""
+        return None if self.image_inputs is None else self.image_inputs.image_processor
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns it reads."""
-        ids = (IMAGE_ID,) if self.share_images or self.vision_features is not None else ()
-        images = () if self.image_processor is None else (self.image_column,)
-        return (*ids, *images, self.caption_column)
+        images = () if self.image_inputs is None else self.image_inputs.columns
+        return tuple(dict.fromkeys((*((IMAGE_ID,) if self.share_images else ()), *images, self.caption_column)))
 
     @property
     def is_random(self) -> bool:
         """Whether preparing an example draws random numbers: it has an `augment`."""
-        return self.augment is not None
+        return self.image_inputs is not None and self.image_inputs.is_random
 
     def without_augmentation(self) -> CaptionCollator:
         """The same collator for evaluation: images as they are."""
         plain = copy.copy(self)
-        plain.augment = None
+        plain.image_inputs = None if self.image_inputs is None else self.image_inputs.without_augmentation()
         return plain
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "image_inputs" not in state:  # of version 0.1.0
+            names = ("image_processor", "vision_features", "augment", "image_column")
+            processor, features, augment, column = (state[name] for name in names)
+            self.image_inputs, self.num_unknown = _image_inputs(processor, features, None, augment, column), 0
+            del vars(self)["image_processor"]
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
@@ -158,9 +171,9 @@ class CaptionCollator:
                     f"`{IMAGE_ID}` is {image_id!r}, and with `share_images=True` rows with the same id share one "
                     "image: different images would be taken for one. Give every row the id of its image."
                 )
-            prepared["row"] = example if self.augment is None else {**example, self.image_column: self._image(example)}
-        elif self.image_processor is not None or self.vision_features is not None:
-            prepared["image"] = self._seen(example, self._image)
+            prepared["row"] = self.image_inputs.draw(example)
+        elif self.image_inputs is not None:
+            prepared["image"] = example if self.image_inputs.by_batch else self.image_inputs.read(example)
         return prepared
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -184,31 +197,38 @@ class CaptionCollator:
             batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
         if self._prefix_span:
             batch["labels"][(positions >= self._prefix_span.start) & (positions < self._prefix_span.stop)] = IGNORED
+        if self.tokenizer.unk_token_id is not None:
+            self._count_unknown(batch["labels"], [item["caption"] for item in prepared])
         if self.encoder_decoder:
             batch = {"labels": batch["labels"]}
         if self.share_images:
             # After the text: `Trainer` takes the length of a batch from what comes first.
             return batch | self._shared(prepared)
-        if self.image_processor is not None or self.vision_features is not None:
-            batch = self._stack([item["image"] for item in prepared]) | batch
+        if self.image_inputs is not None:
+            join = self.image_inputs.batch if self.image_inputs.by_batch else self.image_inputs.stack
+            batch = join([item["image"] for item in prepared]) | batch
         return batch
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The pixels of each distinct image, and `image_index`, which of them each row has."""
+        """The inputs of each distinct image, and `image_index`, which of them each row has."""
         places: dict[str, int] = {}
         index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
         firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
-        read = self._image if self.augment is None else lambda row: row[self.image_column]
-        shared = self._stack([self._seen(row, read) for row in firsts])
-        return shared | {"image_index": torch.tensor(index)}
+        drawn = self.image_inputs.without_augmentation()
+        return drawn.batch(firsts) | {"image_index": torch.tensor(index)}
 
-    def _seen(self, example: dict[str, Any], read: Callable[[dict[str, Any]], Image.Image]) -> dict[str, torch.Tensor]:
-        """The model's image inputs: the stored features, or the image that `read` returns, processed."""
-        if self.vision_features is not None:
-            # Copied out of the file, so that a worker reads it and not the main process.
-            return {"image_features": torch.from_numpy(np.array(self.vision_features[example[IMAGE_ID]]))}
-        image = read(example)
-        return {"pixel_values": self._table(image)} if self._table else process_image(self.image_processor, image)
+    def _count_unknown(self, labels: torch.Tensor, captions: list[str]) -> None:
+        """Counts captions none of whose labels (B, T) is a known word, and warns of the first."""
+        special = torch.tensor([IGNORED, *self.tokenizer.all_special_ids])
+        unknown = (labels == self.tokenizer.unk_token_id).any(1) & torch.isin(labels, special).all(1)
+        if not self.num_unknown and unknown.any():
+            logger.warning(
+                "The tokenizer (%s) knows no word of the caption %r: a model learns nothing from it but its length. "
+                "Such captions are trained on all the same, and counted in each process (`num_unknown`).",
+                type(self.tokenizer).__name__,
+                captions[int(unknown.long().argmax())],
+            )
+        self.num_unknown += int(unknown.sum())
 
     def _caption(self, example: dict[str, Any]) -> str:
         caption = example[self.caption_column]
@@ -221,24 +241,29 @@ class CaptionCollator:
             "which counts them, or expand lists with `expand_captions(dataset)`."
         )
 
-    def _image(self, example: dict[str, Any]) -> Image.Image:
-        name = f"The image `{example[IMAGE_ID]}`" if IMAGE_ID in example else None
-        try:
-            image = to_rgb(example[self.image_column])
-        except UnreadableImageError as error:
-            if name is None:
-                raise
-            raise UnreadableImageError(f"{name}: {error}") from error
-        return image if self.augment is None else to_rgb(self.augment(image), name="What `augment` returned")
 
-    def _stack(self, outputs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        sizes = sorted({tuple(item["pixel_values"].shape) for item in outputs if "pixel_values" in item})
-        if len(sizes) > 1:
-            raise ValueError(
-                f"The image processor ({type(self.image_processor).__name__}) returned images of the sizes {sizes}, "
-                "which make no batch. Give it a fixed height and width, as `make_image_processor(224)` does."
-            )
-        return {name: torch.stack([item[name] for item in outputs]) for name in outputs[0]}
+def _image_inputs(
+    image_processor: Any | None,
+    vision_features: Mapping[str, np.ndarray] | None,
+    regions: Mapping[str, Regions] | RegionInputs | None,
+    augment: Callable[[Image.Image], Any] | None,
+    image_column: str,
+) -> ImageInputs | None:
+    """What a model sees of an image, of a collator's arguments; None for text alone."""
+    given = {"vision_features": vision_features, "regions": regions}
+    given |= {"image_processor": image_processor, "augment": augment}
+    names = [f"`{name}`" for name, value in given.items() if value is not None]
+    if len(names) > 1 and not (vision_features is None and regions is None):
+        raise ValueError(
+            f"{names[0]} were given together with {' and '.join(names[1:])}. A model sees one of images, stored "
+            "features and regions, and images are not read where what a model sees of them is stored. Pass None for "
+            "the others."
+        )
+    if vision_features is not None:
+        return FeatureInputs(vision_features)
+    if regions is not None:
+        return regions if isinstance(regions, RegionInputs) else RegionInputs(regions)
+    return None if image_processor is None else PixelInputs(image_processor, augment, image_column)
 
 
 def _prefix_positions(tokenizer: Any, prefix: str) -> range:

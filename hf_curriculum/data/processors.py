@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from transformers import ViTImageProcessorPil
+from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin, ViTImageProcessorPil
 from transformers.image_processing_backends import PilBackend
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
+from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, cached_file
 
 # The steps of `PilBackend` that a table of pixel values replaces. A processor with its own version of any is called.
 _STEPS = (
@@ -101,3 +104,61 @@ def is_plain(processor: Any) -> bool:
 def process_image(processor: Any, image: Image.Image) -> dict[str, torch.Tensor]:
     """The outputs of any image processor for one RGB image, without the batch dimension."""
     return {name: values[0] for name, values in processor(images=[image], return_tensors="pt").items()}
+
+
+class CaptionProcessor(ProcessorMixin):
+    """The tokenizer of a captioner on regions, and its image processor where there is one.
+
+    A captioner that is trained on stored regions needs no image processor; with the detector that made them
+    (`RegionProcessor`) it captions new images. Each part is saved as its own class saves it.
+
+    Args:
+        image_processor: any image processor, or None.
+        tokenizer: of the captions.
+
+    Raises:
+        ValueError: images are given and there is no image processor.
+
+    Example:
+        >>> from hf_curriculum.data.tokenizer import train_wordpiece
+        >>> processor = CaptionProcessor(None, train_wordpiece(["a dog runs"] * 2, 50))
+        >>> processor.image_processor is None
+        True
+    """
+
+    def __init__(self, image_processor: Any | None, tokenizer: Any) -> None:
+        super().__init__(image_processor, tokenizer)
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """As `ProcessorMixin`, which does not know that an image processor may be None."""
+        if argument_name == "image_processor" and argument is None:
+            return None
+        return super().check_argument_for_proper_class(argument_name, argument)
+
+    def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
+        """As `ProcessorMixin`: what both parts return."""
+        if images is not None and self.image_processor is None:
+            raise ValueError(
+                "Images were given, and the processor has a tokenizer alone: its captioner was trained on stored "
+                "regions. Read those (`RegionInputs`), or give the processor the detector that made them: "
+                "`CaptionProcessor(region_processor, tokenizer)`."
+            )
+        return super().__call__(images=images, text=text, **kwargs)
+
+    def save_pretrained(self, save_directory: str | PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Saves both parts into a folder, and pushes them if asked to, with the arguments of `push_to_hub`."""
+        for part in (self.image_processor, self.tokenizer):
+            if part is not None:
+                part.save_pretrained(save_directory)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike[str], **kwargs: Any) -> CaptionProcessor:
+        """The parts that a folder or a repository has."""
+        name = pretrained_model_name_or_path
+        quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+        hub = {key: kwargs[key] for key in ("revision", "token", "cache_dir", "subfolder") if key in kwargs}
+        files = [cached_file(name, file, **hub, **quiet) for file in (IMAGE_PROCESSOR_NAME, PROCESSOR_NAME)]
+        images = AutoImageProcessor.from_pretrained(name, **{"backend": "pil", **kwargs}) if any(files) else None
+        return cls(images, AutoTokenizer.from_pretrained(name, **kwargs))

@@ -12,14 +12,14 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.data.images import to_rgb
+from hf_curriculum.data.collators import CaptionCollator
+from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
+from hf_curriculum.models.base import evaluation_mode
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from PIL import Image
     from transformers import ProcessorMixin
-
-    from hf_curriculum.data.collators import CaptionCollator
 
 
 def generate_captions(
@@ -30,7 +30,7 @@ def generate_captions(
     batch_size: int = 32,
     max_new_tokens: int = 30,
     num_beams: int = 1,
-    image_column: str = IMAGE,
+    image_column: str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> list[str]:
@@ -41,14 +41,15 @@ def generate_captions(
     the rest of the run as it would have been.
 
     Args:
-        model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`.
+        model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`; or
+            `image_features`, or `region_features` and `region_mask` in place of `pixel_values`.
         dataset: one row per image (`one_row_per_image`); formats and transforms set on it are put aside.
-        processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`, a `CaptionCollator`). A collator's
-            `vision_features` are read in place of the images, by `image_id`.
+        processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`), or a `CaptionCollator`, whose
+            `vision_features` or `regions` are read in place of the images, by `image_id`.
         batch_size: images per call of `generate`.
         max_new_tokens: tokens at most per caption.
         num_beams: beams; 1 is greedy.
-        image_column: the column of images, in any form `to_rgb` reads.
+        image_column: the column of images, in any form `to_rgb` reads; by default the collator's, or "image".
         progress: shows a bar on a terminal when it takes more than two seconds.
         options: more arguments of `generate`; `do_sample` is `False` unless given.
 
@@ -56,8 +57,8 @@ def generate_captions(
         Captions without special tokens, words separated by one space, in the order of the rows.
 
     Raises:
-        ValueError: `image_column` is not in the data; a `batch_size`, `max_new_tokens` or `num_beams` below 1; a row
-            without an image.
+        ValueError: the column of images or ids is not in the data; a `batch_size`, `max_new_tokens` or `num_beams`
+            below 1; a row without an image, features or regions; a processor without any of them.
 
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
@@ -66,15 +67,14 @@ def generate_captions(
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
-    features = getattr(processor, "vision_features", None)
-    column = image_column if features is None else IMAGE_ID
+    inputs = _image_inputs(processor, image_column)
     require_columns(
         dataset.column_names,
-        [column],
+        inputs.columns,
         reader="Captions are generated from images, or from features found by their ids.",
         remedy="Pass `image_column=`.",
     )
-    rows = dataset.with_format(None).select_columns(column)
+    rows = dataset.with_format(None).select_columns(list(inputs.columns))
     weight = next(model.parameters())
     options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
     captions: list[str] = []
@@ -85,36 +85,54 @@ def generate_captions(
         tqdm(total=len(rows), desc="captions", unit="image", delay=2, disable=None if progress else True) as bar,
     ):
         for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size][column]
-            if features is None:
-                images = [to_rgb(image, name=f"The image of row {row}") for row, image in enumerate(batch, start)]
-                seen = {"pixel_values": processor.image_processor(images=images, return_tensors="pt")["pixel_values"]}
-            else:
-                seen = {"image_features": torch.from_numpy(np.stack([features[image_id] for image_id in batch]))}
-            captions += _write(model, processor, seen, options)
-            bar.update(len(batch))
+            batch = rows[start : start + batch_size]
+            examples = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+            captions += _write(model, processor, inputs.batch(examples, first_row=start), options)
+            bar.update(len(examples))
     return captions
 
 
 def caption_images(
-    model: torch.nn.Module, images: Sequence[Image.Image], processor: ProcessorMixin | CaptionCollator, **options: Any
+    model: torch.nn.Module,
+    images: Sequence[Image.Image | str],
+    processor: ProcessorMixin | CaptionCollator,
+    **options: Any,
 ) -> list[str]:
-    """One caption for each decoded image, as `generate_captions` writes them, in one batch.
+    """One caption for each image, as `generate_captions` writes them, in one batch.
 
     Args:
         model: as in `generate_captions`.
-        images: RGB, one or more.
-        processor: has an `image_processor` and a `tokenizer`.
+        images: one or more, in any form `to_rgb` reads; for a collator of stored features or regions their ids.
+        processor: as in `generate_captions`.
         options: arguments of `generate`; `do_sample` is `False` unless given.
+
+    Raises:
+        ValueError: an image that cannot be read, or of which nothing is stored; a processor without images.
 
     Example:
         >>> caption_images(model, [to_rgb("photo.jpg")], processor, num_beams=5)  # doctest: +SKIP
         ['a dog runs on the beach']
     """
-    seen = {"pixel_values": processor.image_processor(images=list(images), return_tensors="pt")["pixel_values"]}
+    inputs = _image_inputs(processor, None)
+    (column,) = inputs.columns
+    seen = inputs.batch([{column: image} for image in images])
     device = next(model.parameters()).device
     with evaluation_mode(model), keep_random_states(device), torch.inference_mode():
         return _write(model, processor, seen, {"do_sample": False, **options})
+
+
+def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str | None) -> ImageInputs:
+    """How images are read for a processor, without augmentation."""
+    of_collator = processor.image_inputs if isinstance(processor, CaptionCollator) else None
+    if of_collator is not None and not (image_column and isinstance(of_collator, PixelInputs)):
+        return of_collator.without_augmentation()
+    if processor.image_processor is None:
+        raise ValueError(
+            f"The {type(processor).__name__} has no image processor, so no image can be read for the model. Pass a "
+            "processor with one, or, for a model that was trained on stored regions or features, a collator that "
+            "reads them: `CaptionCollator(tokenizer, regions=open_regions(store))`."
+        )
+    return PixelInputs(processor.image_processor, image_column=image_column or IMAGE)
 
 
 def _write(
@@ -123,10 +141,9 @@ def _write(
     seen: dict[str, torch.Tensor],
     options: dict[str, Any],
 ) -> list[str]:
-    """Captions of pixels [b, c, h, w], or of features."""
+    """Captions of a batch of image inputs."""
     weight = next(model.parameters())
-    seen = {name: values.to(weight.device, weight.dtype) for name, values in seen.items()}
-    ids = model.generate(**seen, **options)  # [b, length]
+    ids = model.generate(**images_for(seen, weight), **options)  # [b, length]
     return [" ".join(text.split()) for text in processor.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
@@ -191,18 +208,6 @@ def _image_ids(dataset: Dataset) -> list[str]:
             "these rows would count as one. Give each image an id."
         )
     return ids
-
-
-@contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training:
-            module.training = mode
 
 
 @contextmanager

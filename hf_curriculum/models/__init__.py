@@ -1,18 +1,54 @@
 """Models, known to the Auto classes of `transformers` once this package is imported, as `import hf_curriculum` does.
 
 Importing it loads the configurations alone. A configuration imports the module of its model when one is made, which is
-before an Auto class asks for the model; that module registers its classes.
+before an Auto class asks for the model; that module registers its classes. `RegionProcessor` is registered when
+`transformers` imports its own image processors, which takes two seconds.
 """
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from typing import Any
+
 from transformers import AutoConfig
 
+from hf_curriculum.models.captioners.config import RegionTransformerConfig
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig, UpDownConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.names import exports
 
-for _config in (CaptionGitConfig, CaptionFlamingoConfig):
+for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
+
+_IMAGE_PROCESSORS, _PROCESSOR = "transformers.models.auto.image_processing_auto", "hf_curriculum.data.regions.processor"
+
+
+class _RegisterProcessor(MetaPathFinder):
+    """Imports `RegionProcessor`, which registers itself, right after `AutoImageProcessor`."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != _IMAGE_PROCESSORS:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                import_module(_PROCESSOR)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if _IMAGE_PROCESSORS in sys.modules:
+    import_module(_PROCESSOR)
+else:
+    sys.meta_path.insert(0, _RegisterProcessor())
 
 __all__, __getattr__, __dir__ = exports(__name__)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -68,8 +69,9 @@ class CaptionGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in `GenerationMixin`; images go in with the first tokens and stay out once they are cached."""
-        max_positions = self.config.get_text_config().max_position_embeddings
-        check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
+        max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        if max_positions is not None:  # recurrent models have no end
+            check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
         inputs = super().prepare_inputs_for_generation(
             input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
         )
@@ -320,3 +322,15 @@ def share_images(
             "`use_cache=False`; `generate` takes `image_index` and repeats the images itself."
         )
     return SharedImages(image_index, images, image_features.shape[1])
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training:
+            module.training = mode

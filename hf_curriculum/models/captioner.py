@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import (
     AutoConfig,
@@ -15,9 +18,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_curriculum.data.processors import make_image_processor
+from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.tokenizer import train_wordpiece
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.vision_features import VisionFeatures
 
 
 def new_captioner(
@@ -36,8 +42,10 @@ def new_captioner(
     return git_from_config(config), GitProcessor(make_image_processor(image_size), tokenizer)
 
 
-def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedModel, GitProcessor]:
+def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedModel, GitProcessor | CaptionProcessor]:
     """A captioner from a folder or the Hub, with its tokenizer and image processor.
+
+    A captioner on regions may have no image processor (`CaptionProcessor`): it reads stored regions alone.
 
     Args:
         name: a folder written by `save_model`, or a repository of the Hub.
@@ -58,9 +66,30 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
             "folder written by `hf-curriculum train`, or a GIT or BLIP of the Hub."
         )
     model = AutoModelForImageTextToText.from_pretrained(name, revision=revision)
+    if reads(model, "region_features"):
+        return model, CaptionProcessor.from_pretrained(name, revision=revision)
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     images = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil")
     return model, GitProcessor(images, tokenizer)
+
+
+def reads(model: torch.nn.Module, name: str) -> bool:
+    """Whether `forward` takes an argument of this name."""
+    return name in signature(model.forward).parameters
+
+
+def images_of_texts(model: torch.nn.Module, images: dict[str, torch.Tensor], index: torch.Tensor) -> dict[str, Any]:
+    """A model's arguments for texts that share images, (texts,) int64: its `image_index`, or an image per text."""
+    if reads(model, "image_index"):
+        return {**images, "image_index": index}
+    return {name: part[index] for name, part in images.items()}
+
+
+def stored_images(model: torch.nn.Module, image_processor: Any | None, path: str | Path) -> dict[str, Any]:
+    """What a captioner reads in place of images, as arguments of `CaptionCollator`: stored regions or features."""
+    if reads(model, "region_features"):
+        return {"regions": RegionInputs.for_model(open_regions(path), image_processor)}
+    return {"vision_features": VisionFeatures(path)}
 
 
 def image_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

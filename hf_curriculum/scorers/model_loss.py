@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import digest
+from hf_curriculum.data.regions.base import RegionSource
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from PIL import Image
+
+    from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
+    from hf_curriculum.scorers.visual.images import ImageOpener
 
 
 _OURS = ("curriculum_git", "curriculum_flamingo")
 
 
 class _Loaded(NamedTuple):
-    """A captioner on its device, what prepares its inputs, the most tokens it reads, the prefix of captions."""
+    """A captioner on its device, what it sees of an image, the most tokens it reads, the prefix of captions."""
 
     model: Any
     tokenizer: Any
-    prepare: Callable[[Image.Image], torch.Tensor]
+    inputs: PixelInputs | RegionInputs
     limit: int
     prefix: str
 
@@ -42,8 +48,8 @@ class ModelLoss(PairScorer):
 
     Args:
         model: a folder or a repository of the Hub with a captioner that reads an image and a caption: this library's
-            GIT and Flamingo, or `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`. Not other models that read
-            an image as placeholder tokens of a prompt.
+            own, or `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`. Not other models that read an image as
+            placeholder tokens of a prompt.
         processor: where the tokenizer and the image processor are, if not with the model.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
         max_length: captions are truncated to so many tokens, special ones included, counted in `num_truncated` and
@@ -52,18 +58,22 @@ class ModelLoss(PairScorer):
         revision: of a repository.
         image_column: where the images are.
         caption_column: where the captions are.
+        regions: for a captioner on stored regions, the file or folder of them (see `open_regions`), or one opened;
+            they are found by `image_id`, and no image is read.
+        region_options: of `RegionInputs`, such as `{"box_values": True}`; by default those of training, where the
+            model's image processor has them.
         name: the column to write.
         easy: a small loss is easy by default.
 
     Shapes:
         float32 (rows,), in nats (per token with "mean"); NaN for a caption that is missing, empty or blank or has no
-        token to score, and an image that cannot be decoded.
+        token to score, an image that cannot be decoded, and one that `regions` does not have or has no region of.
 
     Raises:
-        FileNotFoundError: there is no such model or processor.
+        FileNotFoundError: there are no such model, processor or regions.
         ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint that lacks
-            weights, a model of another kind, an encoder-decoder without start token, a Flamingo whose tokenizer lacks
-            its `<image>`.
+            weights, a model of another kind, regions for a model that reads images or none for one that reads regions,
+            an encoder-decoder without start token, a Flamingo whose tokenizer lacks its `<image>`.
         TypeError: a caption that is not a string.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 5 (Bootstrap-CL).
@@ -72,6 +82,9 @@ class ModelLoss(PairScorer):
         >>> scorer = ModelLoss("output/vanilla-git")               # doctest: +SKIP
         >>> add_scores(data, scorer)["model_loss"][:]              # doctest: +SKIP
     """
+
+    regions: RegionSource | None = None
+    region_options: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -84,6 +97,8 @@ class ModelLoss(PairScorer):
         revision: str | None = None,
         image_column: str = IMAGE,
         caption_column: str = CAPTION,
+        regions: str | Path | RegionSource | None = None,
+        region_options: dict[str, Any] | None = None,
         name: str = "model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
@@ -106,32 +121,60 @@ class ModelLoss(PairScorer):
         self.easy: Literal["low", "high"] = easy
         self.columns: tuple[str, ...] = (image_column, caption_column)
         self.decode_false: tuple[str, ...] = (image_column,)
+        if regions is not None:
+            self.regions = open_regions(regions) if isinstance(regions, (str, Path)) else regions
+            self.region_options = region_options
+            # A store that was written again is another one under the same path.
+            self.regions_digest: str = digest(json.dumps(self.regions.arguments(), sort_keys=True, default=str))
+            self.columns = (IMAGE_ID, caption_column)
+            self.decode_false = ()
+
+    def arguments(self) -> dict[str, Any]:
+        unused = ("regions", "region_options") if self.regions is None else ()
+        return {name: value for name, value in super().arguments().items() if name not in unused}
 
     def load(self, device: torch.device) -> _Loaded:
-        from transformers import (
-            AutoConfig,
-            AutoImageProcessor,
-            AutoModelForImageTextToText,
-            AutoTokenizer,
-            VisionEncoderDecoderModel,
-        )
+        from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, VisionEncoderDecoderModel
 
-        from hf_curriculum.data.processors import PixelTable, is_plain, process_image
         from hf_curriculum.models.captioner import image_text
 
         where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
         tokenizer = load_pretrained(AutoTokenizer, where, revision)
-        processor = load_pretrained(AutoImageProcessor, where, revision, backend=self.backend)
         kind = load_pretrained(AutoConfig, self.model, self.revision).model_type
         cls = VisionEncoderDecoderModel if kind == "vision-encoder-decoder" else AutoModelForImageTextToText
         model = load_model(cls, self.model, self.revision).to(device)
         self._check_kind(model)
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
-        table = PixelTable(processor) if is_plain(processor) else None
-        prepare = table or (lambda image: process_image(processor, image)["pixel_values"])
-        before = image_text(model, tokenizer)
-        return _Loaded(model, tokenizer, prepare, min(self.max_length, positions), before and f"{before} ")
+        before, inputs = image_text(model, tokenizer), self._inputs(model, where, revision)
+        return _Loaded(model, tokenizer, inputs, min(self.max_length, positions), before and f"{before} ")
+
+    def _inputs(self, model: Any, where: str, revision: str | None) -> PixelInputs | RegionInputs:
+        """What the model sees of an image."""
+        from transformers import AutoImageProcessor
+
+        from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
+        from hf_curriculum.data.processors import CaptionProcessor
+        from hf_curriculum.models.captioner import reads
+
+        on_regions = reads(model, "region_features")
+        if self.regions is not None and not on_regions:
+            raise ValueError(
+                f"`regions` were given, but {self.model!r} is a {type(model).__name__}, which reads images. Leave "
+                "them out, or name a captioner that was trained on regions."
+            )
+        if on_regions:
+            images = load_pretrained(CaptionProcessor, where, revision).image_processor
+        else:
+            images = load_pretrained(AutoImageProcessor, where, revision, backend=self.backend)
+        if self.regions is not None:
+            return RegionInputs.for_model(self.regions, images, **(self.region_options or {}))
+        if images is None:
+            raise ValueError(
+                f"{self.model!r} is a {type(model).__name__} without an image processor: it was trained on stored "
+                "regions. Name the file or folder that holds them: `ModelLoss(..., regions=...)`."
+            )
+        return PixelInputs(images, image_column=self.image_column)
 
     def _check_kind(self, model: Any) -> None:
         kind, config = type(model).__name__, model.config
@@ -152,22 +195,40 @@ class ModelLoss(PairScorer):
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         return self.pair_scores(batch, rank)
 
-    def pixels(self, image: Image.Image, loaded: _Loaded) -> torch.Tensor:
-        return loaded.prepare(image)
+    def read(self, stored: Any, loaded: _Loaded, opener: ImageOpener) -> dict[str, torch.Tensor] | None:
+        from hf_curriculum.data.image_inputs import MissingFeaturesError
 
-    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[torch.Tensor]) -> np.ndarray:
+        if self.regions is None:
+            return super().read(stored, loaded, opener)
+        try:
+            return loaded.inputs.read({IMAGE_ID: stored})
+        except MissingFeaturesError as error:
+            opener.failed.append(str(error))
+            return None
+
+    def pixels(self, image: Image.Image, loaded: _Loaded) -> dict[str, torch.Tensor]:
+        return loaded.inputs.read({self.image_column: image})
+
+    def shape_of(self, image: dict[str, torch.Tensor]) -> tuple[Any, ...]:
+        from hf_curriculum.data.image_inputs import size_of
+
+        return size_of(image)
+
+    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[dict[str, torch.Tensor]]) -> np.ndarray:
         """Losses of pairs, float64 (pairs,); an image of several pairs is the same object, and encoded once."""
         import torch
+
+        from hf_curriculum.data.image_inputs import images_for
 
         model, distinct = loaded.model, {id(image): image for image in images}
         index = {key: number for number, key in enumerate(distinct)}
         ids, mask = (values.to(model.device) for values in padded(tokens))  # (pairs, tokens)
         which = torch.tensor([index[id(image)] for image in images], device=model.device)  # (pairs,)
-        pixels = torch.stack(list(distinct.values())).to(model.device)  # (images, 3, height, width)
+        seen = images_for(loaded.inputs.stack(list(distinct.values())), next(model.parameters()))
         with torch.inference_mode():
             if model.config.is_encoder_decoder:
                 start = torch.full_like(ids[:, :1], model.config.decoder_start_token_id)
-                encoded = model.get_encoder()(pixel_values=pixels)
+                encoded = model.get_encoder()(**seen)
                 encoded.last_hidden_state = encoded.last_hidden_state[which]
                 logits = model(
                     encoder_outputs=encoded,
@@ -175,7 +236,7 @@ class ModelLoss(PairScorer):
                     decoder_attention_mask=mask,
                 ).logits  # (pairs, tokens, vocabulary)
                 return reduced_losses(logits, ids, mask, self.reduction)
-            logits = _prefix_logits(model, ids, mask, pixels, which)
+            logits = _prefix_logits(model, ids, mask, seen, which)
             if model.config.model_type == "curriculum_flamingo":
                 is_image = ids == model.config.image_token_id
                 mask = mask * ((is_image.cumsum(1) > 0) & ~is_image)  # the prefix is not scored
@@ -183,15 +244,13 @@ class ModelLoss(PairScorer):
 
 
 def _prefix_logits(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, pixels: torch.Tensor, which: torch.Tensor
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, images: dict[str, torch.Tensor], which: torch.Tensor
 ) -> torch.Tensor:
     """Logits (pairs, tokens, vocabulary) of a decoder-only captioner; `which` (pairs,) numbers the images."""
-    if model.config.model_type in _OURS:
-        image = {"image_features": model.base_model.encode_images(pixels)[which]}
-    else:
-        image = {"pixel_values": pixels[which]}
+    from hf_curriculum.models.captioner import images_of_texts
+
     if model.config.model_type == "blip":
         ids = ids.clone()
         ids[:, 0] = model.config.text_config.bos_token_id  # its captions start with [DEC], which no tokenizer writes
-    logits = model(input_ids=ids, attention_mask=mask, **image).logits
+    logits = model(input_ids=ids, attention_mask=mask, **images_of_texts(model, images, which)).logits
     return logits[:, -ids.shape[1] :]  # stock GIT has logits for the image's tokens, too

@@ -89,7 +89,7 @@ class PairScorer(Scorer):
     A subclass has `image_column`, `caption_column` and `batch_size`. Its `load` returns an object with a `tokenizer`,
     the `limit` of tokens, and the `prefix` of each caption. It defines `pixels(image, loaded)`: an RGB image as the
     model reads it, (3, height, width), or a string that says why it cannot; and `run(loaded, tokens, images)`: the
-    scores of pairs whose images have one size, (pairs,).
+    scores of pairs whose images have one size, (pairs,). The first of its `columns` has the images.
     """
 
     group_by: str = IMAGE_ID
@@ -111,19 +111,29 @@ class PairScorer(Scorer):
         tokens = dict(zip(np.flatnonzero(mask).tolist(), self._tokens(captions, loaded), strict=True))
 
         def readable_images() -> Any:
-            for stored, rows in distinct_images(batch, self.image_column, mask):
-                image = opener(stored)
-                pixels = None if image is None else self.pixels(image, loaded)
-                if isinstance(pixels, str):
-                    opener.failed.append(pixels)
-                elif pixels is not None:
-                    yield pixels, rows
+            for stored, rows in distinct_images(batch, self.columns[0], mask):
+                image = self.read(stored, loaded, opener)
+                if image is not None:
+                    yield image, rows
 
-        for pairs in batches_of_one_size(readable_images(), self.batch_size):
+        for pairs in batches_of_one_size(readable_images(), self.batch_size, self.shape_of):
             rows = [row for row, _ in pairs]
-            scores[rows] = self.run(loaded, [tokens[row] for row in rows], [pixels for _, pixels in pairs])
+            scores[rows] = self.run(loaded, [tokens[row] for row in rows], [image for _, image in pairs])
         opener.report(self)
         return scores
+
+    def read(self, stored: Any, loaded: Any, opener: ImageOpener) -> Any | None:
+        """An image as `run` takes it; None, and the reason in `opener.failed`, if it cannot be read."""
+        image = opener(stored)
+        pixels = None if image is None else self.pixels(image, loaded)
+        if isinstance(pixels, str):
+            opener.failed.append(pixels)
+            return None
+        return pixels
+
+    def shape_of(self, image: Any) -> tuple[int, ...]:
+        """What the images of one `run` have in common."""
+        return image.shape
 
     def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
         captions = [loaded.prefix + caption for caption in captions]

@@ -9,6 +9,7 @@ import re
 
 import pytest
 import tiny_models
+import torch
 from datasets import Dataset
 from PIL import Image
 from transformers import pipeline
@@ -19,10 +20,15 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    cache_vision_features,
+    extract_regions,
     generate_captions,
+    make_image_processor,
+    open_regions,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.cli.common import model_of
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.models.captioner import load_captioner
 
 CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
@@ -96,6 +102,77 @@ def test_mistakes(photos, tmp_path):
         assert done.exit_code == status, done.output
         assert message in " ".join(done.output.replace("│", " ").split())
         assert "Traceback" not in done.output
+
+
+class TestFeatures:
+    def test_ids_and_files_are_looked_up_in_a_store(self, photos):
+        where, store = tiny_models.region_transformer(), tiny_models.region_archive()
+        words = ("--features", store, "--max-new-tokens", "5", "--beams", "2", "--batch-size", "2")
+        done = result("caption", where, "2", photos / "COCO_val2014_000000000001.jpg", "some/0.png", *words)
+        assert done.exit_code == 0, done.output
+        model, processor = load_captioner(where)
+        collator = CaptionCollator(processor.tokenizer, regions=open_regions(store))
+        rows = Dataset.from_dict({"image_id": ["2", "1", "0"]})
+        expected = generate_captions(model, rows, collator, max_new_tokens=5, num_beams=2)
+        assert len(set(expected)) > 1, "the regions make no difference, so the test shows nothing"
+        assert [line.partition("\t")[2] for line in done.stdout.splitlines()] == expected
+        assert done.stdout.startswith("2\t")
+
+    def test_images_that_the_store_does_not_have(self):
+        words = ("--features", tiny_models.region_archive(), "--max-new-tokens", "3", "--json")
+        done = result("caption", tiny_models.region_transformer(), "7", "1", *words)
+        assert done.exit_code == 1
+        entries = json.loads(done.stdout)
+        assert [entry["caption"] is None for entry in entries] == [True, False]
+        assert "has nothing of the image '7'" in entries[0]["error"]
+        assert "1 of 2 images could not be read" in done.stderr
+
+    def test_a_vision_tower_s_features(self, photos, tmp_path):
+        where = tiny_models.flamingo()
+        files = [str(photos / name) for name in ("a.png", "c.PNG")]
+        rows = Dataset.from_dict({"image": files, "image_id": ["a", "c"]})
+        cache_vision_features(load_captioner(where)[0], rows, tmp_path / "stored", make_image_processor(16))
+        words = ("--max-new-tokens", "5")
+        stored = result("caption", where, *files, *words, "--features", tmp_path / "stored")
+        assert stored.exit_code == 0, stored.output
+        assert stored.stdout == result("caption", where, *files, *words).stdout
+
+    def test_a_captioner_finds_regions_of_new_images_with_the_detector_that_made_its_store(self, photos, tmp_path):
+        rows = Dataset.from_dict(
+            {"image": [str(photos / name) for name in ("a.png", "c.PNG")], "image_id": ["a", "c"]}
+        )
+        store = extract_regions(rows, "scenes_clip", tmp_path / "store", grid=2, dtype="float32", standardise=True)
+        torch.manual_seed(0)
+        model = load_captioner(tiny_models.region_transformer(dims=store.facts["dims"] + 5))[0]
+        collator = CaptionCollator(tiny_models.tokenizer(), regions=RegionInputs(store, box_values=True))
+        trainer = CurriculumTrainer(
+            model,
+            CurriculumTrainingArguments(
+                str(tmp_path / "run"), curriculum=IID(epochs=1), save_strategy="no", report_to=[], use_cpu=True
+            ),
+            data_collator=collator,
+            train_dataset=rows.add_column("caption", ["a dog", "two dogs"]),
+        )
+        trainer.save_model()
+        words = (tmp_path / "run", *rows["image"], "--max-new-tokens", "5", "--beams", "2")
+        new, stored = result("caption", *words), result("caption", *words, "--features", tmp_path / "store")
+        assert new.exit_code == 0, new.output
+        assert new.stdout == stored.stdout
+        expected = generate_captions(model, rows, collator, max_new_tokens=5, num_beams=2)
+        assert [line.partition("\t")[2] for line in new.stdout.splitlines()] == expected
+        other = extract_regions(rows, "scenes_clip", tmp_path / "other", grid=3, dtype="float32")
+        done = result("caption", *words, "--features", other.path)
+        assert (done.exit_code, "others mean nothing to it" in done.stderr) == (1, True)
+
+    def test_what_is_missing_is_named(self, photos, tmp_path):
+        done = result("caption", tiny_models.region_transformer(), photos)
+        assert done.exit_code == 1
+        assert "has no image processor: it was trained on stored regions" in done.stderr
+        assert "--features STORE" in done.stderr
+        done = result("caption", tiny_models.region_transformer(), "1", "--features", tmp_path / "gone")
+        assert (done.exit_code, "There are no regions at" in done.stderr) == (1, True)
+        done = result("caption", tiny_models.git(), "1", "--features", tiny_models.region_archive())
+        assert (done.exit_code, "is no folder of vision features" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", ["git", "flamingo", "stock_git", "blip"])

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, CLIPImageProcessorPil, ViTImageProcessorPil
 
-from hf_curriculum import make_image_processor
-from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum import make_image_processor, train_wordpiece
+from hf_curriculum.data.processors import CaptionProcessor, PixelTable, is_plain, process_image
 
 
 def noise(width, height):
@@ -91,3 +91,30 @@ def test_an_unknown_filter():
 def test_an_impossible_size(size):
     with pytest.raises(ValueError, match="must be at least 1"):
         make_image_processor(size)
+
+
+class TestCaptionProcessor:
+    @pytest.mark.parametrize("images", [None, make_image_processor(8)])
+    def test_it_saves_and_loads_what_it_has(self, images, tmp_path):
+        processor = CaptionProcessor(images, train_wordpiece(["a dog runs"] * 2, 60))
+        processor.save_pretrained(tmp_path)
+        assert (tmp_path / "preprocessor_config.json").exists() is (images is not None)
+        for found in (CaptionProcessor.from_pretrained(tmp_path), CaptionProcessor.from_pretrained(str(tmp_path))):
+            assert found.tokenizer.get_vocab() == processor.tokenizer.get_vocab()
+            assert type(found.image_processor) is type(images)
+            assert found(text="a dog")["input_ids"] == processor.tokenizer("a dog")["input_ids"]
+        assert "CaptionProcessor" in repr(processor)
+
+    def test_images_need_an_image_processor(self):
+        words = train_wordpiece(["a dog runs"] * 2, 60)
+        with pytest.raises(ValueError, match=r"has a tokenizer alone.*trained on stored regions"):
+            CaptionProcessor(None, words)(images=[noise(9, 9)])
+        found = CaptionProcessor(make_image_processor(8), words)(images=[noise(9, 9)], text="a dog")
+        assert {"pixel_values", "input_ids"} <= set(found)
+
+    def test_it_pushes_under_the_folder_s_name(self, tmp_path, monkeypatch):
+        pushed = []
+        processor = CaptionProcessor(None, train_wordpiece(["a dog runs"] * 2, 60))
+        monkeypatch.setattr(processor, "push_to_hub", lambda *args, **kwargs: pushed.append((args, kwargs)))
+        processor.save_pretrained(tmp_path / "model", push_to_hub=True, private=True)
+        assert pushed == [(("model",), {"private": True})]

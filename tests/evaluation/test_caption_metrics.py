@@ -1,18 +1,28 @@
 import csv
 import gzip
+import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import evaluate
 import numpy as np
 import pytest
 from transformers import EvalPrediction
 
-from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics, tokenize
+from hf_curriculum.evaluation.captions import (
+    CaptionEvaluator,
+    CaptionMetric,
+    DocumentFrequencies,
+    JavaError,
+    caption_compute_metrics,
+    caption_metrics,
+    tokenize_all,
+)
+from hf_curriculum.evaluation.captions.metrics import reference_tokens
 
 HYPOTHESES = ["a cat is on the mat", "two dogs running in the park", "a man riding a bike"]
 REFERENCES = [
@@ -38,12 +48,7 @@ class Tokenizer:
         return [" ".join(self.words[i] for i in row if i > 2) for row in ids]
 
 
-def needs_pycocoevalcap():
-    pytest.importorskip("pycocoevalcap")
-
-
 def test_golden_values_of_the_reference_code(capsys):
-    needs_pycocoevalcap()
     scores = caption_metrics(HYPOTHESES, REFERENCES)
     assert scores == pytest.approx(EXPECTED, rel=1e-4)
     assert list(scores) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider", "rouge_l"]
@@ -51,31 +56,26 @@ def test_golden_values_of_the_reference_code(capsys):
 
 
 def test_case_and_punctuation_do_not_count():
-    needs_pycocoevalcap()
     shouted = [f"{caption.upper()} ." for caption in HYPOTHESES]
     ended = [[f"{text.capitalize()}!" for text in given] for given in REFERENCES]
     assert caption_metrics(shouted, ended) == pytest.approx(EXPECTED, rel=1e-4)
 
 
 def test_only_what_is_asked_for():
-    needs_pycocoevalcap()
     assert set(caption_metrics(HYPOTHESES, REFERENCES, metrics=["rouge"])) == {"rouge_l"}
 
 
 def test_an_empty_caption_scores_low_and_breaks_nothing():
-    needs_pycocoevalcap()
     scores = caption_metrics(["", *HYPOTHESES[1:]], REFERENCES)
     assert all(np.isfinite(value) and value < EXPECTED[name] for name, value in scores.items())
 
 
 def test_empty_references_are_left_out():
-    needs_pycocoevalcap()
     padded = [[*given, "", "..."] for given in REFERENCES]
     assert caption_metrics(HYPOTHESES, padded) == pytest.approx(EXPECTED, rel=1e-4)
 
 
 def test_cider_of_one_image_is_zero_and_says_so():
-    needs_pycocoevalcap()
     with pytest.warns(UserWarning, match="CIDEr over a single image is 0 by definition"):
         assert caption_metrics(HYPOTHESES[:1], REFERENCES[:1], metrics=["cider"]) == {"cider": 0.0}
     with warnings.catch_warnings():
@@ -84,85 +84,111 @@ def test_cider_of_one_image_is_zero_and_says_so():
         caption_metrics(HYPOTHESES[:2], REFERENCES[:2], metrics=["cider"])
 
 
-@pytest.mark.parametrize(
-    ("caption", "tokens"),
-    [
-        ("A man's dog isn’t here.", "a man 's dog is n't here"),
-        ("a black-and-white, 1,000 year-old cat!", "a black-and-white 1,000 year-old cat"),
-        ('"quoted" (and) [bracketed]', "quoted -lrb- and -rrb- -lsb- bracketed -rsb-"),
-        ("They're  two\n\tgirls'", "they 're two girls"),
-        ("Ein großer Bär", "ein großer bär"),
-        ("...", ""),
-    ],
-)
-def test_tokens(caption, tokens):
-    assert tokenize(caption) == tokens
-
-
-PENN_TREEBANK = [  # as Stanford CoreNLP 3.4.1 writes them, lower case, punctuation dropped
-    (
-        "A plastic plate with beans,quiche, apples and 1,000 peas",
-        "a plastic plate with beans quiche apples and 1,000 peas",
-    ),
-    ("A cross road of Furnace St. and Crapo St.", "a cross road of furnace st. and crapo st."),
-    ("W. Centre st, KY. in Wash. or a wash.", "w. centre st ky. in wash. or a wash"),
-    ("A flat T.V. and a U.S.A flag at 10 p.m.", "a flat t.v. and a u.s.a flag at 10 p.m."),
-    ("A person I. A hood, Miami U. pushes, plan b. now", "a person i a hood miami u. pushes plan b. now"),
-    ("a huge clock at 5:54pm, not 5:54 or 6pm", "a huge clock at 5:54 pm not 5:54 or 6pm"),
-    ("at&t & co; 50% of $5.50 = #2 */ a\\b", "at & t & co 50 % of $ 5.50 = # 2 * / a \\ b"),
-    ("£5, €5 &amp; ½", "# 5 $ 5 & 1/2"),
-    ("22 3/4 street and 3rd", "22\u00a03/4 street and 3rd"),
-    ("they cannot but can not, gonna wanna", "they can not but can not gon na wan na"),
-    ("slip 'n' slide, rock'n'roll, mac'n cheese", "slip 'n' slide rock 'n' roll mac 'n cheese"),
-    ("the 5 o'clock hors d'oeuvre of Ho'ohu, y'all", "the 5 o'clock hors d'oeuvre of ho'ohu y' all"),
-    ("the '80s of 'em, 'tis 1980's", "the '80s of 'em 't is 1980 's"),
-    ("a ( b { c } ) on stairs.] with", "a -lrb- b -lcb- c -rcb- -rrb- on stairs -rsb- with"),
-    ("an elephant/ and/or 24/7, a dog -- cat – e-mail", "an elephant / and/or 24/7 a dog cat e-mail"),
-    ("no. 5 of no. dogs, dog., cat", "no. 5 of no dogs dog. cat"),
-    ("dog_cat dog:cat 3:4 dog.The 1.5.6 .5 5.dog -5 1+1", "dog_cat dog cat 3:4 dog.the 1.5.6 .5 5 dog -5 1 +1"),
-]
-
-
-@pytest.mark.parametrize(("caption", "tokens"), PENN_TREEBANK)
-def test_tokens_of_the_penn_treebank(caption, tokens):
-    assert tokenize(caption) == tokens
-
-
-@pytest.mark.slow
-def test_tokens_are_those_of_the_java_tokenizer(tmp_path):
-    """Where Java is installed: the reference itself, on the lines above and on 40,455 captions."""
-    needs_pycocoevalcap()
-    from pycocoevalcap.tokenizer import ptbtokenizer as reference
-
-    folder, java = os.environ.get("HF_CURRICULUM_TEST_DATA"), shutil.which("java")
-    if not folder or not java:
-        pytest.skip("needs real data, set HF_CURRICULUM_TEST_DATA, and Java")
-    with gzip.open(Path(folder) / "flickr8k" / "captions_all_8091.csv.gz", "rt", encoding="utf-8") as file:
-        captions = [caption for caption, _ in PENN_TREEBANK] + [row["caption"] for row in csv.DictReader(file)]
-    (tmp_path / "captions.txt").write_text("\n".join(" ".join(one.split("\n")) for one in captions), "utf-8")
-    jar = Path(reference.__file__).with_name(reference.STANFORD_CORENLP_3_4_1_JAR)
-    options = ["-preserveLines", "-lowerCase", "-encoding", "utf-8", "captions.txt"]
-    command = [java, "-Dfile.encoding=UTF-8", "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", *options]
-    lines = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True).stdout.decode().split("\n")
-    for caption, line in zip(captions, lines, strict=False):
-        kept = [word for word in line.rstrip().split(" ") if word not in reference.PUNCTUATIONS]
-        assert tokenize(caption) == " ".join(kept), caption
-
-
-def test_caption_metric_errors(monkeypatch):
-    with pytest.raises(ValueError, match=r"\['spice'\] in `metrics` is not known. There are bleu, cider, rouge"):
-        caption_metrics(HYPOTHESES, REFERENCES, metrics=["spice"])
+def test_caption_metric_errors():
+    with pytest.raises(ValueError, match=r"\['bleurt'\] in `metrics` is not known. There are bleu, meteor, cider"):
+        caption_metrics(HYPOTHESES, REFERENCES, metrics=["bleurt"])
     with pytest.raises(ValueError, match="3 captions and references for 2 images"):
         caption_metrics(HYPOTHESES, REFERENCES[:2])
     with pytest.raises(ValueError, match="0 captions and references for 0 images"):
         caption_metrics([], [])
     with pytest.raises(ValueError, match=r"1 of 2 images have no word in their references \(the first is row 1\)"):
         caption_metrics(["a", "b"], [["a"], ["."]])
-    for module in [name for name in sys.modules if name.startswith("pycocoevalcap")]:
-        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ValueError, match=r"1 of 2 images have no word in their references \(the first is row 0\)"):
+        caption_metrics(["a", "b"], [[], ["b"]])
+    with pytest.raises(TypeError, match="The references of image 1 are the string 'a dog', whose letters"):
+        caption_metrics(["a", "b"], [["a"], "a dog"])
+    with pytest.raises(TypeError, match="`generated` is the string 'ab', whose letters"):
+        caption_metrics("ab", [["a"], ["b"]])
+    with pytest.raises(TypeError, match="Caption 1 is None"):
+        caption_metrics(["a", None], [["a"], ["b"]])
+    with pytest.raises(ValueError, match="There are no references: nothing can be compared"):
+        CaptionEvaluator([])
+    with pytest.raises(ValueError, match=r"CLIPScore compares captions with images, and there are none\. Pass"):
+        caption_metrics(HYPOTHESES, REFERENCES, metrics=["clip_score"])
+    with pytest.raises(ValueError, match="There are 1 images for 3 lists of references"):
+        CaptionEvaluator(REFERENCES, "all", images=["one.jpg"])
+
+
+def without_java(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+
+def test_what_cannot_be_computed_is_said_with_its_reason(monkeypatch, tmp_path):
+    without_java(monkeypatch, tmp_path)
+    with pytest.raises(JavaError, match="METEOR runs in Java, and there is no `java`"):
+        caption_metrics(HYPOTHESES, REFERENCES, metrics="meteor")
+    with pytest.warns(UserWarning, match="is left out") as said:
+        scores = caption_metrics(HYPOTHESES, REFERENCES, metrics="all")
+    assert list(scores) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider", "rouge_l"]
+    reasons = [str(each.message) for each in said]
+    for start in ("meteor is left out. METEOR runs", "spice is left out. SPICE runs", "clip_score is left out. CLIPS"):
+        assert sum(reason.startswith(start) for reason in reasons) == 1
+    with pytest.raises(JavaError, match="SPICE runs in Java, and there is no `java`"):
+        caption_compute_metrics(Tokenizer(), metrics=["bleu", "spice"])  # before any training
+
+
+def test_no_package_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
-    with pytest.raises(ImportError, match=r'pip install "hf-curriculum\[captioning\]"'):
-        caption_metrics(HYPOTHESES, REFERENCES)
+    assert caption_metrics(HYPOTHESES, REFERENCES) == pytest.approx(EXPECTED, rel=1e-4)
+
+
+def test_values_of_each_image(caplog):
+    scores = CaptionEvaluator(REFERENCES)(HYPOTHESES)
+    np.testing.assert_allclose(scores.per_image["cider"], [3.22905934, 3.86828088, 1.4806819], rtol=1e-7)
+    np.testing.assert_allclose(scores.per_image["rouge_l"], [0.75870647, 0.83333333, 0.71554252], rtol=1e-7)
+    assert scores.per_image["bleu_1"].shape == (3,)
+    assert len(scores) == 3
+    assert scores.words.tolist() == [6, 6, 5]
+    assert caplog.messages == []
+    chosen = scores.select([2, 0])
+    assert chosen.corpus["cider"] == pytest.approx((3.22905934 + 1.4806819) / 2)
+    alone = CaptionEvaluator([REFERENCES[2], REFERENCES[0]], ["bleu"])([HYPOTHESES[2], HYPOTHESES[0]])
+    assert chosen.corpus["bleu_2"] == alone.corpus["bleu_2"]
+    assert chosen.words.tolist() == [5, 6]
+
+
+def test_captions_without_a_word_are_counted(caplog):
+    scores = CaptionEvaluator(REFERENCES)(["", "...", HYPOTHESES[2]])
+    assert caplog.messages == ["2 of 3 generated captions have no word and score 0."]
+    for name, values in scores.per_image.items():
+        assert values[:2].max() < 1e-9, name
+    assert scores.per_image["cider"][2] > 1
+
+
+def test_document_frequencies_of_another_corpus():
+    """One image has a CIDEr then."""
+    training = DocumentFrequencies([*REFERENCES, ["a bird"], ["the sea"]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = CaptionEvaluator(REFERENCES[:1], ["cider"], document_frequencies=training)(HYPOTHESES[:1])
+    assert found.corpus["cider"] > 1
+
+
+class TestCaptionMetric:
+    def test_equal_to_the_function_and_values_per_image(self):
+        metric = CaptionMetric()
+        assert isinstance(metric, evaluate.Metric)
+        found = metric.compute(predictions=HYPOTHESES, references=REFERENCES, per_image=True)
+        each = found.pop("per_image")
+        assert found == caption_metrics(HYPOTHESES, REFERENCES)
+        assert each["cider"] == pytest.approx([3.22905934, 3.86828088, 1.4806819])
+        assert "2015" in metric.citation
+
+    def test_batches(self):
+        metric = CaptionMetric()
+        metric.add_batch(predictions=HYPOTHESES[:2], references=REFERENCES[:2])
+        metric.add(prediction=HYPOTHESES[2], reference=REFERENCES[2])
+        assert metric.compute(metrics=["rouge"]) == {"rouge_l": pytest.approx(EXPECTED["rouge_l"], rel=1e-4)}
+
+    def test_all_says_what_is_missing(self, monkeypatch, tmp_path):
+        without_java(monkeypatch, tmp_path)
+        found = CaptionMetric().compute(predictions=HYPOTHESES, references=REFERENCES, metrics="all")
+        assert set(found["unavailable"]) == {"meteor", "spice", "clip_score"}
+        assert found["cider"] == pytest.approx(EXPECTED["cider"])
+
+    def test_lists_of_unequal_length(self):
+        with pytest.raises(ValueError, match="Mismatch in the number of predictions"):
+            CaptionMetric().compute(predictions=HYPOTHESES[:2], references=REFERENCES)
 
 
 class TestComputeMetrics:
@@ -175,14 +201,12 @@ class TestComputeMetrics:
         assert compute(EvalPrediction(self.predictions, self.labels)) == {"noun_recall": 0.75}
 
     def test_labels_are_the_references_by_default(self):
-        needs_pycocoevalcap()
         compute = caption_compute_metrics(Tokenizer(), metrics=["rouge", "bleu"])
         scores = compute(EvalPrediction(self.predictions, self.labels))
         assert scores["rouge_l"] == pytest.approx((1 + 1 + 0.5) / 3)
         assert scores["bleu_1"] == pytest.approx(6 / 7)
 
     def test_references_given(self):
-        needs_pycocoevalcap()
         given = [["a dog"], ["a cat runs"], ["a cat", "a dog"]]
         compute = caption_compute_metrics(Tokenizer(), references=given, metrics=["rouge"])
         assert compute(EvalPrediction(self.predictions, None)) == {"rouge_l": 1.0}
@@ -213,7 +237,6 @@ def fixtures():
     folder = os.environ.get("HF_CURRICULUM_TEST_DATA")
     if not folder:
         pytest.skip("needs real data: set HF_CURRICULUM_TEST_DATA")
-    needs_pycocoevalcap()
     return Path(folder) / "caption_metrics"
 
 
@@ -236,3 +259,45 @@ def test_five_references_for_hundreds_of_captions():
     own = caption_metrics([given[0] for given in truths], truths)
     assert 0.4 < scores["bleu_1"] < 0.8
     assert all(own[name] > value for name, value in scores.items())
+
+
+GOLDEN = {  # first caption of each image against its others, by pycocoevalcap with its tokenizer, in Java
+    "bleu_1": 0.6344705702,
+    "bleu_2": 0.4373799065,
+    "bleu_3": 0.2941286870,
+    "bleu_4": 0.1955385179,
+    "meteor": 0.2420969704,
+    "rouge_l": 0.4717583582,
+    "cider": 0.8865442018,
+}
+
+
+def coco_captions():
+    """The first caption of each image of COCO val2017, and its others."""
+    folder = fixtures().parent / "coco_captions_val2017"
+    with gzip.open(folder / "captions_val2017.json.gz", "rt") as file:
+        annotations = json.load(file)["annotations"]
+    by_image: dict[int, list[str]] = {}
+    for each in annotations:
+        by_image.setdefault(each["image_id"], []).append(each["caption"])
+    return [texts[0] for texts in by_image.values()], [texts[1:] for texts in by_image.values()]
+
+
+@pytest.mark.slow
+def test_golden_values_of_5000_real_images():
+    captions, references = coco_captions()
+    assert len(captions) == 5000
+    there = bool(shutil.which("java")) and importlib.util.find_spec("pycocoevalcap") is not None
+    metrics = ["bleu", "cider", "rouge", *(["meteor"] if there else [])]
+    scores = CaptionEvaluator(references, metrics)(captions)
+    for name, value in scores.corpus.items():
+        assert value == pytest.approx(GOLDEN[name], abs=1e-6 if name == "meteor" else 1e-9), name
+    if there:
+        from pycocoevalcap.cider.cider import Cider
+
+        tokens = [tokenize_all(captions), reference_tokens(references)]
+        truths, given = dict(enumerate(tokens[1])), {row: [text] for row, text in enumerate(tokens[0])}
+        theirs = Cider().compute_score(truths, given)[1]
+        np.testing.assert_allclose(scores.per_image["cider"], theirs, rtol=0, atol=1e-9)
+        # The jar's own EVAL of all 5,000 SCORE lines
+        assert scores.corpus["meteor"] == pytest.approx(0.2420960375875178, rel=1e-12)

@@ -187,7 +187,7 @@ def test_generate_errors(pictures):
             generate_captions(Captioner(), pictures, Processor(), **{name: 0})
     images = [None if row == 3 else picture for row, picture in enumerate(pictures["image"])]
     holed = Dataset.from_dict({"image": images}, features=Features({"image": Image()}))
-    with pytest.raises(ValueError, match="row 3"):
+    with pytest.raises(ValueError, match="Row 3: "):
         generate_captions(Captioner(), holed, Processor(), batch_size=2)
 
 

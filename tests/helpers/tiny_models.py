@@ -40,11 +40,14 @@ from hf_curriculum import (
     CaptionCollator,
     CaptionFlamingoForCausalLM,
     CaptionGitForCausalLM,
+    RegionTransformerConfig,
+    RegionTransformerForCausalLM,
     make_image_processor,
     train_wordpiece,
 )
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.data.processors import process_image
+from hf_curriculum.data.processors import CaptionProcessor, process_image
+from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.models.flamingo.build import add_image_token, small_flamingo_config
 from hf_curriculum.models.git.build import small_git_config
 from hf_curriculum.scorers.alignment.vilt import ViltForMatching
@@ -170,6 +173,41 @@ def encoder_decoder(start=2):
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     config.decoder_start_token_id, config.pad_token_id = start, 0
     return saved(f"encoder-decoder-{start}", VisionEncoderDecoderModel(config), tokenizer(), make_image_processor(16))
+
+
+def region_store(counts=(("0", 2), ("1", 1), ("2", 4)), dims=6):
+    """Regions of random features of three images of 100 × 50 pixels, by image id."""
+    rng, store = np.random.default_rng(0), {}
+    for image_id, count in counts:
+        corners = rng.uniform(0, 20, (count, 2))
+        boxes = np.concatenate([corners, corners + rng.uniform(1, 30, (count, 2))], axis=1).astype(np.float32)
+        features = rng.normal(size=(count, dims)).astype(np.float32)
+        store[image_id] = Regions(image_id, boxes=boxes, features=features, width=100, height=50)
+    return store
+
+
+@functools.cache
+def region_archive():
+    """The same as a file that `open_regions` knows."""
+    path = root() / "regions.npz"
+    parts = {
+        f"{key}/{part}": getattr(found, part)
+        for key, found in region_store().items()
+        for part in ("features", "boxes")
+    }
+    np.savez(path, **parts, **{f"{key}/size": [100, 50] for key in region_store()})
+    return str(path)
+
+
+@functools.cache
+def region_transformer(dims=6):
+    """A captioner on regions, without an image processor."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ends = {"pad_token_id": 0, "unk_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    config = RegionTransformerConfig(len(tokenizer()), 16, region_feature_size=dims, **sizes, **ends)
+    return saved(
+        f"region-transformer-{dims}", RegionTransformerForCausalLM(config), CaptionProcessor(None, tokenizer())
+    )
 
 
 def naive_language_model_losses(folder, caption, before=(2,)):

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tiny_models as TINY
+import torch
 from datasets import Dataset, Features, Image, Value
+from datasets.fingerprint import Hasher
 from transformers import (
+    AutoModelForImageTextToText,
     AutoTokenizer,
     CLIPVisionConfig,
     LlamaConfig,
@@ -13,7 +18,9 @@ from transformers import (
 )
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
-from hf_curriculum import ModelLoss, add_scores, make_image_processor, read_provenance
+from hf_curriculum import ModelLoss, add_scores, make_image_processor, open_regions, read_provenance
+from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.models.flamingo.model import CaptionFlamingoModel
 from hf_curriculum.models.git.model import CaptionGitModel
 from hf_curriculum.provenance import score_values
@@ -155,3 +162,77 @@ def test_models_that_are_not_there_or_of_another_kind():
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         ModelLoss("git", **arguments)
+
+
+class TestRegions:
+    ROWS = {name: ROWS[name] for name in ("image_id", "caption")}  # noqa: RUF012
+
+    def naive(self, image_id, caption, dims=6, **options):
+        """The captioner's own training loss of one pair."""
+        model, inputs = AutoModelForImageTextToText.from_pretrained(TINY.region_transformer(dims)).eval(), []
+        inputs = RegionInputs(TINY.region_store(), **options).batch([{"image_id": image_id}])
+        ids = TINY.tokenizer()([caption], return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            return model(input_ids=ids, labels=ids, **inputs).loss.item() * (ids.shape[1] - 1)
+
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_losses_equal_the_models_own(self, batch_size):
+        scorer = ModelLoss(TINY.region_transformer(), regions=TINY.region_archive(), batch_size=batch_size)
+        assert scorer.columns == ("image_id", "caption")
+        found = losses(scorer, self.ROWS)
+        expected = [self.naive(*pair) for pair in zip(*self.ROWS.values(), strict=True)]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        rows = {"image_id": ["0", "1", "2"], "caption": ["a red ball"] * 3}
+        assert np.abs(np.diff(losses(scorer, rows))).min() > 1e-4
+
+    def test_options_are_those_of_training(self):
+        options = {"box_values": True, "normalise": True}
+        scorer = ModelLoss(TINY.region_transformer(11), regions=TINY.region_archive(), region_options=options)
+        found = losses(scorer, {"image_id": ["2"], "caption": ["a dog"]})
+        assert found[0] == pytest.approx(self.naive("2", "a dog", 11, **options), rel=1e-4)
+        with pytest.raises(ValueError, match=r"region_features has the shape .*another detector or another choice"):
+            losses(ModelLoss(TINY.region_transformer(11), regions=TINY.region_archive()), self.ROWS)
+
+    def test_images_without_regions_are_counted(self, caplog):
+        rows = {"image_id": ["9", "0", None, "9"], "caption": ["a dog"] * 4}
+        found = losses(ModelLoss(TINY.region_transformer(), regions=TINY.region_archive()), rows)
+        np.testing.assert_array_equal(np.isnan(found), [True, False, True, True])
+        assert "2 images cannot be scored (NaN). The first: RegionArchive" in caplog.text
+
+    def test_the_store_stands_in_the_provenance_and_in_the_key(self, tmp_path):
+        data = Dataset.from_dict(self.ROWS)
+        scored = add_scores(data, ModelLoss(TINY.region_transformer(), regions=TINY.region_archive()))
+        made = read_provenance(scored)["model_loss"].arguments
+        assert (made["regions"]["type"], made["regions"]["path"]) == ("RegionArchive", "regions.npz")
+        without = ModelLoss(TINY.git())
+        assert not {"regions", "region_options"} & set(without.arguments())
+        keys, path = set(), tmp_path / "store.npz"
+        for width in (6, 7):
+            np.savez(path, **{"0/features": np.ones((1, width), np.float32), "0": [[0, 0, 1, 1]]})
+            keys.add(Hasher.hash(ModelLoss(TINY.region_transformer(), regions=path)))
+        assert len(keys) == 2
+        opened = ModelLoss(TINY.region_transformer(), regions=open_regions(path))
+        assert Hasher.hash(opened) in keys
+
+    def test_what_does_not_fit_the_model(self, tmp_path):
+        with pytest.raises(ValueError, match=r"`regions` were given, but '.*git' is a CaptionGitForCausalLM"):
+            losses(ModelLoss(TINY.git(), regions=TINY.region_archive()), self.ROWS)
+        with pytest.raises(ValueError, match=r"without an image processor.*ModelLoss\(\.\.\., regions="):
+            losses(ModelLoss(TINY.region_transformer()))
+        with pytest.raises(FileNotFoundError, match="There are no regions at"):
+            ModelLoss(TINY.region_transformer(), regions=tmp_path / "none.npz")
+
+    def test_an_image_processor_that_finds_regions(self, tmp_path, monkeypatch):
+        """A captioner that is saved with one reads images."""
+
+        def from_pretrained(name, **options):
+            return SimpleNamespace(image_processor=detector)
+
+        def detector(images, return_tensors):
+            features = np.stack([np.resize(np.asarray(image, np.float32) / 255, (2, 6)) for image in images])
+            return {"region_features": torch.from_numpy(features)}
+
+        monkeypatch.setattr(CaptionProcessor, "from_pretrained", from_pretrained)
+        found = losses(ModelLoss(TINY.region_transformer(), batch_size=2))
+        assert np.isfinite(found).all()
+        assert len(set(found.tolist())) == 4

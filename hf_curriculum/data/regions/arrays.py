@@ -124,11 +124,32 @@ class ProposalFolder(BoxArrays):
     def _read(self, image_id: str, where: str) -> Regions:
         refuse_special(where)
         if where.endswith(".npy"):
-            boxes = np.load(where, mmap_mode="r")
+            boxes = load_array(where)
         else:
             content = read_matlab(where, ("boxes", "bboxes"))
             boxes = next(iter(content.values()))
         return Regions(image_id, boxes=self._boxes(image_id, boxes), normalised=self.normalised)
+
+
+def load_array(path: str) -> np.ndarray:
+    """The array of a .npy file, read-only and mapped; pickled objects are refused."""
+    refuse_special(path)
+    try:
+        return np.load(path, mmap_mode="r")
+    except ValueError as error:
+        if "Python objects" not in str(error):
+            raise
+        raise ValueError(pickled(path)) from error
+
+
+def pickled(path: str | Path) -> str:
+    """Why a file is not read, and how it is converted."""
+    return (
+        f"{path} holds pickled Python objects, not plain arrays of numbers (allow_pickle=False): opening one runs any "
+        "code that its writer wished. If you trust who wrote it, convert it once: read it with the library that wrote "
+        "it (`torch.load(path, weights_only=True)` for tensors), save each image by "
+        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)`, and open the folder `converted`."
+    )
 
 
 def by_name(files: list[str]) -> dict[str, str]:

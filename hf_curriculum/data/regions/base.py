@@ -171,6 +171,16 @@ class RegionSource(Mapping[str, Regions]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def scan(self, start: int = 0) -> Iterator[tuple[int, Regions]]:
+        """All images in the order of the file from a position on, each with the position after it.
+
+        A position is the number of images before it; tables, which are read line by line without being indexed, count
+        bytes.
+        """
+        for position, image_id in enumerate(self, 1):
+            if position > start:
+                yield position, self[image_id]
+
     def arguments(self) -> dict[str, Any]:
         """The file as the provenance of a score records it, without its folder."""
         state = self.__getstate__()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive
+from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive, load_array, pickled
 from hf_curriculum.data.regions.base import RegionSource, refuse_special
+from hf_curriculum.data.regions.folders import FeatureFolder
+from hf_curriculum.data.regions.store import FACTS, RegionStore
 from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable
+
+TABLE = re.compile(r"\.tsv(\.\d+)?$", re.IGNORECASE)
+"""Names of tables: bottom-up attention's largest comes in parts, `*.tsv.0` and `*.tsv.1`."""
+PICKLES = (".pt", ".pth", ".pkl", ".pickle")
+"""Ends of files that are pickles, as Oscar's `*_captions.pt`."""
 
 
 def open_regions(path: str | Path, **options: Any) -> RegionSource:
@@ -16,13 +24,16 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
 
     | path | read by |
     |---|---|
+    | a folder that `pack_regions` or `extract_regions` wrote | `RegionStore` |
     | `*.tsv` with base64 columns (bottom-up attention, LXMERT, Oscar's for retrieval) | `RegionTable` |
-    | `*.tsv` with `{"objects": [...]}` (scene_graph_benchmark) | `SceneGraphTable` |
+    | `*.tsv` with `{"objects": [...]}`, image sizes in `*.hw.tsv` (scene_graph_benchmark, VinVL) | `SceneGraphTable` |
     | `features.tsv` with `{"num_boxes", "features"}`, or its folder (Oscar) | `OscarFolder` |
-    | a folder with a .npy or .mat file per image (Cap2Det, MCG) | `ProposalFolder` |
+    | a folder with an .npz or .npy file of features per image (`cocobu_att`) | `FeatureFolder` |
+    | a folder with a .npy or .mat file of boxes per image (Cap2Det, MCG) | `ProposalFolder` |
     | .npz, .h5, .hdf5, .mat with many images | `RegionArchive` |
 
-    Large tables are indexed by one pass at first use; `write_line_index` keeps that index next to the file.
+    Large tables are indexed by one pass at first use; `write_line_index` keeps that index next to the file, and
+    `pack_regions` turns any of these into a store, which is read many times faster.
 
     Args:
         path: the file or folder.
@@ -30,7 +41,7 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
 
     Raises:
         FileNotFoundError: no such file or folder.
-        ValueError: a file of another kind.
+        ValueError: a file of another kind, or a pickle (`*.pt`), which is never opened.
         TypeError: an option that the reader does not have.
 
     Example:
@@ -44,13 +55,38 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     if not path.exists():
         RegionSource(path)  # says what is missing
     refuse_special(path)
+    if path.suffix.lower() in PICKLES:
+        raise ValueError(pickled(path))
     if path.is_dir():
-        reader = OscarFolder if (path / "features.tsv").is_file() else ProposalFolder
-    elif path.suffix.lower() == ".tsv":
+        reader = _folder_reader(path)
+    elif TABLE.search(path.name):
         reader = _table_reader(path)
     else:
         reader = RegionArchive
     return reader(path, **options)
+
+
+def _folder_reader(path: Path) -> type[RegionSource]:
+    for name, reader in ((FACTS, RegionStore), ("features.tsv", OscarFolder), ("predictions.tsv", SceneGraphTable)):
+        if (path / name).is_file():
+            return reader
+    first = next((file for file in path.rglob("*") if file.suffix in (".npz", ".npy", ".mat", *PICKLES)), None)
+    if first is not None and first.suffix in PICKLES:
+        raise ValueError(pickled(first))
+    if first is not None and first.suffix == ".npz":
+        return FeatureFolder
+    if first is not None and first.suffix == ".npy" and not any(path.rglob("*.mat")):
+        return FeatureFolder if _holds_features(str(first)) else ProposalFolder
+    return ProposalFolder
+
+
+def _holds_features(file: str) -> bool:
+    """Whether an .npy has more columns than boxes have."""
+    try:
+        array = load_array(file)
+    except ValueError:  # reading it says what is wrong
+        return False
+    return array.ndim > 1 and array.size > 0 and array.shape[-1] != 4
 
 
 def _table_reader(path: Path) -> type[RegionSource]:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,15 @@ def _scanned(table: Any, path: str | Path) -> Any:
         if tab:
             yield key.decode(), offset
         elif line.strip():
-            raise ValueError(
-                f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what "
-                "was found in the image, separated by tabs."
-            )
+            raise ValueError(_no_tab(path, offset, line))
         offset += len(line)
+
+
+def _no_tab(path: str | Path, offset: int, line: bytes) -> str:
+    return (
+        f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what was found "
+        "in the image, separated by tabs."
+    )
 
 
 def _indexed(table: Any, index: Path) -> Any:
@@ -153,7 +157,38 @@ def read_line(path: str | Path, offset: int) -> str:
         return table.readline().decode().rstrip("\r\n")
 
 
-class RegionTable(RegionSource):
+class LineTable(RegionSource):
+    """A table whose lines begin with an image id; a subclass defines `_find` and `_parse`, which reads a line."""
+
+    def _parse(self, image_id: str, line: str) -> Regions:
+        raise NotImplementedError(f"{type(self).__name__} does not define `_parse`.")
+
+    def _find(self) -> dict[str, Any]:
+        return find_lines(self.path)
+
+    def _read(self, image_id: str, where: int) -> Regions:
+        return self._parse(image_id, read_line(self.path, where))
+
+    def scan(self, start: int = 0) -> Iterator[tuple[int, Regions]]:
+        """All lines from byte `start` on, read once and without an index, each with the byte where it ends.
+
+        Of an image that has several lines each is given.
+        """
+        with open(self.path, "rb") as table:
+            table.seek(start)
+            for line in table:
+                start += len(line)
+                key, tab, _ = line.partition(b"\t")
+                if tab and not self._is_heading(key.decode()):
+                    yield start, self._parse(key.decode(), line.decode().rstrip("\r\n"))
+                elif line.strip() and not tab:
+                    raise ValueError(_no_tab(self.path, start - len(line), line))
+
+    def _is_heading(self, key: str) -> bool:
+        return False
+
+
+class RegionTable(LineTable):
     """A table with arrays in base64, one image per line: image id -> `Regions`, each line read on access.
 
     Without `fields` the columns follow from their number: 6 are bottom-up attention's, 7 the same with class
@@ -192,35 +227,38 @@ class RegionTable(RegionSource):
     def _find(self) -> dict[str, int]:
         lines = find_lines(self.path)
         heading = next(iter(lines), None)
-        if heading is not None and _ALIASES.get(heading, heading) == "image_id":
+        if heading is not None and self._is_heading(heading):
             del lines[heading]
         return lines
 
-    def _read(self, image_id: str, where: int) -> Regions:
-        values = read_line(self.path, where).split("\t")
+    def _is_heading(self, key: str) -> bool:
+        return _ALIASES.get(key, key) == "image_id"
+
+    def _parse(self, image_id: str, line: str) -> Regions:
+        values = line.split("\t")
         if len(values) != len(self.fields):
             raise ValueError(
                 f"The line of image {image_id!r} in {self.path} has {len(values)} columns, not the {len(self.fields)} "
                 f"{list(self.fields)}. The line is truncated, or the file changes its layout."
             )
-        line = dict(zip(self.fields, values, strict=True))
-        count = int(line["num_boxes"])
+        named = dict(zip(self.fields, values, strict=True))
+        count = int(named["num_boxes"])
         arrays = {}
         for name, columns in (("boxes", 4), ("features", None), ("class_scores", None), ("confidence", 1)):
-            if name in line:
+            if name in named:
                 what = f"`{name}` of image {image_id!r} in {self.path}"
-                arrays[name] = decode_floats(line[name], count, what=what, columns=columns)
+                arrays[name] = decode_floats(named[name], count, what=what, columns=columns)
         if "confidence" in arrays:
             arrays["confidence"] = arrays["confidence"][:, 0]
         inside = boxes_in_features(arrays["features"]) if "features" in arrays and "boxes" not in arrays else None
         if inside is not None:
             arrays["boxes"] = inside
-        width, height = (float(line[name]) if name in line else None for name in ("image_w", "image_h"))
+        width, height = (float(named[name]) if name in named else None for name in ("image_w", "image_h"))
         return Regions(image_id, width=width, height=height, normalised=inside is not None, **arrays)
 
 
-def _parse_json(path: str, image_id: str, offset: int) -> Any:
-    text = read_line(path, offset).partition("\t")[2]
+def _parse_json(path: str, image_id: str, line: str) -> Any:
+    text = line.partition("\t")[2]
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -239,23 +277,64 @@ def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-class SceneGraphTable(RegionSource):
+def find_sizes(path: str | Path) -> str | None:
+    """The table of image sizes beside a table: `NAME.hw.tsv` for `NAME.tsv`, else the only `*.hw.tsv` of its folder."""
+    found = sorted(Path(path).parent.glob("*.hw.tsv"))
+    own = [file for file in found if file.name == f"{Path(path).stem}.hw.tsv"]
+    return str((own or found)[0]) if own or len(found) == 1 else None
+
+
+def read_sizes(path: str) -> dict[str, tuple[float, float]]:
+    """Image id -> width and height, of VinVL's `*.hw.tsv`: `[{"height", "width"}]`, one such object, or "h w"."""
+    sizes = {}
+    with open(path, encoding="utf-8") as table:
+        for line in table:
+            key, _, text = line.rstrip("\r\n").partition("\t")
+            try:
+                if text.lstrip()[:1] in ("[", "{"):
+                    content = json.loads(text)
+                    content = content[0] if isinstance(content, list) else content
+                    sizes[key] = (float(content["width"]), float(content["height"]))
+                else:
+                    height, width = map(float, text.split())
+                    sizes[key] = (width, height)
+            except (ValueError, TypeError, KeyError, IndexError) as error:
+                raise ValueError(
+                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image id "
+                    'and [{"height": 480, "width": 640}], or "480 640".'
+                ) from error
+    return sizes
+
+
+class SceneGraphTable(LineTable):
     """scene_graph_benchmark's `predictions.tsv`: image id -> `Regions`, each line read on access.
 
     A line is an image id and `{"objects": [{"rect", "class", "conf", "feature"}, ...]}`, features in base64; relations
-    are not read, and the image's size is not given.
+    are not read. The images' sizes stand in a `*.hw.tsv`, and are unknown without one.
 
     Args:
-        path: the table.
+        path: the table, or the folder of `predictions.tsv`.
+        sizes: the `*.hw.tsv`. Left out: `predictions.hw.tsv` beside `predictions.tsv`, or the only one in its folder.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a line that is not such JSON, features of unequal length, or no sizes in `sizes`.
 
     Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
-    def _find(self) -> dict[str, int]:
-        return find_lines(self.path)
+    def __init__(self, path: str | Path, sizes: str | Path | None = None) -> None:
+        path = Path(path) / "predictions.tsv" if Path(path).is_dir() else Path(path)
+        super().__init__(path)
+        self.sizes: str | None = find_sizes(path) if sizes is None else RegionSource(sizes).path
 
-    def _read(self, image_id: str, where: int) -> Regions:
-        content = _parse_json(self.path, image_id, where)
+    def arguments(self) -> dict[str, Any]:
+        known = super().arguments()
+        sizes = known.pop("sizes")
+        return known if sizes is None else {**known, "sizes": Path(sizes).name}
+
+    def _parse(self, image_id: str, line: str) -> Regions:
+        content = _parse_json(self.path, image_id, line)
         if not isinstance(content, dict) or "objects" not in content:
             raise ValueError(
                 f"The line of image {image_id!r} in {self.path} has no `objects`: {str(content)[:60]!r}. It is no "
@@ -267,10 +346,13 @@ class SceneGraphTable(RegionSource):
             first = decode_floats(objects[0]["feature"], 1, what=what)
             rest = [decode_floats(item["feature"], 1, what=what, columns=first.shape[1]) for item in objects[1:]]
             features = np.concatenate([first, *rest])  # (regions, dims)
-        return Regions(image_id, features=features, **_labelled(objects))
+        if self.sizes is not None and "_sizes" not in self.__dict__:
+            self._sizes = read_sizes(self.sizes)
+        width, height = (None, None) if self.sizes is None else self._sizes.get(image_id, (None, None))
+        return Regions(image_id, width=width, height=height, features=features, **_labelled(objects))
 
 
-class OscarFolder(RegionSource):
+class OscarFolder(LineTable):
     """Oscar's `features.tsv` with the `label.tsv` next to it: image id -> `Regions`, each line read on access.
 
     A line of the first is an image id and `{"num_boxes": n, "features": base64}`, of the second an image id and
@@ -296,12 +378,8 @@ class OscarFolder(RegionSource):
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "labels": None if self.labels is None else Path(self.labels).name}
 
-    def _find(self) -> dict[str, tuple[int, int | None]]:
-        labels = {} if self.labels is None else find_lines(self.labels)
-        return {image_id: (offset, labels.get(image_id)) for image_id, offset in find_lines(self.path).items()}
-
-    def _read(self, image_id: str, where: tuple[int, int | None]) -> Regions:
-        content = _parse_json(self.path, image_id, where[0])
+    def _parse(self, image_id: str, line: str) -> Regions:
+        content = _parse_json(self.path, image_id, line)
         if not isinstance(content, dict) or not {"num_boxes", "features"} <= set(content):
             raise ValueError(
                 f"The line of image {image_id!r} in {self.path} has no `num_boxes` and `features`: "
@@ -309,7 +387,10 @@ class OscarFolder(RegionSource):
             )
         what = f"`features` of image {image_id!r} in {self.path}"
         features = decode_floats(content["features"], int(content["num_boxes"]), what=what)
-        if where[1] is not None and self.labels is not None:
-            return Regions(image_id, features=features, **_labelled(_parse_json(self.labels, image_id, where[1])))
+        if self.labels is not None and "_lines" not in self.__dict__:
+            self._lines = find_lines(self.labels)
+        if self.labels is not None and image_id in self._lines:
+            objects = _parse_json(self.labels, image_id, read_line(self.labels, self._lines[image_id]))
+            return Regions(image_id, features=features, **_labelled(objects))
         boxes = boxes_in_features(features)
         return Regions(image_id, features=features, boxes=boxes, normalised=boxes is not None)

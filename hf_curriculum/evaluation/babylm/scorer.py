@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from os import PathLike, fspath
@@ -15,11 +15,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_curriculum.config import digest
-from hf_curriculum.data.images import to_rgb
-from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, RegionInputs, images_for
+from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.evaluation.generate import evaluation_mode
 from hf_curriculum.models.captioner import image_text as find_image_text
-from hf_curriculum.names import MODELS
+from hf_curriculum.models.captioner import images_of_texts
 from hf_curriculum.scorers.text.language_model import padded
 
 
@@ -42,10 +42,12 @@ class TextImageScorer:
             same; ours would not.
         prefix_token: stands for an empty context; by default see `prefix_token_id`.
         max_length: most tokens the model reads; by default its positions.
+        regions: for a captioner on stored regions, what `open_regions` returns, or a `RegionInputs`; images of items
+            are then ids of it.
 
     Raises:
         ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or that reads
-            no text alone.
+            no text alone (without `regions`); `regions` beside an image processor, or empty.
 
     Source: Saha et al. 2024 (BabyLM), section 4; the BabyLM 2024 evaluation pipeline.
 
@@ -65,9 +67,11 @@ class TextImageScorer:
         image_tokens: str | None = None,
         prefix_token: str | None = None,
         max_length: int | None = None,
+        regions: Mapping[str, Regions] | RegionInputs | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} was given. At least one text runs through the model at once.")
+        self.inputs: ImageInputs | None = _image_inputs(image_processor, regions)
         self.model = model
         self.tokenizer = tokenizer
         self.image_processor = image_processor
@@ -83,7 +87,6 @@ class TextImageScorer:
             or getattr(model.config.get_text_config(), "max_position_embeddings", None)
             or 1 << 20,
         )
-        self._table = PixelTable(image_processor) if is_plain(image_processor) else None
         self._check_text_alone()
         self._check_causal()
 
@@ -161,6 +164,8 @@ class TextImageScorer:
         settings = [self.image_text, self.encoder.prefix, self.encoder.max_length, _tokenization(self.tokenizer)]
         if self.image_processor is not None:
             settings.append(self.image_processor.to_dict())
+        if isinstance(self.inputs, RegionInputs):
+            settings.append(repr(self.inputs))
         content: list[str | bytes] = [json.dumps([config, settings], sort_keys=True, default=str)]
         for name, weight in self.model.state_dict().items():
             sample = weight.detach().flatten()[:: max(1, weight.numel() // 16)]
@@ -184,8 +189,10 @@ class TextImageScorer:
 
     def _check_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
+        image = next(iter(self.inputs.store)) if isinstance(self.inputs, RegionInputs) else None
         with torch.inference_mode(), evaluation_mode(self.model):
-            first, second = self.model(input_ids=pair).logits[:, 0].float()  # (vocabulary,) each
+            # (vocabulary,) each
+            first, second = self.model(input_ids=pair, **self._image_inputs([image] * 2)).logits[:, -2].float()
         if not torch.allclose(first, second, rtol=1e-2, atol=1e-2):
             raise ValueError(
                 f"A {type(self.model).__name__} is no causal language model: what it predicts after a token changes "
@@ -203,7 +210,7 @@ class TextImageScorer:
                 f"{given} of {len(images)} texts have an image. A batch has an image for every text, or none. Score "
                 "the two kinds separately."
             )
-        if self.image_processor is None:
+        if self.inputs is None:
             raise ValueError(
                 "There are images to read but no image processor. Pass the model's as `image_processor=`, or leave "
                 "out the tasks with images."
@@ -211,17 +218,26 @@ class TextImageScorer:
         keys = [image if isinstance(image, str) else id(image) for image in images]
         distinct = dict(zip(keys, images, strict=True))
         position = {key: at for at, key in enumerate(distinct)}
-        weight = next(self.model.parameters())
-        pixels = torch.stack([self._pixels(image) for image in distinct.values()])  # (P, 3, H, W)
-        pixels = pixels.to(weight.device, weight.dtype)
-        index = torch.tensor([position[key] for key in keys], device=weight.device)  # (B,)
-        if isinstance(self.model, tuple(MODELS.values())):
-            return {"image_features": self.model.base_model.encode_images(pixels)[index]}
-        return {"pixel_values": pixels[index]}
+        (column,) = self.inputs.columns
+        opened = ({column: image() if callable(image) else image} for image in distinct.values())
+        seen = images_for(self.inputs.stack([self.inputs.read(row) for row in opened]), next(self.model.parameters()))
+        index = torch.tensor([position[key] for key in keys], device=self.device)  # (B,)
+        return images_of_texts(self.model, seen, index)
 
-    def _pixels(self, image: Any) -> torch.Tensor:
-        opened = to_rgb(image() if callable(image) else image)
-        return self._table(opened) if self._table else process_image(self.image_processor, opened)["pixel_values"]
+
+def _image_inputs(image_processor: Any | None, regions: Mapping[str, Regions] | RegionInputs | None) -> Any:
+    """What the model sees of an image; None for text alone."""
+    if regions is None:
+        return None if image_processor is None else PixelInputs(image_processor)
+    if image_processor is not None:
+        raise ValueError(
+            "`regions` were given together with an `image_processor`. A model sees stored regions or images: pass one "
+            "of them."
+        )
+    inputs = regions if isinstance(regions, RegionInputs) else RegionInputs(regions)
+    if not len(inputs.store):
+        raise ValueError("`regions` hold no image, so there is nothing to score texts on. Name another store.")
+    return inputs
 
 
 def sum_of_log_probs(values: np.ndarray) -> float:
@@ -386,7 +402,7 @@ def image_key(image: Any) -> str | None:
     if not isinstance(image, (str, PathLike)):
         return None
     name = fspath(image).replace("\\", "/").rpartition("/")[2]
-    return f"{name}, {os.stat(image).st_size} bytes"
+    return f"{name}, {os.stat(image).st_size} bytes" if os.path.exists(image) else name  # an id of stored regions
 
 
 def chosen(scores: Sequence[float]) -> int:

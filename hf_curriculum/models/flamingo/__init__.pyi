@@ -2,5 +2,3 @@
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig as CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as CaptionFlamingoForCausalLM
 from hf_curriculum.models.flamingo.model import CaptionFlamingoModel as CaptionFlamingoModel
-from hf_curriculum.models.flamingo.features import VisionFeatures as VisionFeatures
-from hf_curriculum.models.flamingo.features import cache_vision_features as cache_vision_features

@@ -77,6 +77,11 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = value
 
+    @property
+    def vision_tower(self) -> Any:
+        """The vision tower, by the name under which `get_encoder(modality="image")` looks for it."""
+        return self.image_encoder
+
     def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
         """Hidden states of the vision tower, its class token included.
 
@@ -147,7 +152,8 @@ class CaptionGitModel(CaptionGitPreTrainedModel):
         packs = image_features is None and owner is None and not (wanted_states or output_attentions)
         if not packs or attention not in ("sdpa", "eager"):
             relevant = None  # after an image text is few of the rows; flash kernels have no mask for packed texts
-        image = None if image_features is None else self.visual_projection(image_features)
+        # Stored features are float16.
+        image = None if image_features is None else self.visual_projection(image_features.to(words.dtype))
         outputs = self._decode(
             words,
             position_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 
 if TYPE_CHECKING:
-    import torch
-
     from hf_curriculum.scorers.base import Scorer
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -60,14 +58,15 @@ class ImageOpener:
 
 
 def batches_of_one_size(
-    images: Iterable[tuple[torch.Tensor, list[int]]], size: int
-) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    images: Iterable[tuple[Any, list[int]]], size: int, shape_of: Callable[[Any], Any] = lambda image: image.shape
+) -> Iterator[list[tuple[int, Any]]]:
     """Up to `size` pairs of a row and its image (3, height, width), all of one shape, so that none must be padded."""
-    waiting: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
+    waiting: dict[tuple[int, ...], list[tuple[int, Any]]] = {}
     for image, rows in images:
+        shape = tuple(shape_of(image))
         for row in rows:
-            same = waiting.setdefault(tuple(image.shape), [])
+            same = waiting.setdefault(shape, [])
             same.append((row, image))
             if len(same) == size:
-                yield waiting.pop(tuple(image.shape))
+                yield waiting.pop(shape)
     yield from waiting.values()

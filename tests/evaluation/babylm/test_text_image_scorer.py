@@ -3,10 +3,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from PIL import Image
 from tokenizers.normalizers import BertNormalizer
 from transformers import (
+    AutoModelForImageTextToText,
     BertConfig,
     BertForMaskedLM,
     BlipConfig,
@@ -22,6 +24,7 @@ from transformers import (
 )
 
 from hf_curriculum import TextImageScorer, make_image_processor
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.evaluation.babylm.scorer import Item, ItemEncoder, prefix_token_id
 
@@ -125,7 +128,7 @@ def test_rounding_is_not_taken_for_looking_ahead(value, other, causal):
             return SimpleNamespace(logits=torch.tensor([value, other])[:, None, None].expand(2, 2, 3))
 
     scorer = TextImageScorer.__new__(TextImageScorer)
-    scorer.model = Rounded(1, 1)
+    scorer.model, scorer.inputs = Rounded(1, 1), None
     if causal:
         scorer._check_causal()
     else:
@@ -270,3 +273,25 @@ def test_blanks_at_a_contexts_end_belong_to_the_choice(tokenizer):
     (one,), (other,) = (encoder([Item(("red", "blue"), context)]) for context in ("the ball is", "the ball is  "))
     assert one == other
     assert one[0].start == len(tokenizer("the ball is", add_special_tokens=False)["input_ids"])
+
+
+def test_a_captioner_on_regions_scores_texts_on_images_of_a_store():
+    model = AutoModelForImageTextToText.from_pretrained(tiny_models.region_transformer()).eval()
+    words, store = tiny_models.tokenizer(), tiny_models.region_store()
+    scorer = TextImageScorer(model, words, regions=RegionInputs(store), prefix_token="[CLS]")
+    found = scorer.choice_scores([Item(("a red ball", "two dogs"), image=image_id) for image_id in ("0", "2", "0")])
+    assert found[0] == pytest.approx(found[2], abs=1e-5)
+    for image_id, scores in zip(("0", "2"), found, strict=False):
+        inputs = RegionInputs(store).batch([{"image_id": image_id}])
+        for choice, score in zip(("a red ball", "two dogs"), scores, strict=True):
+            ids = [words.cls_token_id, *words(f" {choice}", add_special_tokens=False)["input_ids"]]
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([ids]), **inputs).logits[0].double().log_softmax(-1)
+            assert score == pytest.approx(sum(logits[at, token].item() for at, token in enumerate(ids[1:])), abs=1e-4)
+    other = TextImageScorer(model, words, regions=RegionInputs(store, normalise=True), prefix_token="[CLS]")
+    assert scorer.fingerprint() != other.fingerprint()
+    assert Item(("a", "b"), image="0").key() == ["", "a", "b", "0"]
+    with pytest.raises(ValueError, match=r"`regions` were given together with an `image_processor`"):
+        TextImageScorer(model, words, make_image_processor(16), regions=store)
+    with pytest.raises(ValueError, match=r"`regions` hold no image"):
+        TextImageScorer(model, words, regions={})

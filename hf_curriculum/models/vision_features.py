@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.regions.store import id_key
+from hf_curriculum.models.base import evaluation_mode
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-    from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM
 
 _FEATURES, _KEYS, _FACTS = "features.npy", "keys.npy", "facts.json"
 _SAVE_EVERY = 64  # batches between two updates of `facts.json`
@@ -79,13 +81,13 @@ class VisionFeatures:
         return VisionFeatures, (self.path,)  # workers open the files for themselves
 
     def _position(self, image_id: object) -> int | None:
-        key = _key(image_id)
+        key = id_key(image_id)
         index = int(np.searchsorted(self._keys, key))
         return int(self._positions[index]) if index < len(self._keys) and self._keys[index] == key else None
 
 
 def cache_vision_features(
-    model: CaptionFlamingoForCausalLM,
+    model: PreTrainedModel,
     dataset: Dataset | DatasetDict,
     path: str | Path,
     image_processor: Any,
@@ -102,7 +104,9 @@ def cache_vision_features(
     processes let the main one come first (`accelerate.PartialState().main_process_first()`).
 
     Args:
-        model: whose tower encodes; it is not changed.
+        model: a captioner (Flamingo, GIT) or another model with a vision tower, or a vision model itself: any whose
+            `last_hidden_state` of `pixel_values` is (images, image tokens, vision width). It is not changed, and is
+            not to be trained as long as the features are used.
         dataset: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one.
         path: the folder to write.
         image_processor: what would process the images in training (`make_image_processor`); no augmentation.
@@ -117,7 +121,8 @@ def cache_vision_features(
 
     Raises:
         ValueError: a column is missing, a row has no `image_id`, the folder was made by another tower, another
-            processor or of other images, `batch_size` below 1, `num_workers` below 0, features beyond float16.
+            processor or of other images, `batch_size` below 1, `num_workers` below 0, features beyond float16, a model
+            without a vision tower, or whose features have another shape.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -128,13 +133,14 @@ def cache_vision_features(
         raise ValueError(f"`batch_size={batch_size}` was given, which encodes nothing. Pass 1 or more.")
     if num_workers < 0:
         raise ValueError(f"`num_workers={num_workers}` was given. Pass the number of processes, or 0 for none.")
+    tower = _vision_tower(model)
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
     keys, sources = _distinct(splits, image_column)
     folder = Path(path)
     wanted = {
         "images": keys.shape[1],
         "pictures": digest(keys.tobytes(), size=16),
-        "tower": _digest(model),
+        "tower": _digest(tower),
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
     }
     facts = _read_facts(folder) or {**wanted, "done": 0}
@@ -157,7 +163,8 @@ def cache_vision_features(
             collate_fn=pixels.collate,
             generator=torch.Generator(),  # the caller's is left as it is
         )
-        _encode(model, loader, sources, folder, facts, progress)
+        with evaluation_mode(tower), torch.no_grad():
+            _encode(tower, loader, sources, folder, facts, progress)
     return VisionFeatures(folder)
 
 
@@ -184,8 +191,20 @@ class _Pixels(torch.utils.data.Dataset):
         return errors[0] if errors else self.image_processor(images=images, return_tensors="pt")["pixel_values"]
 
 
+def _vision_tower(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a model that encodes images: its vision tower, or itself."""
+    tower = model.get_encoder(modality="image")
+    arguments = signature(tower.forward).parameters
+    if "pixel_values" not in arguments or "input_ids" in arguments:
+        raise ValueError(
+            f"A {type(model).__name__} has no vision tower that encodes images alone. Pass a vision model, such as a "
+            "ViT, or the vision part of a model, such as `clip.vision_model`."
+        )
+    return tower
+
+
 def _encode(
-    model: CaptionFlamingoForCausalLM,
+    tower: PreTrainedModel,
     loader: DataLoader,
     sources: np.ndarray,
     folder: Path,
@@ -193,7 +212,7 @@ def _encode(
     progress: bool,
 ) -> None:
     """Writes the features from image `facts["done"]` on."""
-    weight = next(model.flamingo.vision_tower.parameters())
+    weight = next(tower.parameters())
     stored = np.load(folder / _FEATURES, mmap_mode="r+") if facts["done"] else None
     stop = facts["done"]
     with tqdm(
@@ -203,7 +222,14 @@ def _encode(
             if isinstance(pixels, UnreadableImageError):
                 raise pixels
             start, stop = stop, stop + len(pixels)
-            features = model.encode_images(pixels.to(weight.device, weight.dtype)).to(torch.float16).cpu().numpy()
+            states = tower(pixel_values=pixels.to(weight.device, weight.dtype)).last_hidden_state
+            if states.ndim != 3:
+                raise ValueError(
+                    f"The features of a {type(tower).__name__} have the shape {tuple(states.shape)}, but captioners "
+                    "read (images, image tokens, vision width). Maps of a convolutional network are read as regions: "
+                    "pack them (`extract_regions`)."
+                )
+            features = states.to(torch.float16).cpu().numpy()
             if not np.isfinite(features).all():
                 raise ValueError(
                     f"The vision tower's features of the images of rows {sources[start:stop, 1].tolist()} are not all "
@@ -236,22 +262,17 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
                 f"{ids.count(None):,} of {len(ids):,} rows have no `{IMAGE_ID}`. Features are found again by it: give "
                 "each image an id."
             )
-        keys.append(np.fromiter((_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
+        keys.append(np.fromiter((id_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
     positions = np.argsort(np.argsort(first)).astype(np.uint64)
     return np.stack([distinct, positions]), np.concatenate(sources)[np.sort(first)]
 
 
-def _key(image_id: object) -> np.uint64:
-    """64 bits of an id: among three million the chance of a collision is 2e-7."""
-    return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
-
-
-def _digest(model: CaptionFlamingoForCausalLM) -> str:
+def _digest(tower: PreTrainedModel) -> str:
     """A digest of the tower's weights without the unused pooler."""
     found = hashlib.blake2b(digest_size=16)
-    for name, weight in sorted(model.flamingo.vision_tower.state_dict().items()):
+    for name, weight in sorted(tower.state_dict().items()):
         if "pooler" not in name:
             found.update(name.encode())
             found.update(weight.detach().float().cpu().contiguous().numpy().tobytes())

@@ -4,10 +4,20 @@ import pickle
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from datasets import Dataset, DatasetDict
 from PIL import Image
 from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForCausalLM,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    ResNetConfig,
+    ResNetModel,
+    ViTConfig,
+    ViTModel,
+)
 
 from hf_curriculum import (
     Augment,
@@ -19,6 +29,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 
 CAPTIONS = ["a red ball", "two blue cubes", "a ball", "a cube and a ball", "a cube"]
@@ -88,7 +99,7 @@ def test_workers_decode_and_change_nothing(model, data, tmp_path, monkeypatch):
             file.write(f"{os.getpid()}\n")
         return to_rgb(image, **options)
 
-    monkeypatch.setattr("hf_curriculum.models.flamingo.features.to_rgb", logged)
+    monkeypatch.setattr("hf_curriculum.models.vision_features.to_rgb", logged)
     cache_vision_features(model, data, tmp_path / "alone", PROCESSOR, batch_size=1)
     assert set(log.read_text().split()) == {str(os.getpid())}
     log.unlink()
@@ -111,16 +122,17 @@ def test_workers_decode_and_change_nothing(model, data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp_path, monkeypatch, num_workers):
     whole = cache_vision_features(model, data, tmp_path / "whole", PROCESSOR, batch_size=1)
-    monkeypatch.setattr("hf_curriculum.models.flamingo.features._SAVE_EVERY", 1)
-    encode, calls = model.encode_images, []
+    monkeypatch.setattr("hf_curriculum.models.vision_features._SAVE_EVERY", 1)
+    tower, calls = model.flamingo.vision_tower, []
+    encode = tower.forward
 
-    def breaks(pixels):
-        calls.append(len(pixels))
+    def breaks(pixel_values):
+        calls.append(len(pixel_values))
         if len(calls) == 3:
             raise RuntimeError("killed")
-        return encode(pixels)
+        return encode(pixel_values)
 
-    monkeypatch.setattr(model, "encode_images", breaks)
+    monkeypatch.setattr(tower, "forward", breaks)
     with pytest.raises(RuntimeError, match="killed"):
         cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*goes on where it stopped"):
@@ -164,6 +176,49 @@ def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):
     with pytest.raises(ValueError, match=r"rows \[0, 1, 3, 4\] are not all within float16"):
         cache_vision_features(model, data, tmp_path, PROCESSOR)
     assert not (tmp_path / "facts.json").exists()
+
+
+def test_any_vision_tower(data, tmp_path):
+    width = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    pixels = PROCESSOR(images=[data[1]["image"]], return_tensors="pt")["pixel_values"]
+    torch.manual_seed(0)
+    vit, clip = ViTConfig(image_size=16, patch_size=8, **width), CLIPVisionConfig(image_size=16, patch_size=8, **width)
+    git = load_captioner(tiny_models.git())[0]
+    for number, (given, tower) in enumerate(
+        [(git, git.git.image_encoder), *((model, model) for model in (ViTModel(vit), CLIPVisionModel(clip)))]
+    ):
+        given.train()
+        features = cache_vision_features(given, data, tmp_path / str(number), PROCESSOR)
+        assert all(module.training for module in tower.modules())
+        with torch.no_grad():
+            wanted = tower.eval()(pixel_values=pixels).last_hidden_state[0]
+        torch.testing.assert_close(torch.from_numpy(features["a"].astype(np.float32)), wanted, atol=4e-3, rtol=1e-3)
+    with pytest.raises(ValueError, match=r"another tower"):
+        cache_vision_features(ViTModel(vit), data, tmp_path / "1", PROCESSOR)
+
+
+def test_stored_features_train_and_caption_with_git(data, tmp_path):
+    git, processor = load_captioner(tiny_models.git())
+    features = cache_vision_features(git, data, tmp_path, PROCESSOR)
+    stored, images = (
+        CaptionCollator(processor.tokenizer, vision_features=features),
+        CaptionCollator(processor.tokenizer, PROCESSOR),
+    )
+    rows = [data[row] for row in range(3)]
+    torch.testing.assert_close(git(**stored(rows)).loss, git(**images(rows)).loss, atol=1e-2, rtol=1e-3)
+    assert generate_captions(git, data, stored, max_new_tokens=4) == generate_captions(
+        git, data, images, max_new_tokens=4
+    )
+
+
+def test_models_without_a_vision_tower_are_refused(data, tmp_path):
+    for name in ("gpt2", "region_transformer"):
+        auto = AutoModelForCausalLM.from_pretrained(getattr(tiny_models, name)())
+        with pytest.raises(ValueError, match=r"has no vision tower that encodes images alone"):
+            cache_vision_features(auto, data, tmp_path, PROCESSOR)
+    convolutions = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1]))
+    with pytest.raises(ValueError, match=r"features of a ResNetModel have the shape \(4, 8, 2, 2\)"):
+        cache_vision_features(convolutions, data, tmp_path, PROCESSOR)
 
 
 def test_reading(model, data, tmp_path):

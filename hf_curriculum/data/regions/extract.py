@@ -1,0 +1,228 @@
+"""Regions of any images, found by a model and written as a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.config import digest
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""Files of a folder that are taken for images."""
+
+
+def extract_regions(
+    data: Dataset | DatasetDict | Mapping[str, Any] | str | Path,
+    model: Any,
+    path: str | Path,
+    *,
+    dtype: Literal["float16", "float32"] = "float16",
+    standardise: bool = False,
+    image_column: str = IMAGE,
+    num_workers: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> RegionStore:
+    """Finds the regions of images with a model and writes them into one folder.
+
+    Of a detector the regions are its detections, with the states that it classified them by as features; of a vision
+    tower they are the cells of a grid. A run that was killed goes on where it stopped when it is called again; a
+    finished folder is opened. Under `accelerate launch` or `torchrun` each process finds the regions of its share, and
+    the first puts them together. The detector is kept with the store, for `RegionProcessor.from_store`.
+
+    Args:
+        data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
+            mapping of image id to image; or a folder of images, whose ids are the files' paths in it, as `load_captioned`
+            has them.
+        model: a name, a folder or a model, see `RegionProcessor`; or a `RegionProcessor`, such as that of a trained
+            captioner, whose mean and standard deviation are then used.
+        path: the folder to write.
+        dtype: of features and class probabilities on disk.
+        standardise: finds mean and standard deviation of each feature over these images, takes away the one and divides
+            by the other when features are read. Grids of vision towers train several times faster so.
+        image_column: the column of images, in any form `to_rgb` reads.
+        num_workers: processes that read and decode images while the model computes.
+        progress: show a bar when it takes more than two seconds.
+        options: of `RegionProcessor`: `grid`, `threshold`, `min_regions`, `max_regions`, `batch_size`, ….
+
+    Returns:
+        The store.
+
+    Raises:
+        ValueError: a column is missing, a row has no `image_id`, no image; the folder was made by another detector,
+            from other images or holds other files; options beside a `RegionProcessor`; features that are not finite.
+        FileNotFoundError: there is no such model or folder.
+        UnreadableImageError: an image cannot be decoded (a ValueError too).
+
+    Source: Anderson et al. 2018 (10 to 100 regions above 0.2), with the detector of one's choice.
+
+    Example:
+        >>> from PIL import Image
+        >>> import tempfile
+        >>> images = {"9": Image.new("RGB", (80, 60)), "10": Image.new("RGB", (60, 80), "red")}
+        >>> store = extract_regions(images, "scenes_clip", f"{tempfile.mkdtemp()}/store", grid=4)
+        >>> store["9"].features.shape, store.facts["regions"]
+        ((16, 128), 32)
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype={dtype!r}` was given. Features are stored as one of {', '.join(map(repr, DTYPES))}.")
+    if isinstance(model, RegionProcessor) and options:
+        raise ValueError(f"A RegionProcessor has options of its own, so {list(options)} would not count. Leave them out.")
+    if isinstance(model, RegionProcessor) and standardise and model.mean is not None:
+        raise ValueError(
+            "`standardise=True` was given with a processor that has a mean and standard deviation: features would be "
+            "standardised in another way than those its model was trained on. Leave it out."
+        )
+    processor = model if isinstance(model, RegionProcessor) else RegionProcessor(model, **options)
+    images = _Images(data, image_column)
+    about = processor.describe()
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    target = Path(path)
+    folder = target if size == 1 else target.with_name(f"{target.name}.shards") / f"{rank}-of-{size}"
+    scale = standardise if processor.mean is None else np.float32([processor.mean, processor.std])
+    wanted = {"dtype": dtype, "standardise": standardise_fact(scale), "made_by": about}
+    if not _is_complete(target, wanted, images):
+        share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
+        writer = StoreWriter(folder, {**wanted, "sources": [images.describe(share)]}, scale if processor.mean else None)
+        if not writer.complete and len(share):
+            _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
+        if size > 1:
+            _join(target, folder.parent, size, rank, dtype, scale)
+    return RegionStore(target)
+
+
+class _Images(torch.utils.data.Dataset):
+    """Distinct images with their ids, from a data set, a mapping or a folder."""
+
+    def __init__(self, data: Any, column: str) -> None:
+        self.name = type(data).__name__
+        self.column = column
+        self._splits: list[Any] = []
+        if isinstance(data, (str, Path)):
+            data = _files(Path(data))
+        if isinstance(data, Mapping) and not all(hasattr(part, "column_names") for part in data.values()):
+            self._given, self.ids = data, [str(image_id) for image_id in data]
+            self._sources = list(data)
+        else:
+            self._given = None
+            self._splits = list(data.values()) if isinstance(data, Mapping) else [data]
+            self.ids, self._sources = _distinct(self._splits, column)
+            self._splits = [split.with_format(None).select_columns(column) for split in self._splits]
+        if not self.ids:
+            raise ValueError(f"There is no image in the {self.name} that was given. Regions are found in images.")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[str, Any]:
+        source = self._sources[index]
+        image = self._given[source] if self._given is not None else self._splits[source[0]][source[1]][self.column]
+        try:
+            return self.ids[index], to_rgb(image, name=f"The image {self.ids[index]!r}")
+        except UnreadableImageError as error:
+            return self.ids[index], error
+
+    def describe(self, share: range) -> dict[str, Any]:
+        """What tells these images from others: the digest of their ids."""
+        text = "\n".join(self.ids[share.start : share.stop])
+        return {"prefix": "", "type": "images", "path": self.name, "images": len(share), "ids": digest(text)}
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Image id -> file of the images in a folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    return {file.relative_to(folder).as_posix(): str(file) for file in files}
+
+
+def _distinct(splits: Sequence[Any], column: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """The ids of all images, and split and row of the first that has each."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, split in enumerate(splits):
+        require_columns(
+            split.column_names,
+            [column, IMAGE_ID],
+            reader="Regions are found in images and read again by their ids.",
+            remedy="Pass `image_column=`, or load with `load_captioned`, which gives ids.",
+        )
+        ids = split.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
+        if None in ids:
+            raise ValueError(
+                f"{ids.count(None):,} of {len(ids):,} rows have no `{IMAGE_ID}`. Regions are read again by it: give "
+                "each image an id."
+            )
+        for row, image_id in enumerate(ids):
+            found.setdefault(str(image_id), (number, row))
+    return list(found), list(found.values())
+
+
+def _is_complete(path: Path, wanted: Mapping[str, Any], images: _Images) -> bool:
+    """Whether the store is finished; a `ValueError` where it is another's."""
+    try:
+        store = RegionStore(path)
+    except FileNotFoundError:
+        return False
+    names = {"made_by": "detector or setting", "dtype": "type of number", "standardise": "standardisation"}
+    wanted = json.loads(json.dumps(wanted))
+    differing = [told for name, told in names.items() if store.facts[name] != wanted[name]]
+    differing += ["set of images"] if list(store) != images.ids else []
+    if differing:
+        raise ValueError(
+            f"{path} holds the regions of another {' and another '.join(differing)}. They would be silently wrong "
+            "here. Name another folder, or delete this one."
+        )
+    return True
+
+
+def _find_all(
+    writer: StoreWriter, images: _Images, share: range, processor: RegionProcessor, num_workers: int, progress: bool
+) -> None:
+    """Writes the store of a process's share of the images, from where it stopped."""
+    done = writer.position[1]
+    left = torch.utils.data.Subset(images, range(share.start + done, share.stop))
+    options = {"num_workers": num_workers, "collate_fn": list, "generator": torch.Generator()}  # the caller's is left
+    loader = DataLoader(left, processor.batch_size, **options)
+    with tqdm(total=len(share), initial=done, desc="regions", unit="image", delay=2, disable=not progress) as bar:
+        for batch in loader:
+            for _, image in batch:
+                if isinstance(image, UnreadableImageError):
+                    raise image
+            for regions in processor.find([image for _, image in batch], [image_id for image_id, _ in batch]):
+                writer.add(regions.image_id, regions)
+            done += len(batch)
+            writer.save_sometimes((0, done))
+            bar.update(len(batch))
+    processor.save_pretrained(writer.folder)
+    writer.finish()
+
+
+def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standardise: Any) -> None:
+    """Puts the shares of all processes together, in the first; the others wait."""
+    from accelerate import PartialState
+
+    state = PartialState()
+    state.wait_for_everyone()
+    if rank == 0:
+        parts = [shards / f"{number}-of-{size}" for number in range(size)]
+        parts = [part for part in parts if (read_facts(part) or {}).get("complete")]  # with few images one has none
+        pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
+        shutil.rmtree(shards)
+    state.wait_for_everyone()

@@ -1,0 +1,227 @@
+"""Regions of many images in one folder of plain arrays, read by image id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_curriculum.config import digest
+from hf_curriculum.data.regions.base import Regions, RegionSource
+
+FORMAT = 1
+FACTS = "region_store.json"
+PER_REGION = ("boxes", "confidence", "classes", "class_scores", "features")
+"""Arrays with a row per region; a bit of an image's flags says whether it has each, the next whether boxes are shares
+of its sides."""
+NORMALISED = 1 << len(PER_REGION)
+DTYPES = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+
+
+class RegionStore(RegionSource):
+    """The folder that `pack_regions` or `extract_regions` wrote: image id -> `Regions`, read from disk on access.
+
+    An image takes 20 bytes of memory; all else stays on disk, and worker processes open the folder for themselves.
+    Features come as float32, however they are stored. `store.facts` tells what is in it: `images`, `regions`, `dims`,
+    `dtype`, `empty` (images without a region), `repeated` (lines of images it had before), `sources`, `made_by`.
+
+    Args:
+        path: the folder.
+
+    Shapes and units: `store[image_id].features` is float32 (regions, dims), as is `store.features(image_id)`, a
+        tensor; `store.read_batch(ids)` gives float32 (images, most regions, dims) and its mask.
+
+    Raises:
+        FileNotFoundError: no such folder, or one that was never finished.
+        ValueError: a file of it was truncated, or a later version wrote it.
+        KeyError: an image that is not in it.
+
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> np.savez(f"{folder}/9.npz", feat=np.ones((2, 4), np.float32))
+        >>> store = pack_regions(folder, f"{folder}/store", progress=False)
+        >>> store.features("9").shape, store.facts["regions"]
+        (torch.Size([2, 4]), 2)
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        facts = read_facts(path)
+        if facts is None or not facts["complete"]:
+            state = "is no store of regions" if facts is None else f"has {facts['images']:,} images and is unfinished"
+            raise FileNotFoundError(
+                f"{path} {state}. A store is written by `pack_regions` or `extract_regions`: call it with the same "
+                "arguments, it goes on where it stopped."
+            )
+        self.facts: dict[str, Any] = facts
+        self._keys = np.load(Path(path) / "keys.npy")  # (images,), sorted
+        self._rows = np.load(Path(path) / "rows.npy")  # (images,), the row of each key
+        self._offsets = np.load(Path(path) / "offsets.npy")  # (images + 1,), of their regions
+        names = [*(name for name in PER_REGION if name in facts["arrays"]), "flags", "sizes", "ids", "id_offsets"]
+        self._arrays: dict[str, np.ndarray] = {name: _mapped(Path(path), name, facts) for name in names}
+        self._moments = torch.from_numpy(np.load(Path(path) / "standardise.npy")) if facts["standardise"] else None
+        self._file: Any = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what made the features: equal for stores of one detector with one setting, whatever the images.
+
+        Where that is not known (`made_by`), it is the digest of the content.
+        """
+        return self.facts["fingerprint"]
+
+    @property
+    def moments(self) -> torch.Tensor | None:
+        """Mean and standard deviation that features are standardised by, float32 (2, dims); None where they are not."""
+        return self._moments
+
+    def features(self, image_id: str) -> torch.Tensor:
+        """The features of an image's regions, float32 (regions, dims), in memory of their own."""
+        row = self._row(image_id)
+        start, stop = int(self._offsets[row]), int(self._offsets[row + 1])
+        found = torch.empty(stop - start, self.facts["dims"], dtype=getattr(torch, self.facts["dtype"]))
+        self._read_rows(start, found.numpy())
+        return self._standardised(found.float())
+
+    def read_batch(self, image_ids: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features of several images at once: read into the batch, without a copy of each image between.
+
+        Shapes: float32 (images, most regions, dims), 0 where padded; int64 (images, most regions), 1 for a region.
+        """
+        rows = [self._row(image_id) for image_id in image_ids]
+        spans = [(int(self._offsets[row]), int(self._offsets[row + 1])) for row in rows]
+        most, dims = max((stop - start for start, stop in spans), default=0), self.facts["dims"]
+        batch = np.empty((len(rows), most, dims), np.float32)  # numpy asks the system for huge pages, torch does not
+        half = np.empty((most, dims), np.float16) if self.facts["dtype"] == "float16" else None
+        mask = torch.zeros(len(rows), most, dtype=torch.int64)
+        for image, (start, stop) in enumerate(spans):
+            count = stop - start
+            target = batch[image, :count]
+            self._read_rows(start, target if half is None else half[:count])
+            tensor = torch.from_numpy(target)
+            if half is not None:
+                tensor.copy_(torch.from_numpy(half[:count]))
+            if self._moments is not None:
+                tensor.copy_(self._standardised(tensor))
+            batch[image, count:] = 0
+            mask[image, :count] = 1
+        return torch.from_numpy(batch), mask
+
+    def describe(self, image_id: str) -> Regions:
+        """The regions of an image without their features: boxes, size, classes, confidence."""
+        return self._regions(image_id, self._row(image_id), ("boxes", "confidence", "classes", "class_scores"))
+
+    def __getitem__(self, image_id: str) -> Regions:
+        return self._regions(image_id, self._row(image_id), PER_REGION)
+
+    def __contains__(self, image_id: object) -> bool:
+        return self._find_row(image_id) is not None
+
+    def __len__(self) -> int:
+        return self.facts["images"]
+
+    def __iter__(self) -> Iterator[str]:
+        return stored_ids(self._arrays["ids"], self._arrays["id_offsets"])
+
+    def __reduce__(self) -> tuple[type[RegionStore], tuple[str]]:
+        return RegionStore, (self.path,)
+
+    def arguments(self) -> dict[str, Any]:
+        """The store as the provenance of a score records it."""
+        return {"type": type(self).__name__, "path": Path(self.path).name, "content": self.facts["content"]}
+
+    def raw_features(self, image_id: str) -> np.ndarray:
+        """The features as they are stored, neither standardised nor in float32, (regions, dims)."""
+        row = self._row(image_id)
+        return self._arrays["features"][int(self._offsets[row]) : int(self._offsets[row + 1])]
+
+    def _find_row(self, image_id: object) -> int | None:
+        key = id_key(image_id)
+        index = int(np.searchsorted(self._keys, key))
+        return int(self._rows[index]) if index < len(self._keys) and self._keys[index] == key else None
+
+    def _row(self, image_id: object) -> int:
+        row = self._find_row(image_id)
+        if row is None:
+            raise KeyError(
+                f"{self.path} has no regions of the image {image_id!r}: it was written from other images, or with a "
+                f"`prefix`. It has {len(self):,}, such as {next(iter(self), None)!r}."
+            )
+        return row
+
+    def _regions(self, image_id: str, row: int, parts: Sequence[str]) -> Regions:
+        flags, span = int(self._arrays["flags"][row]), slice(int(self._offsets[row]), int(self._offsets[row + 1]))
+        found: dict[str, Any] = {}
+        for bit, name in enumerate(PER_REGION):
+            if name in parts and flags >> bit & 1 and name != "features":
+                found[name] = torch.from_numpy(np.array(self._arrays[name][span])).numpy()
+        if "features" in parts and flags >> PER_REGION.index("features") & 1:
+            found["features"] = self.features(image_id).numpy()
+        if "class_scores" in found:
+            found["class_scores"] = torch.from_numpy(found["class_scores"]).float().numpy()
+        if "classes" in found:
+            found["classes"] = tuple(self.facts["classes"][index] for index in found["classes"])
+        width, height = (None if np.isnan(side) else float(side) for side in self._arrays["sizes"][row])
+        return Regions(str(image_id), normalised=bool(flags & NORMALISED), width=width, height=height, **found)
+
+    def _read_rows(self, start: int, target: np.ndarray) -> None:
+        """Reads features from a row on into a contiguous array; a read, unlike a map, fetches many pages at once."""
+        if self._file is None:
+            self._file = open(Path(self.path) / "features.npy", "rb", buffering=0)  # noqa: SIM115
+        if target.size == 0:
+            return
+        at = self._arrays["features"].offset + start * target.shape[1] * target.itemsize
+        if os.preadv(self._file.fileno(), [target], at) != target.nbytes:
+            raise ValueError(f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again.")
+
+    def _standardised(self, features: torch.Tensor) -> torch.Tensor:
+        return features if self._moments is None else (features - self._moments[0]) / self._moments[1]
+
+
+def id_key(image_id: object) -> np.uint64:
+    """64 bits of an id: among three million the chance of a collision is 2e-7."""
+    return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
+
+
+def stored_ids(text: np.ndarray, offsets: np.ndarray) -> Iterator[str]:
+    """Image ids from their UTF-8 bytes (bytes,) and where each begins (images + 1,)."""
+    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+        yield text[int(start) : int(stop)].tobytes().decode()
+
+
+def read_facts(folder: str | Path) -> dict[str, Any] | None:
+    """What the folder of a store tells about itself; None for another folder."""
+    file = Path(folder) / FACTS
+    facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if facts is not None and facts["format"] != FORMAT:
+        raise ValueError(
+            f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format {FORMAT}. "
+            "Update hf_curriculum, or write the store again."
+        )
+    return facts
+
+
+def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
+    """A digest of what made features: `made_by`, or where that is unknown their content; and of mean and deviation."""
+    return digest(content if made_by is None else json.dumps(made_by, sort_keys=True), moments, size=16)
+
+
+def _mapped(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
+    file = folder / f"{name}.npy"
+    try:
+        array = np.load(file, mmap_mode="r")
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read ({error}): it is truncated. Copy or write the store again.") from error
+    if list(array.shape) != facts["arrays"][name]["shape"]:
+        raise ValueError(
+            f"{file} has the shape {array.shape}, and {FACTS} says {facts['arrays'][name]['shape']}. The files belong "
+            "to different stores. Write the store again."
+        )
+    return array

@@ -1,0 +1,403 @@
+"""What all captioners on regions share: images encoded once, loss, generation, Auto classes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    GenerationConfig,
+    PreTrainedModel,
+)
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, generation_setting, share_images
+from hf_curriculum.models.captioners.config import RegionCaptionerConfig
+from hf_curriculum.models.captioners.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
+
+_STEPS, _BEAMS = 20, 5
+"""Of `generate` by default, as in the reference code."""
+
+
+class RegionCaptionerPreTrainedModel(PreTrainedModel):
+    """Class attributes of the captioners on regions, and new weights as `torch` draws them."""
+
+    config_class: type[RegionCaptionerConfig] = RegionCaptionerConfig
+    base_model_prefix = "model"
+    input_modalities: tuple[str, ...] = ("image", "text")
+    supports_gradient_checkpointing = True
+    _skip_keys_device_placement = ["past_key_values", "image_features"]  # noqa: RUF012
+    _supports_sdpa = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As `torch` does; `transformers` keeps what was loaded as it is."""
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """The models make caches of their own, which hold the images too."""
+        return False
+
+
+class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
+    """A captioner without its output layer.
+
+    A subclass has `encode` and `decode`, makes its layers behind `super().__init__(config)`, and then calls
+    `post_init()`.
+    """
+
+    def __init__(self, config: RegionCaptionerConfig) -> None:
+        super().__init__(config)
+        self.vision: GridEncoder | None = None if config.vision_config is None else GridEncoder(config)
+        self.region_embedding: RegionEmbedding = RegionEmbedding(config)
+        self.word_embedding: nn.Embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.word_embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.word_embedding: Any = value
+
+    def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:
+        """What the decoder reads of images.
+
+        Args:
+            embedded: embedded regions, (images, regions, width), zeros where padded.
+            mask: True where there is a region, bool (images, regions); `None` where none is padded.
+            features: the regions before the embedding, (images, regions, feature width).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `encode`. A captioner defines it.")
+
+    def decode(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        images: EncodedImages | None,
+        past_key_values: Cache | None,
+        use_cache: bool,
+        relevant: torch.Tensor | None,
+        **options: Any,
+    ) -> tuple[torch.Tensor, Cache | None]:
+        """Hidden states of the text, (texts, text, width), and the cache.
+
+        Args:
+            input_ids: new tokens, int64 (texts, text).
+            attention_mask: 0 for padding, (texts, cached and new tokens); `None` where nothing is padded.
+            images: as many as texts by its `index`; `None` where the cache has them.
+            past_key_values: as a call before returned it; a new one is made with `use_cache`.
+            use_cache: return a cache.
+            relevant: tokens whose states matter, bool (texts, text); the others' are undefined. `None` for all.
+            options: more arguments of `forward`, of a model's own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `decode`. A captioner defines it.")
+
+    def encode_images(
+        self,
+        pixel_values: torch.Tensor | None = None,
+        region_features: torch.Tensor | None = None,
+        region_mask: torch.Tensor | None = None,
+    ) -> EncodedImages:
+        """What the decoder reads of images, each encoded once however many texts read it.
+
+        Args:
+            pixel_values: with a `vision_config`: (images, channels, height, width).
+            region_features: otherwise: (images, regions, `region_feature_size`).
+            region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
+
+        Raises:
+            ValueError: as `forward`.
+        """
+        mask = check_images(self.config, region_features, region_mask, pixel_values)
+        features = self.vision(pixel_values) if region_features is None else region_features
+        return self.encode(self.region_embedding(features, mask), mask, features)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        region_features: torch.Tensor | None = None,
+        region_mask: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: EncodedImages | None = None,
+        image_index: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        relevant: torch.Tensor | None = None,
+        **options: Any,
+    ) -> BaseModelOutputWithPast | tuple[Any, ...]:
+        """As the captioner's `forward`; `last_hidden_state` has the shape (texts, text, width).
+
+        Tokens that are not `relevant`, bool (texts, text), may be left out, and their hidden states are undefined.
+        """
+        if input_ids is None:
+            raise ValueError("No text was given: the model scores the next token of a text. Pass `input_ids`.")
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        _check_text(input_ids, attention_mask, past_length, self.config.vocab_size)
+        images = None
+        if past_length == 0:
+            if image_features is None:
+                image_features = self.encode_images(pixel_values, region_features, region_mask)
+            elif not (region_features is None and pixel_values is None):
+                raise ValueError(
+                    "Both images and `image_features` were given. The latter is what `encode_images` returned for "
+                    "images and replaces them: pass one."
+                )
+            images = _images_of_texts(image_features, image_index, len(input_ids))
+        elif not (image_features is None and region_features is None and pixel_values is None):
+            raise ValueError(
+                f"An image was given with a cache of {past_length} tokens. The cache has the image: give it with the "
+                "first call alone."
+            )
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        states, cache = self.decode(input_ids, attention_mask, images, past_key_values, use_cache, relevant, **options)
+        outputs = BaseModelOutputWithPast(last_hidden_state=states, past_key_values=cache)
+        return as_asked(outputs, return_dict, self.config.return_dict)
+
+
+def _check_text(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int, vocab_size: int
+) -> None:
+    """Raises where a mask does not fit the text, or ids are those of another vocabulary."""
+    texts, length = input_ids.shape
+    if attention_mask is not None and attention_mask.shape != (texts, past_length + length):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)} for {texts} texts of {length} new tokens "
+            f"after {past_length} cached ones. It covers the text so far: pass ({texts}, {past_length + length})."
+        )
+    check_ids("input_ids", input_ids, vocab_size)
+
+
+def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
+    """Raises where an id is no output of the model."""
+    # Elsewhere the check would wait for the device, and indexing has one of its own.
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    highest = int(ids.max())
+    if highest >= vocab_size:
+        raise ValueError(
+            f"{name} has the id {highest}, but the captioner has {vocab_size} words, numbered from 0. The tokenizer "
+            "has another vocabulary than the model. Use the tokenizer it was trained with, or build it with "
+            "`vocab_size=len(tokenizer)`."
+        )
+
+
+def _images_of_texts(images: EncodedImages, image_index: torch.Tensor | None, texts: int) -> EncodedImages:
+    """The images with an index of texts, checked."""
+    share_images(image_index, images, texts, continues=False)  # for its errors alone
+    images = images if image_index is None else images[image_index]
+    if len(images) != texts:
+        raise ValueError(
+            f"There are {len(images)} images for {texts} texts. Every text reads one image: pass `image_index`, which "
+            "names the image of each text."
+        )
+    return images
+
+
+class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerationMixin):
+    """A captioner: writes captions of images, or scores them.
+
+    A subclass sets `model_class`, the captioner without its output layer.
+    """
+
+    model_class: type[RegionCaptionerModel] = RegionCaptionerModel
+    _tied_weights_keys = {"lm_head.weight": "model.word_embedding.weight"}  # noqa: RUF012
+
+    def __init__(self, config: RegionCaptionerConfig) -> None:
+        super().__init__(config)
+        self.model: Any = self.model_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+        unknown = config.unk_token_id
+        self.generation_config = GenerationConfig(
+            num_beams=_BEAMS,
+            length_penalty=0.0,
+            max_new_tokens=_STEPS,
+            suppress_tokens=None if unknown is None else [unknown],
+            pad_token_id=config.pad_token_id,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+        )
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head: Any = new_embeddings
+
+    def encode_images(
+        self,
+        pixel_values: torch.Tensor | None = None,
+        region_features: torch.Tensor | None = None,
+        region_mask: torch.Tensor | None = None,
+    ) -> EncodedImages:
+        """What the decoder reads of images; see `RegionCaptionerModel.encode_images`."""
+        return self.base_model.encode_images(pixel_values, region_features, region_mask)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        region_features: torch.Tensor | None = None,
+        region_mask: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: EncodedImages | None = None,
+        image_index: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
+        """Scores the next token after every token of the text.
+
+        Args:
+            input_ids: text, begin first, shape (texts, text).
+            attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
+                padded: where one id begins, ends and pads, it alone tells padding. Shape (texts, text).
+            region_features: features of regions, zeros where padded, (images, regions, `region_feature_size`).
+            region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
+            pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
+            image_features: instead of images, their `encode_images`.
+            image_index: where texts share images, the image of each, (texts,) int64; there may then be fewer images
+                than texts, and each is encoded once.
+            labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
+                of i + 1. Shape (texts, text). With labels nothing is cached.
+            past_key_values: the cache that the call for the text before `input_ids` returned; it has the images too.
+            use_cache: return a cache; outside of training the configuration's `use_cache` by default.
+            logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
+            return_dict: `False` returns a tuple; the configuration's `return_dict` by default.
+            kwargs: `num_items_in_batch`, by which the sum of the loss is divided.
+
+        Returns:
+            `loss`, the mean over labels that are not -100, and `logits`, shape (texts, text, vocabulary). In training
+            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
+
+        Raises:
+            ValueError: no text or no image, images in another form than the model reads, features of another width,
+                an image without a region, lengths that do not fit, ids or labels of another vocabulary, `labels` with
+                `logits_to_keep`, arguments that captioners on regions do not have.
+        """
+        return self._score(
+            labels,
+            logits_to_keep,
+            return_dict,
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            region_features=region_features,
+            region_mask=region_mask,
+            pixel_values=pixel_values,
+            image_features=image_features,
+            image_index=image_index,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+        )
+
+    def _score(
+        self,
+        labels: torch.Tensor | None,
+        logits_to_keep: int | torch.Tensor,
+        return_dict: bool | None,
+        loss_options: dict[str, Any],
+        **inputs: Any,
+    ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
+        """`_language_model` without arguments that would go unread."""
+        # PEFT and `transformers` pass switches that are off.
+        loss_options = {
+            name: value for name, value in loss_options.items() if value is not None and value is not False
+        }
+        unread = sorted(set(loss_options) - {"num_items_in_batch"})
+        if unread:
+            raise ValueError(
+                f"{type(self).__name__} was called with {unread}, which it does not read: what they ask for would "
+                "silently not happen. Leave them out. Boxes are read as part of the features (`box_values` of "
+                "`RegionInputs`); attention weights come from a forward hook, with `attn_implementation='eager'`."
+            )
+        if labels is not None:
+            check_ids("labels", labels, self.config.vocab_size)
+        return self._language_model(labels, logits_to_keep, return_dict, loss_options, **inputs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        past_key_values: Cache | None = None,
+        image_features: EncodedImages | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """As in `CaptionGenerationMixin`; beams and samples read the image of their text, which is not copied."""
+        if image_features is not None and len(image_features):
+            image_features = image_features.repeat_interleave(len(input_ids) // len(image_features))
+        return super().prepare_inputs_for_generation(
+            input_ids, past_key_values, image_features, inputs_embeds, **kwargs
+        )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        region_features: torch.Tensor | None = None,
+        region_mask: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `CaptionGenerationMixin`: by default five beams, twenty steps, the sum of log-probabilities.
+
+        Args:
+            inputs: prompts, or `input_ids=`, shape (texts, text); the first token by default.
+            generation_config: of `GenerationMixin.generate`, as are `args`.
+            region_features, region_mask, pixel_values: as in `forward`; `image_features` may be given instead.
+            kwargs: of `CaptionGenerationMixin.generate`, `image_index` among them.
+
+        Returns:
+            Prompts and continuations, shape (texts, text), or a dict of `GenerationMixin` if asked for.
+
+        Raises:
+            ValueError: as in `forward`.
+        """
+        if kwargs.get("image_features") is None:
+            kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
+        # Else the steps of the default configuration come before a `max_length`, as training arguments give it.
+        if generation_setting("max_new_tokens", kwargs, generation_config) is None:
+            prompts = kwargs.get("input_ids") if inputs is None else inputs
+            longest = generation_setting("max_length", kwargs, generation_config)
+            if kwargs.get("max_length") is not None:
+                kwargs["max_new_tokens"] = None
+            elif longest is not None:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.max_new_tokens = longest - (1 if prompts is None else prompts.shape[1])
+                generation_config.max_length = None
+        return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _default_prompts(self, image_features: EncodedImages, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """The first token alone, (texts, 1)."""
+        start = self.generation_config.bos_token_id
+        return torch.full((len(image_features), 1), start, dtype=torch.int64, device=image_features.features.device)
+
+
+def register(
+    config: type[RegionCaptionerConfig], model: type[PreTrainedModel], captioner: type[PreTrainedModel]
+) -> None:
+    """Makes a captioner known to the Auto classes."""
+    AutoModel.register(config, model, exist_ok=True)
+    AutoModelForCausalLM.register(config, captioner, exist_ok=True)
+    AutoModelForImageTextToText.register(config, captioner, exist_ok=True)
+    AutoProcessor.register(config, CaptionProcessor, exist_ok=True)
+    # `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are of the next token.
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = captioner.__name__

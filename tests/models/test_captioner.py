@@ -1,0 +1,58 @@
+"""Captioners of any kind, with their processor, from a folder."""
+
+import tiny_models
+import torch
+from datasets import Dataset
+from transformers import AutoProcessor, GitProcessor
+
+from hf_curriculum import (
+    IID,
+    CaptionCollator,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    RegionTransformerForCausalLM,
+    generate_captions,
+)
+from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.models.captioner import images_of_texts, load_captioner, reads
+
+
+def test_a_captioner_on_regions_has_no_image_processor():
+    model, processor = load_captioner(tiny_models.region_transformer())
+    assert type(model) is RegionTransformerForCausalLM
+    assert type(processor) is CaptionProcessor
+    assert processor.image_processor is None
+    assert type(AutoProcessor.from_pretrained(tiny_models.region_transformer())) is CaptionProcessor
+    assert type(load_captioner(tiny_models.git())[1]) is GitProcessor
+
+
+def test_it_trains_on_a_store_saves_its_processor_and_captions(tmp_path):
+    model, processor = load_captioner(tiny_models.region_transformer())
+    store = tiny_models.region_store()
+    rows = Dataset.from_dict({"image_id": ["0", "1", "2", "0"], "caption": tiny_models.TEXTS})
+    collator = CaptionCollator(processor.tokenizer, regions=store, share_images=True)
+    settings = {"per_device_train_batch_size": 4, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    args = CurriculumTrainingArguments(
+        str(tmp_path), curriculum=IID(epochs=30), learning_rate=0.03, save_strategy="no", **settings
+    )
+    trainer = CurriculumTrainer(
+        model, args, data_collator=collator, train_dataset=rows, processing_class=processor, eval_dataset=rows
+    )
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before / 2
+    trainer.save_model()
+    again, loaded = load_captioner(str(tmp_path))
+    options = {"max_new_tokens": 8, "batch_size": 2}
+    images = rows.select([0, 1, 2])
+    written = generate_captions(model, images, collator, **options)
+    assert generate_captions(again, images, CaptionCollator(loaded.tokenizer, regions=store), **options) == written
+    assert set(written) & set(tiny_models.TEXTS)
+
+
+def test_texts_share_images_where_the_model_can():
+    images, index = {"pixel_values": torch.rand(2, 3, 16, 16)}, torch.tensor([1, 0, 1])
+    ours, other = load_captioner(tiny_models.git())[0], load_captioner(tiny_models.stock_git())[0]
+    assert (reads(ours, "image_index"), reads(other, "image_index")) == (True, False)
+    assert images_of_texts(ours, images, index)["image_index"] is index
+    assert torch.equal(images_of_texts(other, images, index)["pixel_values"], images["pixel_values"][index])
