@@ -56,7 +56,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.hub.push": ("push_scored",),
     "hf_curriculum.models.captioners.aoanet": ("AoANetForCausalLM",),
     "hf_curriculum.models.captioners.config": ("RegionTransformerConfig",),
-    "hf_curriculum.models.captioners.convert": ("convert_reference",),
+    "hf_curriculum.models.captioners.convert": ("convert_reference", "reference_tokenizer"),
     "hf_curriculum.models.captioners.recurrent_config": ("AoANetConfig", "UpDownConfig"),
     "hf_curriculum.models.captioners.transformer": ("RegionTransformerForCausalLM",),
     "hf_curriculum.models.captioners.updown": ("UpDownForCausalLM",),

@@ -61,11 +61,11 @@ def caption_command(
         stored = stored_images(captioner, processor.image_processor, features)
         processor = CaptionCollator(processor.tokenizer, **stored)
         read = partial(_look_up, processor.image_inputs)
-    elif processor.image_processor is None:
+    elif getattr(processor.image_processor, "detector", processor.image_processor) is None:
         raise ValueError(
-            f"{model} has no image processor: it was trained on stored regions, and the detector that made them is "
-            "not saved with it. Name a store with the images' regions (--features STORE), as `hf-curriculum features` "
-            "writes it with that detector."
+            f"{model} has no image processor that finds regions: it was trained on stored ones, and the detector that "
+            "made them is not saved with it. Name a store with the images' regions (--features STORE), as "
+            "`hf-curriculum features` writes it with that detector."
         )
     found: list[dict[str, str | None]] = []
     options = {"num_beams": beams, "max_new_tokens": max_new_tokens}

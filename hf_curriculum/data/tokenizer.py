@@ -281,7 +281,7 @@ def train_word_tokenizer(
             f"caption would be unknown words alone; {found}. Pass a smaller `min_count`, or more captions."
         )
     _log_coverage(captions, counts, set(known))
-    return _word_tokenizer(known, max_words)
+    return word_tokenizer(known, max_words)
 
 
 def _captions(
@@ -305,7 +305,7 @@ def _captions(
 
 
 def _words(text: str) -> list[str]:
-    """The words of a caption, as `_word_tokenizer` splits it."""
+    """The words of a caption, as `word_tokenizer` splits it."""
     if text.isascii() and text.isprintable():
         return text.lower().translate(_PUNCTUATION).split()
     splits = pre_tokenizers.WhitespaceSplit().pre_tokenize_str(_word_normalizer().normalize_str(text))
@@ -333,8 +333,13 @@ def _log_coverage(captions: list[list[str]], counts: Counter[str], known: set[st
         )
 
 
-def _word_tokenizer(known: Sequence[str], max_words: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of these words, in the order of their ids from 1 on."""
+def word_tokenizer(known: Sequence[str], max_words: int = 16) -> PreTrainedTokenizerFast:
+    """A tokenizer of these words, in the order of their ids from 1 on; see `train_word_tokenizer`.
+
+    Example:
+        >>> word_tokenizer(["a", "dog"])("A dog sleeps").input_ids
+        [0, 1, 2, 3, 0]
+    """
     vocabulary = {word: number for number, word in enumerate((_END, *known, _UNKNOWN))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.normalizer = _word_normalizer()

@@ -24,7 +24,10 @@ from hf_curriculum.names import exports
 for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
-_IMAGE_PROCESSORS, _PROCESSOR = "transformers.models.auto.image_processing_auto", "hf_curriculum.data.regions.processor"
+_IMAGE_PROCESSORS, _PROCESSOR = (
+    "transformers.models.auto.image_processing_auto",
+    "hf_curriculum.data.regions.processor",
+)
 
 
 class _RegisterProcessor(MetaPathFinder):

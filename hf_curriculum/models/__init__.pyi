@@ -20,3 +20,4 @@ from hf_curriculum.models.captioners.updown import UpDownModel as UpDownModel
 from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
 from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

@@ -186,7 +186,13 @@ def vision_towers():
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
     backbone = Dinov2Config(**size, out_features=["stage1"], reshape_hidden_states=True)
     swin = SwinConfig(image_size=32, patch_size=2, embed_dim=8, depths=[1, 1, 1], num_heads=[1, 1, 1], window_size=2)
-    text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 9}
+    text = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 9,
+    }
     clip = CLIPConfig(text_config=text, vision_config={**size, "intermediate_size": 16}, projection_dim=8)
     resnet = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 8, 16], depths=[1] * 4, layer_type="basic")
     return {
@@ -242,7 +248,9 @@ def test_boxes_of_cells_where_the_image_is_cropped():
 
 def test_timm_models_by_folder(tmp_path):
     timm = pytest.importorskip("timm")
-    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, img_size=32, depth=1, embed_dim=24, num_heads=2)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", pretrained=False, img_size=32, depth=1, embed_dim=24, num_heads=2
+    )
     from transformers import TimmWrapperConfig, TimmWrapperModel
 
     config = TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={
@@ -372,12 +380,14 @@ class TestProcessor:
         DETR_PROCESSOR.save_pretrained(tmp_path / "detr")
         with pytest.raises(ValueError, match=r"`grid=2` was given with .* a detector"):
             RegionProcessor(tmp_path / "detr", grid=2).load()
-        unsaved = RegionProcessor(**{**RegionProcessor(detr(), image_processor=DETR_PROCESSOR).to_dict()})
+        unsaved = RegionProcessor(**RegionProcessor(detr(), image_processor=DETR_PROCESSOR).to_dict())
         with pytest.raises(ValueError, match="was given as a model and is not saved"):
             unsaved.load()
         config = detr().config
         config.save_pretrained(tmp_path / "detr")
-        ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(tmp_path / "vit")
+        ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(
+            tmp_path / "vit"
+        )
         (tmp_path / "vit" / "model.safetensors").rename(tmp_path / "detr" / "model.safetensors")
         with pytest.raises(ValueError, match=r"lacks \d+ weights of a DetrForObjectDetection"):
             load_detector(tmp_path / "detr")
@@ -433,11 +443,15 @@ class _Nothing:
 class TestExtract:
     def test_a_data_set_has_each_image_once(self, tmp_path, grid_store):
         rows = {"image": [IMAGES["0"], IMAGES["0"], IMAGES["1"]], "image_id": ["0", "0", "1"]}
-        data = DatasetDict(train=Dataset.from_dict(rows), val=Dataset.from_dict({"image": [IMAGES["2"]], "image_id": ["2"]}))
+        data = DatasetDict(
+            train=Dataset.from_dict(rows), val=Dataset.from_dict({"image": [IMAGES["2"]], "image_id": ["2"]})
+        )
         store = extract_regions(data, "scenes_clip", tmp_path / "store", grid=4, num_workers=1, progress=False)
         assert list(store) == ["0", "1", "2"]
         mean, deviation = grid_store.moments
-        torch.testing.assert_close((store.features("2") - mean) / deviation, grid_store.features("2"), atol=2e-2, rtol=0)
+        torch.testing.assert_close(
+            (store.features("2") - mean) / deviation, grid_store.features("2"), atol=2e-2, rtol=0
+        )
 
     def test_a_folder_of_images(self, tmp_path):
         (tmp_path / "photos" / "a").mkdir(parents=True)
@@ -509,9 +523,9 @@ class TestExtract:
     def test_mistakes(self, tmp_path):
         with pytest.raises(ValueError, match=r"`image_id` is not in the data"):
             extract_regions(Dataset.from_dict({"image": [IMAGES["0"]]}), "scenes_clip", tmp_path / "a")
+        nameless = Dataset.from_dict({"image": [IMAGES["0"]], "image_id": [None]})
         with pytest.raises(ValueError, match="1 of 1 rows have no `image_id`"):
-            data = Dataset.from_dict({"image": [IMAGES["0"]], "image_id": [None]})
-            extract_regions(data, "scenes_clip", tmp_path / "a")
+            extract_regions(nameless, "scenes_clip", tmp_path / "a")
         with pytest.raises(ValueError, match="There is no image"):
             extract_regions({}, "scenes_clip", tmp_path / "a")
         with pytest.raises(ValueError, match="`dtype='int8'`"):
@@ -532,7 +546,9 @@ class TestExtract:
         assert two.facts["made_by"] == one.facts["made_by"]
         assert not (tmp_path / "two.shards").exists()
         wanted = RegionProcessor.from_store(one)(IMAGES["0"])["region_features"]
-        torch.testing.assert_close(RegionProcessor.from_store(two)(IMAGES["0"])["region_features"], wanted, atol=1e-3, rtol=0)
+        torch.testing.assert_close(
+            RegionProcessor.from_store(two)(IMAGES["0"])["region_features"], wanted, atol=1e-3, rtol=0
+        )
 
 
 BOXES = np.float32([[0, 0, 10, 20], [0, 0, 50, 100], [10, 20, 20, 40]])

@@ -82,7 +82,9 @@ def test_features_as_npy_and_grids(tmp_path):
 
 
 def test_all_in_one_npz(tmp_path):
-    np.savez(tmp_path / "9.npz", x=FEATURES, bbox=BOXES, num_bbox=3, image_w=100, image_h=200, confidence=[0.9, 0.5, 0.2])
+    np.savez(
+        tmp_path / "9.npz", x=FEATURES, bbox=BOXES, num_bbox=3, image_w=100, image_h=200, confidence=[0.9, 0.5, 0.2]
+    )
     found = open_regions(tmp_path)["9"]
     np.testing.assert_array_equal(found.boxes, BOXES)
     np.testing.assert_array_equal(found.confidence, np.float32([0.9, 0.5, 0.2]))

@@ -1,4 +1,4 @@
-"""Stores of regions: equal to the files they were packed from, the same bytes after a kill, and errors that name images."""
+"""Stores of regions: equal to the files they were packed from, the same bytes after a kill; errors name images."""
 
 from __future__ import annotations
 
@@ -116,8 +116,6 @@ def test_workers_open_the_folder_for_themselves(tmp_path):
     assert torch.equal(next(iter(loader))[0][0], wanted)
 
 
-
-
 def test_a_table_is_read_once_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     path = table(tmp_path / "a.tsv", range(9))
     monkeypatch.setattr("hf_curriculum.data.regions.tsv.find_lines", lambda path: pytest.fail("an index was made"))
@@ -210,9 +208,8 @@ def test_an_id_in_two_files_names_both(tmp_path):
     table(tmp_path / "b.tsv", [3, 2])
     with pytest.raises(ValueError, match=r"image '2' is in a\.tsv and in b\.tsv"):
         pack_regions(str(tmp_path / "*.tsv"), tmp_path / "store", progress=False)
-    assert list(pack_regions({"a": tmp_path / "a.tsv", "b": tmp_path / "b.tsv"}, tmp_path / "two", progress=False)) == [
-        "a/1", "a/2", "b/3", "b/2",
-    ]  # fmt: skip
+    prefixed = pack_regions({name: tmp_path / f"{name}.tsv" for name in "ab"}, tmp_path / "two", progress=False)
+    assert list(prefixed) == ["a/1", "a/2", "b/3", "b/2"]
 
 
 def test_the_first_line_of_an_image_counts(tmp_path, caplog):
@@ -231,7 +228,9 @@ def test_features_that_no_model_can_learn_from_name_the_image(tmp_path):
         (tmp_path / "a.tsv").write_text(line(8, 1, 0) + "\n" + line(9, 1, 0, features=features) + "\n")
         with pytest.raises(ValueError, match=rf"features of image '9' in a\.tsv .*{reason}"):
             pack_regions(tmp_path / "a.tsv", tmp_path / reason, progress=False)
-    assert pack_regions(tmp_path / "a.tsv", tmp_path / "wide", dtype="float32", progress=False)["9"].features.max() == 7e4
+    assert (
+        pack_regions(tmp_path / "a.tsv", tmp_path / "wide", dtype="float32", progress=False)["9"].features.max() == 7e4
+    )
 
 
 def test_parts_that_do_not_fit_name_the_image(tmp_path):
@@ -271,7 +270,9 @@ def test_parts_that_some_images_lack(tmp_path):
     regions = [
         Regions("plain", features=features),
         Regions("none"),
-        Regions("named", features=2 * features, boxes=boxes, normalised=True, classes=("dog", "ä cat"), width=5, height=4),
+        Regions(
+            "named", features=2 * features, boxes=boxes, normalised=True, classes=("dog", "ä cat"), width=5, height=4
+        ),
         Regions("sure", features=features[:1], confidence=np.float32([0.5]), classes=("dog",)),
         Regions("last", features=features),
     ]

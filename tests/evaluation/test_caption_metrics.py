@@ -210,6 +210,15 @@ class TestComputeMetrics:
         given = [["a dog"], ["a cat runs"], ["a cat", "a dog"]]
         compute = caption_compute_metrics(Tokenizer(), references=given, metrics=["rouge"])
         assert compute(EvalPrediction(self.predictions, None)) == {"rouge_l": 1.0}
+        other = self.predictions[[1, 0, 2]]  # the references are counted once, and for all evaluations
+        assert compute(EvalPrediction(other, None))["rouge_l"] < 1.0
+        assert compute(EvalPrediction(self.predictions, None)) == {"rouge_l": 1.0}
+
+    def test_all_metrics_says_what_is_missing(self, monkeypatch, tmp_path, caplog):
+        without_java(monkeypatch, tmp_path)
+        compute = caption_compute_metrics(Tokenizer(), metrics="all")
+        assert [message.split(" is left out. ")[0] for message in caplog.messages] == ["meteor", "spice", "clip_score"]
+        assert set(compute(EvalPrediction(self.predictions, self.labels))) == set(EXPECTED)
 
     def test_the_first_word_of_a_vocabulary_is_a_word(self):
         class Words(Tokenizer):

@@ -108,6 +108,13 @@ def test_document_frequencies_of_another_corpus_and_the_end_as_a_word():
     assert not np.allclose(scorer.scores(captions), CiderD(references).scores(captions))
 
 
+def test_many_lookups_are_made_in_order(monkeypatch):
+    captions, references = random_captions(20, seed=8)
+    expected = CiderD(references).scores(captions)
+    monkeypatch.setattr("hf_curriculum.evaluation.captions.cider._MANY", 3)
+    np.testing.assert_array_equal(CiderD(references).scores(captions), expected)
+
+
 def test_prepared_references_serve_bleu_and_cider():
     captions, references = random_captions(12, seed=7)
     prepared = PreparedReferences(references)

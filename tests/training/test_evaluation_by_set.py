@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_models import encoder_decoder
+from tiny_models import tokenizer as tiny_tokenizer
+from transformers import Seq2SeqTrainer, VisionEncoderDecoderModel
 
 from hf_curriculum import (
     BabySteps,
@@ -21,6 +24,7 @@ from hf_curriculum import (
     make_scenes,
     one_row_per_image,
     train_wordpiece,
+    with_curriculum,
 )
 from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics
 from hf_curriculum.models.git.build import git_from_config, small_git_config
@@ -176,6 +180,27 @@ def test_a_single_set_is_generated_for_as_before(make, generated):
     assert generated == []  # nothing reads them
     make(sets=SETS["pairs"], compute_metrics=lambda prediction: {"n": len(prediction.predictions)}).evaluate()
     assert generated == [4, 4, 4]
+
+
+def test_a_trainer_that_generates_by_itself_does_so_for_the_same_sets(tmp_path, monkeypatch):
+    kind = with_curriculum(Seq2SeqTrainer)
+    args = kind.args_class(
+        str(tmp_path), predict_with_generate=True, generation_max_length=6, per_device_eval_batch_size=4, use_cpu=True,
+        report_to=[], dataloader_pin_memory=False,
+    )  # fmt: skip
+    model = VisionEncoderDecoderModel.from_pretrained(encoder_decoder())
+    collator = CaptionCollator(tiny_tokenizer(), make_image_processor(16), encoder_decoder=True)
+    trainer = kind(model=model, args=args, data_collator=collator, train_dataset=TRAIN, eval_dataset=SETS)
+    counts, generate = [], model.generate
+    monkeypatch.setattr(
+        model,
+        "generate",
+        lambda *given, **named: counts.append(len(named["pixel_values"])) or generate(*given, **named),
+    )
+    metrics = trainer.evaluate()
+    assert counts == [4, 2]
+    assert {"eval_images_cider", "eval_images_loss", "eval_pairs_loss"} <= set(metrics)
+    assert "eval_pairs_cider" not in metrics
 
 
 def test_without_generation_nothing_changes(make, generated):

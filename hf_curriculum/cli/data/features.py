@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _Sources = Annotated[
     list[str],
     typer.Argument(
-        help="With --model: a folder of images, a caption file or a data set, as of `score`. Without: files or folders "
-        "of regions (bottom-up attention's or VinVL's .tsv, cocobu_att, .h5, another store), as PREFIX=FILE where "
-        "ids of several data sets meet.",
+        help="With --model: a folder of images, a caption file or a data set, as of `score`. Without: files or "
+        "folders of regions (bottom-up attention's or VinVL's .tsv, cocobu_att, .h5, another store), as PREFIX=FILE "
+        "where ids of several data sets meet.",
         show_default=False,
     ),
 ]
@@ -38,7 +38,8 @@ _Standardise = Annotated[
     bool, typer.Option("--standardise", help="Take away the mean of each feature and divide by its deviation.")
 ]
 _MadeBy = Annotated[
-    str | None, typer.Option(help="What made the features of files, in any words; stores of one detector may be mixed.")
+    str | None,
+    typer.Option(help="What made the features of files, in any words; stores of one detector may be mixed."),
 ]
 _Images = Annotated[str | None, typer.Option(help="The folder of a caption file's images.")]
 
@@ -80,8 +81,8 @@ def features_command(
             if made_by is not None or len(sources) > 1:
                 what = f"{len(sources)} sources" if len(sources) > 1 else "--made-by"
                 raise typer.BadParameter(
-                    f"{what} were given with a model, which finds regions in one set of images and is recorded as what "
-                    "made them. Give one folder or data set, and leave --made-by out.",
+                    f"{what} were given with a model, which finds regions in one set of images and is recorded as "
+                    "what made them. Give one folder or data set, and leave --made-by out.",
                     param_hint="--model",
                 )
             setting |= {"grid": grid, "batch_size": batch_size}

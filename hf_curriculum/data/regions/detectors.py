@@ -46,7 +46,9 @@ class LoadedDetector(NamedTuple):
     image_processor: Any
     classes: Sequence[str] | None = None
 
-    def find(self, images: Sequence[Image.Image], ids: Sequence[str], grid: int | None, limits: Limits) -> list[Regions]:
+    def find(
+        self, images: Sequence[Image.Image], ids: Sequence[str], grid: int | None, limits: Limits
+    ) -> list[Regions]:
         """The regions of RGB images. Images are batched by their size, because padding changes the outputs."""
         found: list[Regions | None] = [None] * len(images)
         device = next(self.model.parameters()).device
@@ -91,7 +93,8 @@ class LoadedDetector(NamedTuple):
         if builder is None:
             raise ValueError(
                 "This Faster R-CNN was not built by its name, so it cannot be saved with a model that others load. "
-                "Build it with `build_torchvision(name, **options)`, or name it: 'torchvision:fasterrcnn_resnet50_fpn'."
+                "Build it with `build_torchvision(name, **options)`, or give its name, as in "
+                "'torchvision:fasterrcnn_resnet50_fpn'."
             )
         from safetensors.torch import save_file
 
@@ -239,8 +242,8 @@ def _query_regions(model: Any, batch: dict[str, torch.Tensor], members: list, li
         )
     if logits.shape[2] not in (labels, labels + 1):
         raise ValueError(
-            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has as many "
-            'outputs as labels, or one more for "no object"; the meaning of these is unknown.'
+            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has as "
+            'many outputs as labels, or one more for "no object"; the meaning of these is unknown.'
         )
     has_no_object = logits.shape[2] == labels + 1
     scores = logits.softmax(-1)[..., :-1] if has_no_object else logits.sigmoid()  # (B, queries, classes)
@@ -306,7 +309,9 @@ def _grid_regions(detector: LoadedDetector, batch: dict[str, Any], members: list
         states = torch.nn.functional.adaptive_avg_pool2d(states, grid)
     cells = grid_cells(*states.shape[2:])  # (regions, 4)
     made = []
-    for (image_id, image), values in zip(members, states.flatten(2).transpose(1, 2).float().cpu().numpy(), strict=True):
+    for (image_id, image), values in zip(
+        members, states.flatten(2).transpose(1, 2).float().cpu().numpy(), strict=True
+    ):
         left, top, right, bottom = _seen(detector.image_processor, image.size)
         boxes = cells * np.float32([right - left, bottom - top] * 2) + np.float32([left, top] * 2)
         width, height = map(float, image.size)
@@ -321,8 +326,8 @@ def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     states = maps[-1] if maps else getattr(outputs, "last_hidden_state", None)
     if states is None or states.ndim not in (3, 4):
         raise TypeError(
-            f"{type(model).__name__} gives neither `feature_maps` nor patch states (`last_hidden_state`), so there is no "
-            "grid. Name a vision tower, such as google/vit-base-patch16-224-in21k, or a detector."
+            f"{type(model).__name__} gives neither `feature_maps` nor patch states (`last_hidden_state`), so there is "
+            "no grid. Name a vision tower, such as google/vit-base-patch16-224-in21k, or a detector."
         )
     if states.ndim == 4:
         return states
@@ -335,13 +340,13 @@ def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if rows * columns > 0 and 0 <= extra <= _REGISTERS:  # [CLS] and its like come first
             return states[:, extra:].transpose(1, 2).unflatten(2, (rows, columns))
     raise ValueError(
-        f"{type(model).__name__} has {states.shape[1]} states for an image of {height} by {width} pixels, which are no "
-        f"grid of patches of {patch} pixels. Name a tower with a state per patch."
+        f"{type(model).__name__} has {states.shape[1]} states for an image of {height} by {width} pixels, which are "
+        f"no grid of patches of {patch} pixels. Name a tower with a state per patch."
     )
 
 
 def _seen(processor: Any, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """What of an image the tower sees, as shares of its sides: left, top, right, bottom; a part where it is cropped."""
+    """What of an image the tower sees, left, top, right, bottom as shares of its sides: less where it is cropped."""
     crop, resize = getattr(processor, "crop_size", None), getattr(processor, "size", None)
     shortest = resize and resize.get("shortest_edge")
     if not getattr(processor, "do_center_crop", False) or not crop or not crop.get("height"):

@@ -49,14 +49,14 @@ def extract_regions(
 
     Args:
         data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
-            mapping of image id to image; or a folder of images, whose ids are the files' paths in it, as `load_captioned`
-            has them.
+            mapping of image id to image; or a folder of images, whose ids are the files' paths in it, as
+            `load_captioned` has them.
         model: a name, a folder or a model, see `RegionProcessor`; or a `RegionProcessor`, such as that of a trained
             captioner, whose mean and standard deviation are then used.
         path: the folder to write.
         dtype: of features and class probabilities on disk.
-        standardise: finds mean and standard deviation of each feature over these images, takes away the one and divides
-            by the other when features are read. Grids of vision towers train several times faster so.
+        standardise: finds mean and standard deviation of each feature over these images; takes away the one and
+            divides by the other when features are read. Grids of vision towers train several times faster so.
         image_column: the column of images, in any form `to_rgb` reads.
         num_workers: processes that read and decode images while the model computes.
         progress: show a bar when it takes more than two seconds.
@@ -84,7 +84,9 @@ def extract_regions(
     if dtype not in DTYPES:
         raise ValueError(f"`dtype={dtype!r}` was given. Features are stored as one of {', '.join(map(repr, DTYPES))}.")
     if isinstance(model, RegionProcessor) and options:
-        raise ValueError(f"A RegionProcessor has options of its own, so {list(options)} would not count. Leave them out.")
+        raise ValueError(
+            f"A RegionProcessor has options of its own, so {list(options)} would not count. Leave them out."
+        )
     if isinstance(model, RegionProcessor) and standardise and model.mean is not None:
         raise ValueError(
             "`standardise=True` was given with a processor that has a mean and standard deviation: features would be "
@@ -100,7 +102,9 @@ def extract_regions(
     wanted = {"dtype": dtype, "standardise": standardise_fact(scale), "made_by": about}
     if not _is_complete(target, wanted, images):
         share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
-        writer = StoreWriter(folder, {**wanted, "sources": [images.describe(share)]}, scale if processor.mean else None)
+        writer = StoreWriter(
+            folder, {**wanted, "sources": [images.describe(share)]}, scale if processor.mean else None
+        )
         if not writer.complete and len(share):
             _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
         if size > 1:

@@ -176,8 +176,8 @@ class StoreWriter:
         before = self._seen.setdefault(int(id_key(image_id)), self._source)
         if before != self._source:
             raise ValueError(
-                f"The image {image_id!r} is in {self._named(before)} and in {self._named(self._source)}: which of both "
-                "counts cannot be known. Pack one of them, or give each a prefix: "
+                f"The image {image_id!r} is in {self._named(before)} and in {self._named(self._source)}: which of "
+                "both counts cannot be known. Pack one of them, or give each a prefix: "
                 "`pack_regions({'first': ..., 'second': ...}, path)`."
             )
         if len(self._seen) == self.images:
@@ -207,8 +207,8 @@ class StoreWriter:
         dtype = getattr(torch, self.wanted["dtype"])
         if regions.features is None and len(regions):
             raise ValueError(
-                f"The {len(regions)} regions of image {image_id!r} in {self._named(self._source)} have no features, so "
-                "there is nothing a model could read. Boxes alone are read by `open_regions`; pack a source with "
+                f"The {len(regions)} regions of image {image_id!r} in {self._named(self._source)} have no features, "
+                "so there is nothing a model could read. Boxes alone are read by `open_regions`; pack a source with "
                 "features."
             )
         if regions.features is None or not len(regions):
@@ -217,8 +217,8 @@ class StoreWriter:
         if self.dims is not None and features.shape[1] != self.dims:
             raise ValueError(
                 f"The features of image {image_id!r} in {self._named(self._source)} have {features.shape[1]} numbers, "
-                f"and those of the images before {self.dims}. They come from different detectors, which no model reads "
-                "together: pack each into a store of its own."
+                f"and those of the images before {self.dims}. They come from different detectors, which no model "
+                "reads together: pack each into a store of its own."
             )
         stored = features.to(dtype)
         if not stored.isfinite().all():
@@ -449,13 +449,15 @@ def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
             return [(label, open_regions(source))]
         files = [file for file in sorted(glob.glob(str(source))) if not file.endswith((*_BESIDE, ".lineidx"))]
         if not files:
-            raise FileNotFoundError(f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'.")
+            raise FileNotFoundError(
+                f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'."
+            )
         return [(label, open_regions(file)) for file in files]
     if isinstance(source, Sequence):
         return [found for value in source for found in _resolve(value, prefix)]
     raise TypeError(
-        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` returned, "
-        "a list of these, or a mapping of prefix to these."
+        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` "
+        "returned, a list of these, or a mapping of prefix to these."
     )
 
 
@@ -496,9 +498,9 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
 
 def _difference(name: str, found: Any, wanted: Any) -> str:
     if name != "sources":
-        return f"`{name}` is {str(found):.120}, not {str(wanted):.120}"
+        return f"`{name}` is {found!s:.120}, not {wanted!s:.120}"
     paths = [[f"{about['prefix']}:{about['path']}".lstrip(":") for about in sources] for sources in (found, wanted)]
     if paths[0] != paths[1]:
-        return f"its sources are {str(paths[0]):.120}, not {str(paths[1]):.120}"
+        return f"its sources are {paths[0]!s:.120}, not {paths[1]!s:.120}"
     changed = [path for path, one, other in zip(paths[0], found, wanted, strict=True) if one != other]
     return f"{', '.join(changed)} changed since then, or is read with other options"

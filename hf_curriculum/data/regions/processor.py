@@ -96,7 +96,9 @@ class RegionProcessor(BaseImageProcessor):
         if batch_size < 1 or (grid is not None and grid < 1):
             raise ValueError(f"`batch_size={batch_size}` and `grid={grid}` were given. Both are at least 1.")
         if (mean is None) != (std is None):
-            raise ValueError("Of `mean` and `std` one was given. Features are standardised by both: pass the other too.")
+            raise ValueError(
+                "Of `mean` and `std` one was given. Features are standardised by both: pass the other too."
+            )
         given = None if detector is None or isinstance(detector, (str, Path)) else detector
         self.detector: str | None = SUBFOLDER if given is not None else detector and str(detector)
         self.revision, self.grid, self.threshold = revision, grid, threshold
@@ -187,8 +189,8 @@ class RegionProcessor(BaseImageProcessor):
             inside = self.detector == SUBFOLDER and self._home is not None
             if self.detector == SUBFOLDER and not inside:
                 raise ValueError(
-                    "This processor's detector was given as a model and is not saved: `save_pretrained` writes it, and "
-                    "`RegionProcessor.from_pretrained` finds it there."
+                    "This processor's detector was given as a model and is not saved: `save_pretrained` writes it, "
+                    "and `RegionProcessor.from_pretrained` finds it there."
                 )
             name, revision = (self._home, self._home_revision) if inside else (self.detector, self.revision)
             loaded = load_detector(str(name), revision, SUBFOLDER if inside else "")

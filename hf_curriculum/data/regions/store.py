@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ class RegionStore(RegionSource):
 
     @property
     def moments(self) -> torch.Tensor | None:
-        """Mean and standard deviation that features are standardised by, float32 (2, dims); None where they are not."""
+        """Mean and standard deviation that features are standardised by, float32 (2, dims); None if they are not."""
         return self._moments
 
     def features(self, image_id: str) -> torch.Tensor:
@@ -179,7 +180,9 @@ class RegionStore(RegionSource):
             return
         at = self._arrays["features"].offset + start * target.shape[1] * target.itemsize
         if os.preadv(self._file.fileno(), [target], at) != target.nbytes:
-            raise ValueError(f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again.")
+            raise ValueError(
+                f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again."
+            )
 
     def _standardised(self, features: torch.Tensor) -> torch.Tensor:
         return features if self._moments is None else (features - self._moments[0]) / self._moments[1]
@@ -192,7 +195,7 @@ def id_key(image_id: object) -> np.uint64:
 
 def stored_ids(text: np.ndarray, offsets: np.ndarray) -> Iterator[str]:
     """Image ids from their UTF-8 bytes (bytes,) and where each begins (images + 1,)."""
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in itertools.pairwise(offsets):
         yield text[int(start) : int(stop)].tobytes().decode()
 
 
@@ -202,8 +205,8 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
-            f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format {FORMAT}. "
-            "Update hf_curriculum, or write the store again."
+            f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "
+            f"{FORMAT}. Update hf_curriculum, or write the store again."
         )
     return facts
 
@@ -218,7 +221,9 @@ def _mapped(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
     try:
         array = np.load(file, mmap_mode="r")
     except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}): it is truncated. Copy or write the store again.") from error
+        raise ValueError(
+            f"{file} cannot be read ({error}): it is truncated. Copy or write the store again."
+        ) from error
     if list(array.shape) != facts["arrays"][name]["shape"]:
         raise ValueError(
             f"{file} has the shape {array.shape}, and {FACTS} says {facts['arrays'][name]['shape']}. The files belong "

@@ -130,8 +130,8 @@ def _scanned(table: Any, path: str | Path) -> Any:
 
 def _no_tab(path: str | Path, offset: int, line: bytes) -> str:
     return (
-        f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what was found "
-        "in the image, separated by tabs."
+        f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what was "
+        "found in the image, separated by tabs."
     )
 
 
@@ -278,7 +278,7 @@ def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def find_sizes(path: str | Path) -> str | None:
-    """The table of image sizes beside a table: `NAME.hw.tsv` for `NAME.tsv`, else the only `*.hw.tsv` of its folder."""
+    """The table of sizes beside a table: `NAME.hw.tsv` for `NAME.tsv`, else the only `*.hw.tsv` of its folder."""
     found = sorted(Path(path).parent.glob("*.hw.tsv"))
     own = [file for file in found if file.name == f"{Path(path).stem}.hw.tsv"]
     return str((own or found)[0]) if own or len(found) == 1 else None
@@ -300,8 +300,8 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                     sizes[key] = (width, height)
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
-                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image id "
-                    'and [{"height": 480, "width": 640}], or "480 640".'
+                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "
+                    'id and [{"height": 480, "width": 640}], or "480 640".'
                 ) from error
     return sizes
 

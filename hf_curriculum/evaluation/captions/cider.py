@@ -10,6 +10,7 @@ import numpy as np
 from hf_curriculum.evaluation.captions.overlap import ORDERS, PreparedReferences, count_ngrams, ranges, with_end
 
 _SIGMA = 6.0
+_MANY = 1 << 19
 
 
 class DocumentFrequencies:
@@ -50,6 +51,15 @@ class DocumentFrequencies:
         """The number of images of each n-gram's hash, int64 (m,)."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.int64)
+        if len(hashes) > _MANY:  # in order, a search finds what it needs in the processor's cache
+            order = np.argsort(hashes)
+            found = np.empty(len(hashes), np.int64)
+            found[order] = self._find(hashes[order])
+            return found
+        return self._find(hashes)
+
+    def _find(self, hashes: np.ndarray) -> np.ndarray:
+        """`lookup`, one search after the other."""
         at = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         return np.where(self._hashes[at] == hashes, self._counts[at], 0)
 
@@ -133,14 +143,15 @@ class CiderD:
         caption, reference = references.pairs(rows)  # (pairs,) each
         begins = np.searchsorted(caption, np.arange(len(captions)))
         of = grams.sentence[own]
-        pair = begins[of] + references.sentence[theirs] - references.first[:-1][rows[of]]
+        pair = begins[of] + references.sentence[theirs] - references.first[rows[of]]
         cell = pair * ORDERS + grams.order[own]
         similarity = np.bincount(cell, products, len(caption) * ORDERS).reshape(-1, ORDERS)  # (pairs, 4)
         both = norms[caption] * self._norms[reference]
         similarity = np.divide(similarity, both, out=np.zeros(both.shape), where=both != 0)
         # pycocoevalcap's length is the number of bigrams.
-        own_length, length = np.maximum(grams.lengths - 1, 0), np.maximum(references.lengths - 1, 0)
-        penalty = np.exp(-((own_length[caption] - length[reference]) ** 2) / (2 * _SIGMA**2))
+        own_length = np.maximum(grams.lengths[caption] - 1, 0)
+        length = np.maximum(references.lengths[reference] - 1, 0)
+        penalty = np.exp(-((own_length - length) ** 2) / (2 * _SIGMA**2))
         sums = np.bincount(caption, similarity.mean(1) * penalty, len(captions))
         return 10 * sums / np.maximum(np.bincount(caption, minlength=len(captions)), 1)
 

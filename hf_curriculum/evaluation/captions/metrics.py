@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -355,7 +356,13 @@ def caption_compute_metrics(
     """
     if not metrics and gold_nouns is None:
         raise ValueError("`metrics` is empty and there are no `gold_nouns`: nothing would be computed. Pass either.")
-    metrics, _ = available_metrics(metrics)  # what is missing is said before training begins
+    metrics, unavailable = available_metrics(metrics)  # what is missing is said before training begins
+    for name, reason in unavailable.items():
+        logger.warning("%s is left out. %s", name, reason)
+
+    @cache
+    def evaluate() -> CaptionEvaluator:
+        return CaptionEvaluator(references, metrics)
 
     def decode(ids: np.ndarray) -> list[str]:
         kept = [row[row >= 0].tolist() for row in np.asarray(ids)]
@@ -365,8 +372,10 @@ def caption_compute_metrics(
         generated = decode(prediction.predictions)
         scores: dict[str, float] = {}
         if metrics:
-            truths = [[text] for text in decode(prediction.label_ids)] if references is None else references
-            scores |= caption_metrics(generated, truths, metrics)
+            if references is None:
+                scores |= caption_metrics(generated, [[text] for text in decode(prediction.label_ids)], metrics)
+            else:
+                scores |= evaluate()(generated).corpus
         if gold_nouns is not None:
             recalls = noun_recall(generated, gold_nouns, normalise=normalise)
             scores["noun_recall"] = float(np.nanmean(recalls)) if np.isfinite(recalls).any() else float("nan")

@@ -68,13 +68,22 @@ def count_ngrams(sentences: Sequence[str]) -> NGrams:
         inside = sentence == of[order:]
         parts.append((sentence[inside], grams[inside], np.full(int(inside.sum()), order)))
     sentence, grams, order = (np.concatenate(part) for part in zip(*parts, strict=True))
-    _, first, counts = np.unique(keyed(grams, sentence), return_index=True, return_counts=True)
-    return NGrams(sentence[first], grams[first], order[first], counts, lengths)
+    by_key, starts = grouped(keyed(grams, sentence))
+    first = by_key[starts[:-1]]
+    return NGrams(sentence[first], grams[first], order[first], np.diff(starts), lengths)
 
 
 def keyed(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """One 64-bit number for each n-gram and row number, both (m,)."""
     return hash64(hashes + rows.astype(np.uint64) * _ODD, _SEED)
+
+
+def grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An order in which equal keys are neighbours, (m,), and where groups begin there, the end last, (groups + 1,)."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(keys)])
+    return order, np.append(begins, len(keys))
 
 
 class PreparedReferences:
@@ -105,9 +114,8 @@ class PreparedReferences:
         grams = count_ngrams(with_end(list(chain.from_iterable(references)), end_token))
         image = np.repeat(np.arange(len(references)), np.diff(self.first))
         keys = keyed(grams.hashes, image[grams.sentence])
-        order = np.argsort(keys, kind="stable")
-        self.keys, starts = np.unique(keys[order], return_index=True)
-        self.starts = np.append(starts, len(order))
+        order, self.starts = grouped(keys)
+        self.keys = keys[order[self.starts[:-1]]]
         self.sentence, self.order, self.counts = grams.sentence[order], grams.order[order], grams.counts[order]
         self.hashes = grams.hashes[order]
         self.lengths = grams.lengths
@@ -128,8 +136,8 @@ class PreparedReferences:
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Each caption of images `rows` with each of its references: caption and reference, int64 (pairs,) each."""
-        many = (self.first[1:] - self.first[:-1])[rows]
-        return np.repeat(np.arange(len(rows)), many), ranges(self.first[:-1][rows], many)
+        many = self.first[rows + 1] - self.first[rows]
+        return np.repeat(np.arange(len(rows)), many), ranges(self.first[rows], many)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -11,3 +11,4 @@ from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpD
 from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
 from hf_curriculum.models.captioners.updown import UpDownModel as UpDownModel
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

@@ -35,7 +35,7 @@ class AoAAttention(nn.Module):
         super().__init__()
         self.config = config
         self.is_causal = False
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.head_dim: int = config.hidden_size // config.num_attention_heads
 
     def heads(self, states: torch.Tensor) -> torch.Tensor:
         """(rows, length, width) as (rows, heads, length, head width)."""
@@ -65,8 +65,8 @@ class AoAGate(nn.Module):
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(2 * width, 2 * width)
+        self.dropout: nn.Dropout = nn.Dropout(dropout)
+        self.linear: nn.Linear = nn.Linear(2 * width, 2 * width)
 
     def forward(self, attended: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         return nn.functional.glu(self.linear(self.dropout(torch.cat([attended, query], dim=-1))), dim=-1)
@@ -78,11 +78,11 @@ class AoARefinerLayer(GradientCheckpointingLayer):
     def __init__(self, config: AoANetConfig) -> None:
         super().__init__()
         width = config.hidden_size
-        self.norm = layer_norm(config.norm, width, config.layer_norm_eps)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.attention = AoAAttention(config)
-        self.gate = AoAGate(width, config.aoa_dropout)
-        self.dropout = nn.Dropout(config.refiner_dropout)
+        self.norm: nn.Module = layer_norm(config.norm, width, config.layer_norm_eps)
+        self.qkv: nn.Linear = nn.Linear(width, 3 * width)
+        self.attention: AoAAttention = AoAAttention(config)
+        self.gate: AoAGate = AoAGate(width, config.aoa_dropout)
+        self.dropout: nn.Dropout = nn.Dropout(config.refiner_dropout)
 
     def forward(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """(images, regions, width) to the same; the mask as in `AoAAttention`."""
@@ -102,20 +102,22 @@ class AoANetModel(RecurrentCaptionerModel):
     """
 
     config_class: type[AoANetConfig] = AoANetConfig
-    state_size = 3  # hidden state, cell and context
+    state_size: int = 3  # hidden state, cell and context
 
     def __init__(self, config: AoANetConfig) -> None:
         super().__init__(config)
         width = config.hidden_size
-        self.refiner = nn.ModuleList([AoARefinerLayer(config) for _ in range(config.num_refiner_layers)])
-        self.refiner_norm = layer_norm(config.norm, width, config.layer_norm_eps)
-        self.value_key = nn.Linear(width, 2 * width)
-        self.attention_lstm = lstm_layers(width, "words", "context")
-        self.context_dropout = nn.Dropout(config.context_dropout)
-        self.query_norm = layer_norm(config.norm, width, config.layer_norm_eps)
-        self.query = nn.Linear(width, width)
-        self.attention = AoAAttention(config)
-        self.gate = AoAGate(width, 0.0)
+        self.refiner: nn.ModuleList = nn.ModuleList(
+            [AoARefinerLayer(config) for _ in range(config.num_refiner_layers)]
+        )
+        self.refiner_norm: nn.Module = layer_norm(config.norm, width, config.layer_norm_eps)
+        self.value_key: nn.Linear = nn.Linear(width, 2 * width)
+        self.attention_lstm: nn.ModuleDict = lstm_layers(width, "words", "context")
+        self.context_dropout: nn.Dropout = nn.Dropout(config.context_dropout)
+        self.query_norm: nn.Module = layer_norm(config.norm, width, config.layer_norm_eps)
+        self.query: nn.Linear = nn.Linear(width, width)
+        self.attention: AoAAttention = AoAAttention(config)
+        self.gate: AoAGate = AoAGate(width, 0.0)
         self.post_init()
 
     def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:
@@ -123,7 +125,7 @@ class AoANetModel(RecurrentCaptionerModel):
         for layer in self.refiner:
             embedded = layer(embedded, visible)
         refined = self.refiner_norm(embedded)
-        return EncodedImages(refined, mask, masked_mean(refined, mask))
+        return EncodedImages(refined, mask, masked_mean(refined, mask).to(refined.dtype))
 
     def read_images(self, images: EncodedImages) -> Parts:
         """Keys and values (images, heads, regions, head width), the mean's gates, any mask."""
@@ -165,7 +167,7 @@ class AoANetForCausalLM(RecurrentCaptionerForCausalLM):
     """
 
     config_class: type[AoANetConfig] = AoANetConfig
-    model_class = AoANetModel
+    model_class: type[AoANetModel] = AoANetModel
 
 
 def reference_plan(weights: dict[str, torch.Tensor], num_attention_heads: int = 8, **options: Any) -> ConversionPlan:

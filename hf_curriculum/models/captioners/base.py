@@ -267,7 +267,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         Args:
             input_ids: text, begin first, shape (texts, text).
             attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
-                padded: where one id begins, ends and pads, it alone tells padding. Shape (texts, text).
+                padded: where one id begins, ends and pads, it alone marks padding. Shape (texts, text).
             region_features: features of regions, zeros where padded, (images, regions, `region_feature_size`).
             region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
             pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
@@ -369,13 +369,19 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
             Prompts and continuations, shape (texts, text), or a dict of `GenerationMixin` if asked for.
 
         Raises:
-            ValueError: as in `forward`.
+            ValueError: another number of prompts than of images, without `image_index`; as in `forward`.
         """
         if kwargs.get("image_features") is None:
             kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
+        prompts = kwargs.get("input_ids") if inputs is None else inputs
+        images = kwargs["image_features"] if kwargs.get("image_index") is None else kwargs["image_index"]
+        if prompts is not None and len(prompts) != len(images):
+            raise ValueError(
+                f"There are {len(prompts)} prompts for {len(images)} images. Which image each continues is not known: "
+                "pass `image_index`, which names the image of each prompt."
+            )
         # Else the steps of the default configuration come before a `max_length`, as training arguments give it.
         if generation_setting("max_new_tokens", kwargs, generation_config) is None:
-            prompts = kwargs.get("input_ids") if inputs is None else inputs
             longest = generation_setting("max_length", kwargs, generation_config)
             if kwargs.get("max_length") is not None:
                 kwargs["max_new_tokens"] = None

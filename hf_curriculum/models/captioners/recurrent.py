@@ -81,7 +81,8 @@ def steps_of(read: torch.Tensor | None, texts: int, length: int, device: torch.d
 
 
 def masked_mean(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The mean over regions, (images, regions, width) to (images, width), of those where the mask is True."""
+    """The mean of regions where the mask is True, (images, regions, width) to (images, width), float32 or wider."""
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
     if mask is None:
         return states.mean(1)
     return states.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True)
@@ -148,8 +149,8 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
 
     def __init__(self, config: RecurrentCaptionerConfig) -> None:
         super().__init__(config)
-        self.word_dropout = nn.Dropout(config.word_dropout)
-        self.output_dropout = nn.Dropout(config.output_dropout)
+        self.word_dropout: nn.Dropout = nn.Dropout(config.word_dropout)
+        self.output_dropout: nn.Dropout = nn.Dropout(config.output_dropout)
 
     def read_images(self, images: EncodedImages) -> Parts:
         """What `step` reads of images, each with a row per image."""

@@ -24,7 +24,7 @@ class RecurrentCache(Cache):
         self.state: tuple[torch.Tensor, ...] = ()
         self.image: tuple[torch.Tensor, ...] = ()
         self.image_index: torch.Tensor | None = None
-        self.seen_tokens = 0
+        self.seen_tokens: int = 0
 
     def update_state(self, state: tuple[torch.Tensor, ...], tokens: int) -> None:
         """Replaces the state.

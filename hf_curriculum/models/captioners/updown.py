@@ -34,19 +34,19 @@ class UpDownModel(RecurrentCaptionerModel):
     """
 
     config_class: type[UpDownConfig] = UpDownConfig
-    supports_gradient_checkpointing = False
-    state_size = 4  # hidden state and cell of both LSTMs
+    supports_gradient_checkpointing: bool = False
+    state_size: int = 4  # hidden state and cell of both LSTMs
 
     def __init__(self, config: UpDownConfig) -> None:
         super().__init__(config)
         width = config.hidden_size
-        self.image_embedding = nn.Linear(config.region_feature_size, width)
-        self.image_dropout = nn.Dropout(config.feature_dropout)
-        self.attention_lstm = lstm_layers(width, "words", "image", "language")
-        self.key = nn.Linear(width, config.attention_size)
-        self.query = nn.Linear(width, config.attention_size)
-        self.score = nn.Linear(config.attention_size, 1)
-        self.language_lstm = lstm_layers(width, "attended", "attention")
+        self.image_embedding: nn.Linear = nn.Linear(config.region_feature_size, width)
+        self.image_dropout: nn.Dropout = nn.Dropout(config.feature_dropout)
+        self.attention_lstm: nn.ModuleDict = lstm_layers(width, "words", "image", "language")
+        self.key: nn.Linear = nn.Linear(width, config.attention_size)
+        self.query: nn.Linear = nn.Linear(width, config.attention_size)
+        self.score: nn.Linear = nn.Linear(config.attention_size, 1)
+        self.language_lstm: nn.ModuleDict = lstm_layers(width, "attended", "attention")
         self.post_init()
 
     def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:
@@ -96,8 +96,8 @@ class UpDownForCausalLM(RecurrentCaptionerForCausalLM):
     """
 
     config_class: type[UpDownConfig] = UpDownConfig
-    supports_gradient_checkpointing = False
-    model_class = UpDownModel
+    supports_gradient_checkpointing: bool = False
+    model_class: type[UpDownModel] = UpDownModel
 
 
 def reference_plan(weights: dict[str, torch.Tensor], **options: Any) -> ConversionPlan:

@@ -106,7 +106,7 @@ def test_encoded_images_are_indexed_without_a_copy():
 
 @pytest.mark.parametrize(("vision", "regions"), [(VIT, 5), (RESNET, 4), (RESNET.to_dict(), 4)])
 @pytest.mark.parametrize("train_vision", [False, True])
-def test_a_grid_from_a_model_inside(vision, regions, train_vision):
+def test_a_grid_from_a_model_inside(vision, regions, train_vision, tmp_path):
     """A class token and patches of a transformer, or the last map of a convolutional network."""
     model = tiny(vision_config=vision, train_vision=train_vision, region_feature_size=99).train()
     assert model.config.region_feature_size == 16
@@ -118,6 +118,20 @@ def test_a_grid_from_a_model_inside(vision, regions, train_vision):
     assert {weight.grad is not None for weight in tower.parameters()} == {train_vision}
     assert all(weight.grad is not None for weight in model.model.encoder.parameters())
     assert model.eval().generate(pixel_values=pixels, max_new_tokens=3).shape[0] == 2
+    model.save_pretrained(tmp_path)
+    loaded = RegionTransformerForCausalLM.from_pretrained(tmp_path).train()
+    assert torch.equal(loaded.eval().encode_images(pixels).features, model.encode_images(pixels).features)
+    assert {weight.requires_grad for weight in loaded.model.vision.parameters()} == {train_vision}
+
+
+@pytest.mark.slow
+def test_a_grid_of_timm():
+    """Its configuration does not say how wide the last feature map is."""
+    backbone = {"backbone": "resnet18", "use_pretrained_backbone": False}
+    with pytest.raises(ValueError, match="is a TimmBackboneConfig, which has neither `hidden_size` nor"):
+        tiny(vision_config={"model_type": "timm_backbone", **backbone})
+    model = tiny(vision_config={"model_type": "timm_backbone", "hidden_size": 512, **backbone})
+    assert model.encode_images(torch.rand(2, 3, 64, 64)).shape == (2, 4, WIDTH)
 
 
 # Inputs that do not fit
@@ -168,6 +182,8 @@ def test_images_that_do_not_fit(inputs):
     other.update(torch.zeros(2, 2, 5, 4), torch.zeros(2, 2, 5, 4), 0)
     with pytest.raises(ValueError, match="The cache is a DynamicCache, which has keys of text and none of its images"):
         model(ids[:, :1], past_key_values=other)
+    with pytest.raises(ValueError, match="There are 4 prompts for 2 images"):
+        model.generate(torch.zeros(4, 1, dtype=torch.int64), region_features=regions)
     seeing = tiny(vision_config=VIT)
     with pytest.raises(ValueError, match="reads `pixel_values`, because its configuration has a `vision_config`, but"):
         seeing(ids, region_features=regions)

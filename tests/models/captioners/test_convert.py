@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_curriculum import RegionTransformerForCausalLM, convert_reference
+from hf_curriculum import RegionTransformerForCausalLM, convert_reference, reference_tokenizer
 
 WIDTH, INNER, WORDS, FEATURES, LAYERS = 8, 16, 7, 6, 2
 
@@ -104,7 +104,7 @@ def test_golden_captions(model, images):
 
 def test_tensors_of_other_files_and_precisions(weights, images, model, tmp_path):
     save_file({f"module.{name}": value.float() for name, value in weights.items()}, tmp_path / "model.safetensors")
-    (tmp_path / "cocotalk.json").write_text(json.dumps({"ix_to_word": {str(i): f"w{i}" for i in range(1, WORDS)}}))
+    (tmp_path / "cocotalk.json").write_text(json.dumps(dict(enumerate(["a", "b", "c", "d", "e", "UNK"], 1))))
     single = convert_reference(
         tmp_path / "model.safetensors",
         "transformer",
@@ -175,11 +175,31 @@ def test_no_pickled_object_is_loaded(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_the_words_of_a_checkpoint(tmp_path):
+    """As it numbered them; what it does not know is the last."""
+    words = {"1": "dog", "3": "tshirt", "2": "a", "4": "UNK"}
+    (tmp_path / "cocotalk.json").write_text(json.dumps({"ix_to_word": words, "images": []}))
+    tokenizer = reference_tokenizer(tmp_path / "cocotalk.json")
+    assert tokenizer(["A dog", "a purple T-shirt."]).input_ids == [[0, 2, 1, 0], [0, 2, 4, 3, 0]]
+    assert tokenizer.decode([0, 2, 1, 0], skip_special_tokens=True) == "a dog"
+    assert (len(tokenizer), tokenizer.unk_token_id) == (5, 4)
+
+
 def test_a_vocabulary_of_another_run(weights, tmp_path):
     torch.save(weights, tmp_path / "model.pth")
-    (tmp_path / "words.json").write_text(json.dumps({str(number): "a" for number in range(1, WORDS + 1)}))
-    with pytest.raises(ValueError, match="numbers 7 words, but the checkpoint has 7 outputs: word 1 to word 6"):
-        convert_reference(tmp_path / "model.pth", vocabulary=tmp_path / "words.json", num_attention_heads=2)
+    for name, words in {
+        "more.json": [*"abcdef", "UNK"],
+        "other.json": [*"abcdef"],
+        "list.json": None,
+    }.items():
+        found = [] if words is None else {str(number): word for number, word in enumerate(words, start=1)}
+        (tmp_path / name).write_text(json.dumps(found))
     (tmp_path / "infos.pkl").write_bytes(pickle.dumps({"vocab": Runs()}))
-    with pytest.raises(ValueError, match="is no JSON"):
-        convert_reference(tmp_path / "model.pth", vocabulary=tmp_path / "infos.pkl", num_attention_heads=2)
+    for name, message in {
+        "more.json": "numbers 7 words, but the checkpoint has 7 outputs",
+        "other.json": r"does not number words from 1 on, .*: it has 6",
+        "list.json": "it has 0",
+        "infos.pkl": "is no JSON",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            convert_reference(tmp_path / "model.pth", vocabulary=tmp_path / name, num_attention_heads=2)

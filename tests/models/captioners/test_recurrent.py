@@ -17,7 +17,7 @@ from hf_curriculum import (
     UpDownForCausalLM,
 )
 from hf_curriculum.models.captioners.convert import convert_reference
-from hf_curriculum.models.captioners.recurrent import ScheduledSampling
+from hf_curriculum.models.captioners.recurrent import RecurrentCaptionerModel, ScheduledSampling
 from hf_curriculum.models.git.build import add_lora
 
 KINDS = ("updown", "aoanet")
@@ -213,6 +213,20 @@ def test_scheduled_sampling_that_cannot_be():
         model(**inputs, sampling_probability=0.5, sampling_seed=0, use_cache=True)
 
 
+def test_a_captioner_that_lacks_its_parts():
+    model = RecurrentCaptionerModel(UpDownConfig(12, 8))
+    with pytest.raises(NotImplementedError, match="RecurrentCaptionerModel has no `read_images`"):
+        model.read_images(None)
+    with pytest.raises(NotImplementedError, match="RecurrentCaptionerModel has no `step`"):
+        model.step(None, (), ())
+
+
+@pytest.mark.parametrize("dropout", ["feature_dropout", "word_dropout", "output_dropout", *AOA_DROPOUTS])
+def test_dropouts_are_shares(dropout):
+    with pytest.raises(ValueError, match=rf"{dropout}=1\.0 is no share of units to drop"):
+        AoANetConfig(**{dropout: 1.0})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_loaded(kind, tmp_path):
     model = build(kind).eval()
@@ -243,6 +257,18 @@ def test_half_precision(kind):
     torch.testing.assert_close(model(**inputs).loss, expected, rtol=0.02, atol=0)
     images = {name: inputs[name] for name in ("region_features", "region_mask")}
     assert model.eval().generate(**images, max_new_tokens=4).shape[0] == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_of_a_store_in_half_precision(kind):
+    """Large ones, whose sum float16 cannot hold."""
+    model = build(kind, dropouts=False).eval()
+    inputs = batch()
+    features = inputs["region_features"].abs()
+    inputs["region_features"] = (60_000 * features / features.max()).half()
+    assert inputs["region_features"].sum(1).isinf().any()
+    single = model(**inputs | {"region_features": inputs["region_features"].float()})
+    torch.testing.assert_close(model(**inputs).logits, single.logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

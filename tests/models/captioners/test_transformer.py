@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Trainer,
+    TrainingArguments,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "benchmarks"))
 from captioners import SIZES as TIMED
@@ -157,6 +164,18 @@ def test_texts_share_images_and_padding_is_left_out(attention):
     expected = step(model.eval(), apart({**inputs, "labels": partly}))
     assert_same_step(step(model.train(), {**inputs, "labels": partly}), expected)
     assert torch.isnan(model(**{**inputs, "labels": torch.full_like(partly, -100)}).loss)
+
+
+@pytest.mark.parametrize("dropout", sorted(STILL))
+def test_each_dropout_drops(dropout):
+    """In training alone, and nothing at 0."""
+    inputs = batch()
+    for share, varies in ((0.0, False), (0.5, True)):
+        model = tiny(**{dropout: share}).train()
+        losses = {round(model(**inputs).loss.item(), 7) for _ in range(3)}
+        assert (len(losses) == 3) == varies
+        model.eval()
+        assert len({model(**inputs).loss.item() for _ in range(2)}) == 1
 
 
 def test_an_image_is_encoded_once_for_its_captions():
@@ -332,6 +351,15 @@ def test_half_precision():
     with torch.autocast("cpu", torch.bfloat16):
         mixed, _ = step(tiny().float().train(), {**inputs, "region_features": inputs["region_features"].float()})
     assert mixed == pytest.approx(expected, rel=0.02)
+
+
+def test_smoothed_labels_are_those_of_the_next_token(tmp_path):
+    model, inputs = tiny().eval(), batch()
+    args = TrainingArguments(str(tmp_path), label_smoothing_factor=0.2, use_cpu=True, report_to="none")
+    found = Trainer(model, args).compute_loss(model, dict(inputs))
+    labels = inputs["labels"][:, 1:].flatten()
+    logits = model(**inputs).logits[:, :-1].flatten(0, 1)
+    torch.testing.assert_close(found, nn.functional.cross_entropy(logits, labels, label_smoothing=0.2))
 
 
 def test_checkpointed_gradients_are_the_same():

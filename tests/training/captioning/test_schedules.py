@@ -94,6 +94,29 @@ def test_gradients_are_limited_by_value(make_trainer, accumulation):
     )
 
 
+def test_values_are_limited_once_gradients_are_unscaled(make_trainer, monkeypatch):
+    """As under fp16: the loss is scaled, and gradients are divided by it once before they are clipped."""
+
+    def gradients(**options):
+        noted = Gradients()
+        trainer = make_trainer(IID(), max_steps=1, trainer={"callbacks": [noted]}, **options)
+        parameters, divided = list(trainer.model.parameters()), []
+
+        def unscale(*given):
+            if not divided:
+                divided.append([one.grad.div_(1024) for one in parameters])
+
+        monkeypatch.setattr(trainer.accelerator, "backward", lambda loss, **given: (loss * 1024).backward())
+        monkeypatch.setattr(trainer.accelerator, "unscale_gradients", unscale)
+        trainer.train()
+        assert divided
+        return noted.first
+
+    free = gradients(max_grad_norm=0.0)
+    assert 0.02 < free.abs().max() < 10
+    torch.testing.assert_close(gradients(max_grad_value=0.02), free.clamp(-0.02, 0.02))
+
+
 def test_the_norm_is_limited_as_ever_unless_values_are(tmp_path):
     def norm(**options):
         return CurriculumTrainingArguments(str(tmp_path), report_to=[], **options).max_grad_norm
