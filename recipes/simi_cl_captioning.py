@@ -28,12 +28,12 @@ from typing import Any
 from common.runs import publish
 from simi_cl.arguments import PARSER, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
-from simi_cl.evaluation import card_facts, run_facts, test_captions
+from simi_cl.evaluation import SCORES_FILE, card_facts, run_facts, test_captions
 from simi_cl.report import write_results
 from simi_cl.scores import score
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, set_seed
 
-from hf_curriculum import MODELS, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
+from hf_curriculum import MODELS, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged, save_scores
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer
 
@@ -78,6 +78,8 @@ def run(
     train = prepared.data["train"]
     if rule is not None and rule.needs_scores:
         train, training_args.score_column = score(prepared, data_args, folder.parent)
+        if training_args.process_index == 0:
+            save_scores(train, folder / SCORES_FILE)
 
     # Model: a captioner on regions, from a configuration.
     set_seed(training_args.seed)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from babylm.arguments import DataArguments
+from babylm.arguments import SCENES, DataArguments
 from babylm.data import prepare
-from common.runs import save_training_scores
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
-from hf_curriculum import Report, Study, one_row_per_image, summarise
+from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.inspection import images_of
@@ -64,6 +63,18 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
     print(f"try the model:    {shlex.join(['hf-curriculum', 'caption', str(model), str(folder / 'held_out')])}")
     if not controls and runs[0]["curriculum"]:
         print(f"beside a control: {command_line('--compare')}")
+
+
+def save_training_scores(scored: Dataset, source: str, folder: Path) -> None:
+    """The embedded scenes with their scores, for `load_scored`; of a person's own images the scores alone.
+
+    Those images are where they were: a copy of millions would take hours. `load_scores` finds each row by its image id
+    and caption, also when some are missing.
+    """
+    if source == SCENES:
+        save_scored(scored, folder / "scored")
+    else:
+        save_scores(scored, folder / "scores.parquet")
 
 
 def describe(outcome: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a run: numbers from its log, its scores on disk, its model and data on the Hub."""
+"""What becomes of a run: numbers from its log, its model and data on the Hub."""
 
 from __future__ import annotations
 
@@ -8,24 +8,12 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_curriculum import CurriculumTrainer, push_scored, save_scored, save_scores
+from hf_curriculum import CurriculumTrainer, push_scored
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
     """The last number of that name in a trainer's log."""
     return next((entry[name] for entry in reversed(log) if name in entry), None)
-
-
-def save_training_scores(scored: Dataset, source: str, folder: Path) -> None:
-    """The embedded scenes with their scores, for `load_scored`; of a person's own images the scores alone.
-
-    Those images are where they were: a copy of millions would take hours. `load_scores` finds each row by its image id
-    and caption, also when some are missing.
-    """
-    if source == "scenes":
-        save_scored(scored, folder / "scored")
-    else:
-        save_scores(scored, folder / "scores.parquet")
 
 
 def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> str | None:

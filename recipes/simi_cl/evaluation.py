@@ -19,6 +19,8 @@ from hf_curriculum.studies.recipe import has_curriculum
 
 CIDER = "eval_images_cider"
 """The validation metric of a trainer's log."""
+SCORES_FILE = "scores.parquet"
+"""In the folder of a run: the scores that its pairs were ordered by."""
 VALUES = ("bleu_4", "meteor", "cider", "spice", "rouge_l")
 """What is reported of test captions, where it can be computed."""
 
@@ -38,6 +40,7 @@ def run_facts(trainer: CurriculumTrainer, args: SimiCLArguments) -> dict[str, An
         "plan": plan.to_dict(),
         "describe": plan.describe(),
         "log": log,
+        "decisions": list(plan.log),
         "merges": merges(plan),
         "examples": plan.num_draws,
         "steps": trainer.state.global_step,

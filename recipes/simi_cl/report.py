@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from simi_cl.evaluation import CIDER, VALUES
+from datasets import Dataset, DatasetDict
+from simi_cl.arguments import DataArguments
+from simi_cl.data import prepare
+from simi_cl.evaluation import SCORES_FILE, VALUES
 
-from hf_curriculum import Report, Study, compare_captions, summarise
+from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
+from hf_curriculum.columns import IMAGE
 from hf_curriculum.markdown import one_line
-from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.run_sections import add_plan
+from hf_curriculum.reporting.run_sections import add_captions as add_generated
+from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
 from hf_curriculum.studies.recipe import command_line
 
 _MOST_CAPTIONS = 12
@@ -29,6 +32,10 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         controls: arm → its control.
     """
     finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
+    if finished:
+        fields = DataArguments.__dataclass_fields__
+        data_args = DataArguments(**{name: finished[0].settings[name] for name in fields})
+        data = prepare(data_args, folder).data
     if not finished or not PartialState().is_main_process:
         return
     named = [name for name in VALUES if all(name in item.result for item in finished)]
@@ -46,7 +53,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         print(describe(run))
     for seed, comparison in compared.items():
         print(f"\nseed {seed}\n{comparison}")
-    print(f"\nreport: {write_report(runs, table, compared, folder / 'report')}")
+    print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
     print(f"try the model:    {shlex.join(['hf-curriculum', 'evaluate', str(finished[0].folder / 'model')])}")
     if len(runs) == 1 and runs[0]["curriculum"]:
         print(f"beside a control: {command_line('--compare')}")
@@ -88,7 +95,9 @@ def describe(run: Mapping[str, Any]) -> str:
     )
 
 
-def write_report(runs: list[dict[str, Any]], table: Any, compared: Mapping[int, Any], folder: Path) -> Path:
+def write_report(
+    runs: list[dict[str, Any]], table: Any, compared: Mapping[int, Any], data: DatasetDict, folder: Path
+) -> Path:
     """One self-contained page, and its figures as PNG."""
     report = Report("Simi-CL", f"captioners on regions: {', '.join(dict.fromkeys(run['name'] for run in runs))}")
     report.add_facts(
@@ -102,60 +111,26 @@ def write_report(runs: list[dict[str, Any]], table: Any, compared: Mapping[int, 
         report.add_text(f"Test captions, seed {seed}", str(comparison), monospace=True)
     if len(runs) > 1:
         table.add_to(report)
-    add_validation(report, runs)
-    add_merges(report, runs)
+    add_training(report, runs)
     add_plan(report, runs)
-    add_captions(report, runs)
+    for run in runs:
+        if run["seed"] == runs[0]["seed"]:
+            add_scored_pairs(report, run, data["train"], folder.parent)
+    add_captions(report, runs, data["test"])
     return report.write(folder)
 
 
-def add_validation(report: Report, runs: list[dict[str, Any]]) -> None:
-    """CIDEr of validation images by examples seen; thin lines where the first curriculum's buckets joined."""
-    curves = {
-        f"{run['name']}, seed {run['seed']}": [entry for entry in run["log"] if CIDER in entry and "examples" in entry]
-        for run in runs
-    }
-    curves = {name: points for name, points in curves.items() if points}
-    if not curves:
-        return
-    merging = next((run for run in runs if run["merges"]), None)
-    report.add_figure(
-        "Validation CIDEr",
-        partial(
-            validation_curves,
-            curves,
-            metric=CIDER,
-            label="CIDEr",
-            boundaries=[merge["examples"] for merge in merging["merges"]] if merging else [],
-        ),
-        "CIDEr of greedy captions by examples seen"
-        + (f"; thin lines: a bucket joins in {merging['name']}, seed {merging['seed']}." if merging else "."),
-        name="validation_cider",
-    )
+def add_scored_pairs(report: Report, run: Mapping[str, Any], train: Dataset, folder: Path) -> None:
+    """The distribution of the score that a run's pairs were ordered by, and its easiest and hardest pairs."""
+    column = run["plan"]["score_column"]
+    if column is not None:
+        scored = load_scores(train, folder / run["folder"] / SCORES_FILE)
+        report.add_text(f"Ordered by `{column}`: {run['name']}", f"Scores: {', '.join(run['scores'])}.")
+        add_scores_section(report, scored, column, run["plan"])
 
 
-def add_merges(report: Report, runs: list[dict[str, Any]]) -> None:
-    """When each bucket joined, and how soon each run was as good as the control's best."""
-    best = next((run["best_validation_cider"] for run in runs if not run["curriculum"]), None)
-    rows = []
-    for run in runs:
-        points = [entry for entry in run["log"] if CIDER in entry]
-        reached = next((entry["examples"] for entry in points if best is not None and entry[CIDER] >= best), None)
-        joined = ", ".join(
-            f"{merge['bucket']} at {merge['examples']:,} ({merge['decision']})" for merge in run["merges"]
-        )
-        rows.append((run["name"], run["seed"], joined or "–", run["best_validation_cider"], reached))
-    report.add_table(
-        "Merges and speed",
-        ["run", "seed", "buckets that joined", "best validation CIDEr", "examples until the control's best"],
-        rows,
-        note="The control is the first run without a curriculum; – where its best was not reached, or there is none.",
-        align="lrlrr",
-    )
-
-
-def add_captions(report: Report, runs: list[dict[str, Any]]) -> None:
-    """What each arm wrote for the first test images."""
+def add_captions(report: Report, runs: list[dict[str, Any]], test: Dataset) -> None:
+    """What each arm wrote for the first test images, which are shown where there are any."""
     shown = [run for run in runs if run["seed"] == runs[0]["seed"]]
     first = shown[0]["captions"][:_MOST_CAPTIONS]
     rows = [
@@ -163,3 +138,7 @@ def add_captions(report: Report, runs: list[dict[str, Any]]) -> None:
         for number, entry in enumerate(first)
     ]
     report.add_table("Test captions", ["image", *(run["name"] for run in shown), "a reference"], rows)
+    if IMAGE in test.column_names:
+        images = one_row_per_image(test).select(range(len(first)))
+        for run in shown:
+            add_generated(report, images, {**run, "captions": run["captions"][:_MOST_CAPTIONS]})

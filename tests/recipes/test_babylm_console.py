@@ -12,7 +12,7 @@ import babylm_flamingo
 import babylm_git
 import numpy as np
 import pytest
-from common.runs import save_training_scores
+from babylm.report import save_training_scores
 from datasets import Dataset
 from PIL import Image
 
