@@ -17,7 +17,8 @@ from simi_cl.evaluation import SCORES_FILE, VALUES
 from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.markdown import one_line
-from hf_curriculum.reporting.run_sections import add_captions as add_generated
+from hf_curriculum.reporting.inspection import images_of
+from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
 from hf_curriculum.studies.recipe import command_line
 
@@ -139,6 +140,9 @@ def add_captions(report: Report, runs: list[dict[str, Any]], test: Dataset) -> N
     ]
     report.add_table("Test captions", ["image", *(run["name"] for run in shown), "a reference"], rows)
     if IMAGE in test.column_names:
-        images = one_row_per_image(test).select(range(len(first)))
+        images = list(images_of(one_row_per_image(test), range(len(first))))
         for run in shown:
-            add_generated(report, images, {**run, "captions": run["captions"][:_MOST_CAPTIONS]})
+            written = [f"“{entry['generated']}”" for entry in run["captions"][: len(first)]]
+            references = ["reference: " + entry["references"][0] for entry in first]
+            items = list(zip(images, written, references, strict=True))
+            report.add_gallery(Gallery(run["name"], items, f"The first test images, captioned by {run['name']}."))

@@ -34,6 +34,7 @@ from hf_curriculum.evaluation.generate import one_row_per_image
 from hf_curriculum.scenes.captions import write_scene_text
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.alignment.clip_backends import TransformersTowers
+from hf_curriculum.studies.recipe import RunLines
 
 PROBABILITIES = "region_probabilities"
 """A column with, for each region of an image, a probability for each of the scenes' nouns."""
@@ -143,6 +144,7 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
     )
     collator = CaptionCollator(tokenizer, None, max_length=tokenizer.model_max_length)
     trainer = CurriculumTrainer(GPT2LMHeadModel(config), args, data_collator=collator, train_dataset=text)
+    RunLines.follow(trainer)
     trainer.train()
     trainer.model.save_pretrained(draft)
     tokenizer.save_pretrained(draft)

@@ -113,6 +113,10 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     ]
     assert budgets == ["75,000 examples, 7,500 steps of 10", *["at most 75,000 examples, 7,500 steps of 10"] * 6]
     assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
+    for grid in ("table_4", "limits", "self_critical"):
+        options = PARSER.parse(["--preset", "coco", "--features", "store", "--grid", grid])
+        for arm in study_arms(options)[0].values():
+            PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})  # no field contradicts another
     limits, controls, _ = arms_of("--preset", "coco", "--grid", "limits")
     assert controls == dict.fromkeys(list(limits)[1:], "Transformer")
     assert arms_of("--preset", "coco", "--grid", "self_critical")[1]["Self-critical, Simi-CL"] == "Self-critical"
