@@ -376,6 +376,14 @@ def test_a_damaged_store(tmp_path):
     np.save(features, np.zeros((3, DIMS), np.float16))
     with pytest.raises(ValueError, match=r"has the shape \(3, 6\)"):
         RegionStore(tmp_path / "store")
+    features.write_bytes(whole)
+    keys = tmp_path / "store" / "keys.npy"
+    keys.unlink()
+    with pytest.raises(ValueError, match=r"keys\.npy cannot be read .*missing"):
+        RegionStore(tmp_path / "store")
+    os.mkfifo(keys)
+    with pytest.raises(ValueError, match=r"keys\.npy is a FIFO"):
+        RegionStore(tmp_path / "store")
     facts = tmp_path / "store" / FACTS
     facts.write_text(facts.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(ValueError, match="is a store of format 2"):
