@@ -55,9 +55,24 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
     for seed, comparison in compared.items():
         print(f"\nseed {seed}\n{comparison}")
     print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
-    print(f"try the model:    {shlex.join(['hf-curriculum', 'evaluate', str(finished[0].folder / 'model')])}")
+    print(
+        f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', data['test'], data_args, folder))}"
+    )
     if len(runs) == 1 and runs[0]["curriculum"]:
         print(f"beside a control: {command_line('--compare')}")
+
+
+def try_command(model: Path, test: Dataset, data_args: DataArguments, folder: Path) -> list[str]:
+    """What captions the first test images, written as files; or all stored ones, where no image was read."""
+    if IMAGE not in test.column_names:
+        options = ["--suite", "captions", "--data", data_args.data, "--features", str(data_args.features)]
+        return ["hf-curriculum", "evaluate", str(model), *options]
+    images = one_row_per_image(test)
+    (folder / "held_out").mkdir(exist_ok=True)
+    for number, image in enumerate(images_of(images, range(min(_MOST_CAPTIONS, len(images))))):
+        if image is not None:
+            image.save(folder / "held_out" / f"{number}.png")
+    return ["hf-curriculum", "caption", str(model), str(folder / "held_out")]
 
 
 def compare_by_seed(runs: list[dict[str, Any]], resamples: int) -> dict[int, Any]:

@@ -18,7 +18,14 @@ from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, Si
 from simi_cl.data import read_data
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
 
-from hf_curriculum import CurriculumTrainingArguments, LanguageModelLoss, curriculum_from, make_plan, make_scenes
+from hf_curriculum import (
+    CurriculumTrainingArguments,
+    LanguageModelLoss,
+    curriculum_from,
+    make_plan,
+    make_scenes,
+    train_word_tokenizer,
+)
 from hf_curriculum.config import read_yaml
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
@@ -208,6 +215,14 @@ class TestScores:
         assert losses[0] < losses[1]
 
 
+def test_a_model_of_other_words_is_no_start(tmp_path):
+    train_word_tokenizer(["a dog"], 1).save_pretrained(tmp_path)
+    prepared = SimpleNamespace(tokenizer=train_word_tokenizer(["a cat"], 1))
+    model_args = arguments_of("--preset", "smoke", "--initial", str(tmp_path))[1]
+    with pytest.raises(ValueError, match="was trained on 4 words, and the data's are 4, or others"):
+        simi_cl_captioning.build_model(model_args, prepared, 20)
+
+
 def test_commands_exist():
     named = []
     for recipe in (simi_cl_captioning, simi_cl_tables):
@@ -228,6 +243,8 @@ def test_four_arms_on_scenes_and_a_second_start(launch, tmp_path):
     assert [len(run["merges"]) for run in runs] == [0, 2, 2, 2]
     assert all(len(run["captions"]) == 10 and len(run["captions"][0]["references"]) == 2 for run in runs)
     assert (tmp_path / "report" / "report.html").is_file()
+    tried = ["caption", tmp_path / "Simi-CL-seed0" / "model", tmp_path / "held_out"]
+    assert len(launch("hf_curriculum.cli", *tried).stdout.splitlines()) == 10
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
     assert len(stamps) == 4
     launch(*command)
