@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,19 +54,19 @@ def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[D
     """
     rows = prepared.data["train"]
     for name, options in data_args.scores.items():
+        if options.get("model") == SCENES:  # trained by all processes together
+            options = {**options, "model": str(language_model_of_scenes(data_args, folder))}
         with PartialState().main_process_first():
             if options.get("probabilities") == PROBABILITIES and data_args.data == SCENES:
                 rows = add_region_probabilities(rows)
-            scorer = make_scorer(name, options, prepared, data_args, folder)
+            scorer = make_scorer(name, options, prepared.store)
             if hasattr(scorer, "fit"):
                 scorer.fit(rows)
             rows, column = add_scores(rows, scorer), next(iter(scorer.outputs))
     return rows, column
 
 
-def make_scorer(
-    name: str, options: Mapping[str, Any], prepared: Prepared, data_args: DataArguments, folder: Path
-) -> Scorer:
+def make_scorer(name: str, options: Mapping[str, Any], store: str) -> Scorer:
     """A scorer of the library by its name; one that reads regions and was given no other source gets the run's."""
     if name not in SCORERS:
         raise ValueError(f"scores names {name!r}, which is none of the scorers {sorted(SCORERS)}. Correct the name.")
@@ -78,10 +77,8 @@ def make_scorer(
             f"scores gives {name!r} the options {unknown}, which it does not have; it has {sorted(parameters)}. "
             "Correct them."
         )
-    if options.get("model") == SCENES:
-        options["model"] = str(language_model_of_scenes(data_args, folder))
     if "regions" in parameters and not {"detector", "regions", "probabilities"} & set(options):
-        options["regions"] = prepared.store
+        options["regions"] = store
     return kind(**options)
 
 
@@ -120,7 +117,9 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
     if (target / "config.json").is_file():
         return target
     set_seed(0)
-    text = load_text(write_scene_text(folder / "text", data_args.text_lines))["train"]
+    state = PartialState()
+    with state.main_process_first():
+        text = load_text(write_scene_text(folder / "text", data_args.text_lines))["train"]
     tokenizer = train_word_tokenizer(text, 2, max_words=62)
     config = GPT2Config(
         vocab_size=len(tokenizer),
@@ -131,7 +130,7 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    draft = folder / f".{target.name}.{os.getpid()}"  # a kill leaves no incomplete model
+    draft = folder / f".{target.name}"  # a kill leaves no incomplete model
     args = CurriculumTrainingArguments(
         str(draft),
         curriculum=IID(epochs=4),
@@ -146,7 +145,9 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
     trainer = CurriculumTrainer(GPT2LMHeadModel(config), args, data_collator=collator, train_dataset=text)
     RunLines.follow(trainer)
     trainer.train()
-    trainer.model.save_pretrained(draft)
-    tokenizer.save_pretrained(draft)
-    draft.replace(target)
+    if state.is_main_process:
+        trainer.model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        draft.replace(target)
+    state.wait_for_everyone()
     return target

@@ -171,25 +171,17 @@ def test_data_without_the_splits(tmp_path):
 
 
 class TestScores:
-    def make(self, name, options, folder="."):
-        prepared = SimpleNamespace(store="store", data=None)
-        return make_scorer(name, options, prepared, arguments_of("--preset", "smoke")[0], folder)
-
     def test_errors(self):
         with pytest.raises(ValueError, match="scores names 'clip', which is none of the scorers"):
-            self.make("clip", {})
+            make_scorer("clip", {}, "store")
         with pytest.raises(ValueError, match=r"scores gives 'addup' the options \['weight'\], which it does not have"):
-            self.make("addup", {"weight": 1})
+            make_scorer("addup", {"weight": 1}, "store")
 
     def test_what_reads_regions_gets_the_runs(self):
-        made = []
-        fake = SimpleNamespace(store="the store")
-        scorer = make_scorer("caption_length", {}, fake, None, None)
-        assert scorer.outputs == {"caption_length": "low"}
+        assert make_scorer("caption_length", {}, "the store").outputs == {"caption_length": "low"}
         with pytest.raises(FileNotFoundError, match="the store"):
-            make_scorer("visual_entropy", {}, fake, None, None)
-        assert make_scorer("visual_entropy", {"probabilities": "p"}, fake, None, None).regions is None
-        assert made == []
+            make_scorer("visual_entropy", {}, "the store")
+        assert make_scorer("visual_entropy", {"probabilities": "p"}, "the store").regions is None
 
     def test_region_probabilities_name_what_is_there(self):
         scenes = make_scenes(30, captions_per_image=1, max_objects=1, validation=0, test=0)["train"]
@@ -231,6 +223,16 @@ def test_commands_exist():
     assert len(named) >= 12
     for command in named:
         PAGES.check_command(command)
+
+
+@pytest.mark.slow
+def test_four_arms_on_two_processes(launch, tmp_path):
+    command = [PRESETS.parents[1] / "simi_cl_captioning.py", "--preset", "smoke", "--output_dir", tmp_path]
+    launch(*command, processes=2, timeout=600)
+    runs = json.loads((tmp_path / "results.json").read_text())
+    assert [(run["name"], run["examples"], run["steps"]) for run in runs] == [
+        (name, 448, 28) for name in ("Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL")
+    ]
 
 
 @pytest.mark.slow
