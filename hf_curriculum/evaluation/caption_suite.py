@@ -186,6 +186,7 @@ class CaptionSuite:
         dataset: a row per caption or per image, with `image_id` and `caption`; with a column `domain` (NoCaps) the
             metrics are also given for each domain.
         metrics: names in `VALUES`, or `"all"`: every one that can be computed here; of the others the reason is said.
+        name: of the evaluated system.
         clip: a CLIP for CLIPScore, as `CLIPSimilarity` takes it; None leaves CLIPScore out.
         compare: name → captions of another system: its `captions.json`, the folder that holds one, or image id →
             caption.
@@ -203,7 +204,8 @@ class CaptionSuite:
         FileNotFoundError: a file of captions or of values is not there.
         JavaError: METEOR or SPICE is asked for by name, and Java or a file it needs is missing.
         ValueError: a column is missing, an image without references or of two domains, an unknown metric, CLIPScore
-            by name without `clip`, a file that lacks images or cannot be read, a `limit` below 1.
+            by name without `clip`, a file that lacks images or cannot be read, a `limit` below 1, or `name` is that of
+            a system in `compare`.
 
     Source: Simi-CL, Tables 1 and 2 and appendix B; Agrawal et al. 2019 (NoCaps: scores by domain).
 
@@ -211,7 +213,7 @@ class CaptionSuite:
         >>> from datasets import Dataset
         >>> rows = {"image_id": ["1", "1", "2"], "caption": ["a dog", "one dog", "one cat"]}
         >>> suite = CaptionSuite(Dataset.from_dict(rows), ["rouge"], compare={"other": {"1": "a", "2": "a"}})
-        >>> found = suite(["a dog", "a cat"], "ours")
+        >>> found = suite(["a dog", "a cat"])
         >>> found.comparison.differences[0].difference > 0
         True
     """
@@ -221,6 +223,7 @@ class CaptionSuite:
         dataset: Dataset,
         metrics: Sequence[str] | str = "all",
         *,
+        name: str = "model",
         clip: str | CLIPSimilarity | None = None,
         compare: Mapping[str, str | PathLike[str] | Mapping[str, str]] | None = None,
         difficulty: str | PathLike[str] | Mapping[str, float] | None = None,
@@ -231,41 +234,44 @@ class CaptionSuite:
     ) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"`limit` is {limit}, which leaves no image. Pass 1 or more, or None for all.")
+        self.name: str = name
+        if name in (compare or {}):
+            raise ValueError(
+                f"A system in `compare` is called {name!r}, as is the evaluated one, and one would hide the other. "
+                "Give it another name (--compare NAME=PATH)."
+            )
         named = [metrics] if isinstance(metrics, str) else list(metrics)
         if clip is None and "clip_score" in named:
             raise ValueError(_NO_CLIP)
         found = references(dataset)
         images = one_row_per_image(dataset)
-        self.num_images = len(images)
-        self.images = images if limit is None else images.select(range(min(limit, len(images))))
+        self.num_images: int = len(images)
+        self.images: Dataset = images if limit is None else images.select(range(min(limit, len(images))))
         self.image_ids: list[str] = self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
-        self.references = [found[image_id] for image_id in self.image_ids]
+        self.references: list[list[str]] = [found[image_id] for image_id in self.image_ids]
         shown = None
         if clip is not None:
             reader = "CLIPScore compares captions with images."
             require_columns(images.column_names, [IMAGE], reader=reader, remedy="Load them, or leave `clip` out.")
             shown = self.images.with_format(None)[IMAGE]
         options = {} if clip is None else {"images": shown, "clip": clip}
-        self.evaluate = CaptionEvaluator(self.references, metrics, **options)
+        self.evaluate: CaptionEvaluator = CaptionEvaluator(self.references, metrics, **options)
         if clip is None and "clip_score" in self.evaluate.unavailable:
             self.evaluate.unavailable["clip_score"] = _NO_CLIP
-        self.others = {name: self.captions_of(name, given) for name, given in (compare or {}).items()}
-        self.sets = self._domains(dataset) | self._difficulty(difficulty, num_sets)
-        self.resampling = {"resamples": resamples, "seed": seed}
+        self.others: dict[str, list[str]] = {
+            name: self.captions_of(name, given) for name, given in (compare or {}).items()
+        }
+        self.sets: dict[str, dict[str, np.ndarray]] = self._domains(dataset) | self._difficulty(difficulty, num_sets)
+        self.resampling: dict[str, int] = {"resamples": resamples, "seed": seed}
 
-    def __call__(self, captions: Sequence[str], name: str = "model") -> CaptionEvaluation:
+    def __call__(self, captions: Sequence[str]) -> CaptionEvaluation:
         """Evaluates one caption per image, in the order of `images`.
 
         Raises:
             JavaError: METEOR or SPICE failed.
-            ValueError: not one caption per image, or `name` is that of a system in `compare`.
+            ValueError: not one caption per image.
         """
-        if name in self.others:
-            raise ValueError(
-                f"A system in `compare` is called {name!r}, as is the evaluated one, and one would hide the other. "
-                "Give it another name (--compare NAME=PATH)."
-            )
-        systems = {**self.others, name: list(captions)}
+        systems = {**self.others, self.name: list(captions)}
         found = {system: self.evaluate(written) for system, written in systems.items()}
         metrics, unavailable = self.evaluate.metrics, dict(self.evaluate.unavailable)
         # A metric that failed for one system on the way is missing for all.
@@ -278,8 +284,17 @@ class CaptionSuite:
             options = {"images": self.evaluate.images, "clip": self.evaluate.clip, **self.resampling}
             comparison = compare_captions(scores, self.references, metrics, **options)
         by_set = {heading: self._by_set(systems, scores, sets) for heading, sets in self.sets.items()}
-        kept = name, self.image_ids, self.references, systems, scores, self.sets, by_set, comparison
-        return CaptionEvaluation(*kept, notes=tuple(self._notes(scores)))
+        return CaptionEvaluation(
+            name=self.name,
+            image_ids=self.image_ids,
+            references=self.references,
+            captions=systems,
+            scores=scores,
+            sets=self.sets,
+            by_set=by_set,
+            comparison=comparison,
+            notes=tuple(self._notes(scores)),
+        )
 
     def captions_of(self, name: str, given: str | PathLike[str] | Mapping[str, str]) -> list[str]:
         """A system's captions in the order of `images`, from its file, folder or mapping.
