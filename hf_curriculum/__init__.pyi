@@ -1,6 +1,8 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
+from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.data.collators import Augment as Augment
 from hf_curriculum.names import BATCHES as BATCHES
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
@@ -22,6 +24,7 @@ from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as Ca
 from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
+from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
@@ -55,6 +58,7 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
+from hf_curriculum.data.image_inputs import RegionInputs as RegionInputs
 from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
 from hf_curriculum.data.regions.store import RegionStore as RegionStore
@@ -66,6 +70,7 @@ from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
 from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
+from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged
@@ -73,6 +78,8 @@ from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverge
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
+from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpDownConfig
+from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
 from hf_curriculum.scorers.alignment.vilt import ViLTSimilarity as ViLTSimilarity
 from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
@@ -119,6 +126,7 @@ from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
 from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed
 from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores
@@ -126,6 +134,7 @@ from hf_curriculum.scorers.registry import scorer_from as scorer_from
 from hf_curriculum.scoring.controls import shuffle_scores as shuffle_scores
 from hf_curriculum.studies.tables import summarise as summarise
 from hf_curriculum.data.text_blocks import text_blocks as text_blocks
+from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_tokenizer
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum

@@ -10,6 +10,8 @@ CAPTION = "caption"
 """One sentence about the image (string)."""
 IMAGE_ID = "image_id"
 """Shared by all captions of one image (string)."""
+TOKENS = "tokens"
+"""The words of a caption as its file splits them, joined by spaces (string): of Karpathy's files."""
 
 
 def require_columns(found: Iterable[str], needed: Iterable[str], *, reader: str, remedy: str) -> None:

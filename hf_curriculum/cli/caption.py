@@ -85,11 +85,11 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
     if features is not None:
         stored = stored_images(captioner, processor.image_processor, features)
         return captioner, CaptionCollator(processor.tokenizer, **stored)
-    if processor.image_processor is None:
+    if getattr(processor.image_processor, "detector", processor.image_processor) is None:
         raise ValueError(
-            f"{model} has no image processor: it was trained on stored regions, and the detector that made them is "
-            "not saved with it. Name a store with the images' regions (--features STORE), as `hf-curriculum features` "
-            "writes it with that detector."
+            f"{model} has no image processor that finds regions: it was trained on stored ones, and the detector that "
+            "made them is not saved with it. Name a store with the images' regions (--features STORE), as "
+            "`hf-curriculum features` writes it with that detector."
         )
     return captioner, processor
 

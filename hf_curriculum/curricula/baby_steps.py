@@ -136,6 +136,15 @@ class BabySteps(SizedCurriculum):
             "without_improvement": waited,
         }
 
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """As "round 7: cider 0.841 (best 0.853, 3 passes without) → bucket 2 joins"."""
+        waited, best = entry["without_improvement"], entry["best"]
+        since = f"best {best:.4g}, " if best is not None else ""
+        course = f"{since}{waited} {'pass' if waited == 1 else 'passes'} without" if waited else "the best so far"
+        joining = {"merge": "joins", "forced": "is forced in"}.get(entry["decision"])
+        result = f"bucket {entry['bucket'] + 1} {joining}" if joining else entry["decision"]
+        return f"round {entry['round'] + 1}: {entry['metric']} {entry['value']:.4g} ({course}) → {result}"
+
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """By which steps the buckets are forced in."""
         buckets = self._buckets(ranking)

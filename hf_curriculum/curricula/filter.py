@@ -81,6 +81,10 @@ class Filter(Curriculum):
         """What `then` decides."""
         return self.then.decide(ranking, budget, log, observed)
 
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """As `then` says it."""
+        return self.then.describe_decision(entry)
+
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """That of `then`."""
         return self.then.pending_decisions(ranking, budget)

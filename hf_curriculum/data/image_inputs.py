@@ -66,7 +66,7 @@ class ImageInputs:
             ValueError: images or features of different sizes, which make no batch.
         """
         for name in images[0]:
-            sizes = sorted({tuple(image[name].shape[name.startswith("region_") :]) for image in images})
+            sizes = sorted({_size(name, image[name]) for image in images})
             if len(sizes) > 1:
                 raise ValueError(self._sizes_differ(name, sizes))
         if "region_features" in images[0]:
@@ -86,7 +86,11 @@ class ImageInputs:
 
 def size_of(image: Mapping[str, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """What images must have in common to be stacked: all sizes but the number of regions, which are padded."""
-    return tuple(tuple(part.shape[name.startswith("region_") :]) for name, part in image.items())
+    return tuple(_size(name, part) for name, part in image.items())
+
+
+def _size(name: str, part: torch.Tensor) -> tuple[int, ...]:
+    return tuple(part.shape[name.startswith("region_") :])
 
 
 def images_for(batch: Mapping[str, torch.Tensor], weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -359,17 +363,19 @@ def _check_detector(store: Mapping[str, Regions], processor: Any) -> None:
     """Raises where a store's features are known to be others than a model was trained on; warns if it is not known."""
     if not isinstance(store, RegionStore):
         return
-    made_by, moments = store.facts["made_by"], store.moments
-    scaled = None if processor.mean is None else torch.tensor([processor.mean, processor.std])
-    if made_by is None and not isinstance(processor.made_by, str):
+    made_by, trained_on = store.facts["made_by"], processor.made_by
+    moments, own = store.moments, None if processor.mean is None else torch.tensor([processor.mean, processor.std])
+    if made_by is None and not isinstance(trained_on, str):
         logger.warning("It is not known what made the features in %s; the model has its own detector.", _name(store))
-    same = made_by in (None, processor.made_by) and (moments is None) == (scaled is None)
-    if not same or (moments is not None and not torch.allclose(moments, scaled)):
+    is_other = None not in (made_by, trained_on) and made_by != trained_on
+    is_scaled = (moments is None) != (own is None) or (own is not None and not torch.allclose(moments, own))
+    if is_other or is_scaled:
+        found, wanted = ("" if scale is not None else "not " for scale in (moments, own))
         raise ValueError(
-            f"The features in {_name(store)} were made by {made_by}, {'not ' if moments is None else ''}standardised, "
-            f"and the model was trained on those of {processor.made_by}, {'not ' if scaled is None else ''}"
-            "standardised by numbers of its own: others mean nothing to it. Find the regions with the model's own "
-            "image processor: `extract_regions(images, processor.image_processor, path)`."
+            f"The features in {_name(store)} were made by {made_by or 'an unknown detector'}, {found}standardised, "
+            f"and the model was trained on those of {trained_on or 'its own'}, {wanted}standardised by numbers of "
+            "its own: others mean nothing to it. Find the regions with the model's own image processor: "
+            "`extract_regions(images, processor.image_processor, path)`."
         )
 
 

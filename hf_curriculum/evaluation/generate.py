@@ -102,7 +102,7 @@ def caption_images(
 
     Args:
         model: as in `generate_captions`.
-        images: one or more, in any form `to_rgb` reads; for a collator of stored features or regions their ids.
+        images: in any form `to_rgb` reads; for a collator of stored features or regions their ids.
         processor: as in `generate_captions`.
         options: arguments of `generate`; `do_sample` is `False` unless given.
 
@@ -114,6 +114,8 @@ def caption_images(
         ['a dog runs on the beach']
     """
     inputs = _image_inputs(processor, None)
+    if not images:
+        return []
     (column,) = inputs.columns
     seen = inputs.batch([{column: image} for image in images])
     device = next(model.parameters()).device

@@ -16,14 +16,18 @@ from typing import Any
 from transformers import AutoConfig
 
 from hf_curriculum.models.captioners.config import RegionTransformerConfig
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig, UpDownConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.names import exports
 
-for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig):
+for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
-_IMAGE_PROCESSORS, _PROCESSOR = "transformers.models.auto.image_processing_auto", "hf_curriculum.data.regions.processor"
+_IMAGE_PROCESSORS, _PROCESSOR = (
+    "transformers.models.auto.image_processing_auto",
+    "hf_curriculum.data.regions.processor",
+)
 
 
 class _RegisterProcessor(MetaPathFinder):

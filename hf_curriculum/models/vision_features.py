@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class VisionFeatures:
         return VisionFeatures, (self.path,)  # workers open the files for themselves
 
     def _position(self, image_id: object) -> int | None:
-        key = _key(image_id)
+        key = id_key(image_id)
         index = int(np.searchsorted(self._keys, key))
         return int(self._positions[index]) if index < len(self._keys) and self._keys[index] == key else None
 
@@ -261,16 +262,11 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
                 f"{ids.count(None):,} of {len(ids):,} rows have no `{IMAGE_ID}`. Features are found again by it: give "
                 "each image an id."
             )
-        keys.append(np.fromiter((_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
+        keys.append(np.fromiter((id_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
     positions = np.argsort(np.argsort(first)).astype(np.uint64)
     return np.stack([distinct, positions]), np.concatenate(sources)[np.sort(first)]
-
-
-def _key(image_id: object) -> np.uint64:
-    """64 bits of an id: among three million the chance of a collision is 2e-7."""
-    return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
 
 
 def _digest(tower: PreTrainedModel) -> str:

@@ -238,6 +238,13 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         """
         raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
 
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """An entry of the log of decisions as a line: "round 2: loss 0.31 (refreshes 1) → refresh"."""
+        facts = {name: value for name, value in entry.items() if name not in ("round", "step", "decision")}
+        seen = f" {facts.pop('metric')} {facts.pop('value'):.4g}" if {"metric", "value"} <= set(facts) else ""
+        listed = ", ".join(f"{name} {_short(value)}" for name, value in facts.items())
+        return f"round {entry['round'] + 1}:{seen}{f' ({listed})' if listed else ''} → {entry['decision']}"
+
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """What is known beforehand of rounds that are still to be decided, in words."""
         return ()
@@ -322,6 +329,13 @@ def _fit(stages: tuple[Stage, ...], steps: int, batch_size: int) -> tuple[Stage,
     return tuple(
         stage.fit((end - first) * batch_size) for stage, (first, end) in zip(stages, pairwise(ends), strict=True)
     )
+
+
+def _short(value: Any) -> str:
+    """A number with four digits, and a mapping as "0.1: 0.5, 0.5: 0.7"."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_short(one)}" for name, one in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def num_steps(draws: float, global_batch_size: int) -> int:

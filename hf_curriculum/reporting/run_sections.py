@@ -78,7 +78,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
     shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
     cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
-    add_distributions(report, dataset, shown, cuts_of)
+    add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{column}", 0))
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))

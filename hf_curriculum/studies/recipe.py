@@ -34,6 +34,7 @@ from hf_curriculum.config import read_config, read_yaml
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.scorers.registry import import_named
+from hf_curriculum.studies.grid import Arm, cross_arms, log_budgets, read_arms
 from hf_curriculum.studies.study import Study, grid_arms, short
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.setup import close_process_group
@@ -47,8 +48,8 @@ _SHARED = re.compile(
 """Training arguments that no result depends on, and that therefore make no other run: trackers, the Hub, devices."""
 
 
-def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
-    """The fields of a preset.
+def read_preset(name_or_file: str, folder: Path, what: str = "preset") -> dict[str, Any]:
+    """The fields of a preset, or the rows of another file of its kind.
 
     A preset may begin from another one, `base: paper`, by its name or a path from the preset's own folder
     (`base: ../babylm_git/paper`), or from several, `base: [embedded, ../babylm/smoke]`: where two of them have a field
@@ -57,6 +58,7 @@ def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
     Args:
         name_or_file: the name of a file in `folder` without its ending, or else a file.
         folder: where the recipe's presets are.
+        what: what it is called in messages.
 
     Raises:
         ValueError: there is no such preset, or it is not a mapping.
@@ -66,14 +68,14 @@ def read_preset(name_or_file: str, folder: Path) -> dict[str, Any]:
         path = Path(name_or_file)
     if not path.is_file():
         names = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise ValueError(f"The preset {name_or_file!r} is neither a file nor one of {names} in {folder}.")
+        raise ValueError(f"The {what} {name_or_file!r} is neither a file nor one of {names} in {folder}.")
     values = read_yaml(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict):
-        raise ValueError(f"The preset {path} is not a mapping of fields to values.")
+        raise ValueError(f"The {what} {path} is not a mapping of fields or rows to values.")
     bases = values.pop("base", None) or []
     merged: dict[str, Any] = {}
     for base in bases if isinstance(bases, list) else [bases]:
-        merged |= read_preset(base, path.parent)
+        merged |= read_preset(base, path.parent, what)
     return merged | values
 
 
@@ -177,7 +179,8 @@ class RecipeParser(FlagParser):
     """The command line of a recipe: a flag for every field of its dataclasses, filled from a preset.
 
     `--preset NAME_OR_FILE` gives the fields' values, `--config FILE` others in their place, and what stands on the
-    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made.
+    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made; a preset
+    may name the `grid` that is taken where the command line has none of the last three (`--grid none`: no grid).
 
     Args:
         dataclass_types: of the recipe; one of them is a `TrainingArguments` with a `curriculum`, and one has the field
@@ -213,7 +216,12 @@ class RecipeParser(FlagParser):
         group.add_argument("--config", help="a YAML file of fields that hold against the preset's")
         group.add_argument("--seeds", type=_whole_numbers, nargs="+", help="one run per seed: 0,1,2 (default: 0)")
         group.add_argument(
-            "--grid", action="append", default=[], metavar="FIELD=A,B", help="one run per value; once per field"
+            "--grid",
+            action="append",
+            default=[],
+            metavar="FIELD=A,B or FILE",
+            help="one run per value, once per field; or one per row of a file, or of one named in the presets' "
+            "grids/; none: no grid, where the preset names one",
         )
         without = group.add_mutually_exclusive_group()
         without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
@@ -223,8 +231,9 @@ class RecipeParser(FlagParser):
         """What the command line asks for.
 
         Returns:
-            `preset`, `output_dir` (or None), `seeds`, `grid` (field → values), `compare`, `control`; `settings`, the
-            values that make a run what it is; and `shared`, those that no result depends on.
+            `preset`, `output_dir` (or None), `seeds`, `grid` (field → values), `arms` (name → `Arm`, of a grid file),
+            `compare`, `control`; `settings`, the values that make a run what it is; and `shared`, those that no result
+            depends on.
 
         Raises:
             SystemExit: the command line cannot be read; argparse has said why.
@@ -236,6 +245,7 @@ class RecipeParser(FlagParser):
         named, _ = files.parse_known_args(argv)
         values = self._upgrade(read_preset(named.preset, self.presets))
         values |= self._upgrade(read_config(Path(named.config), "config")) if named.config else {}
+        usual_grid = values.pop("grid", None)
         if unknown := sorted(set(values) - self.fields):
             hints = "".join(f" {hint.capitalize()}." for name in unknown if (hint := self.nearest(name)))
             raise ValueError(f"The preset {named.preset!r} has fields this recipe does not know: {unknown}.{hints}")
@@ -244,8 +254,10 @@ class RecipeParser(FlagParser):
         given = {name: vars(options).pop(name) for name in self.fields & set(vars(options))}
         if missing := sorted(set(self.required) - set(given)):
             raise ValueError(f"The preset {options.preset!r} has no {missing}, which every run needs. Give them.")
+        if usual_grid and not (options.grid or options.compare or options.control):
+            options.grid = [usual_grid]
         try:
-            options.grid = self._read_grid(options.grid)
+            options.grid, options.arms = self._read_grid([text for text in options.grid if text != "none"])
         except ValueError as error:
             self.error(f"argument --grid: {error}")
         for half, other in (("fp16", "bf16"), ("bf16", "fp16")):
@@ -295,7 +307,7 @@ class RecipeParser(FlagParser):
             ValueError: settings contradict each other, or a control is to be made beside one that is its own.
         """
         folder, shared = Path(output_dir), options.shared
-        arms, controls = study_arms(options)
+        arms, controls, needs = study_arms(options)
         several = len(arms) * len(options.seeds) > 1
 
         def arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -313,35 +325,68 @@ class RecipeParser(FlagParser):
         if shared.get("disable_tqdm"):
             disable_progress_bars()
         read = None if data is None else (lambda given: data(*arguments(given)))
-        made = Study(lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former, data=read)
+        made = Study(
+            lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former, data=read, needs=needs
+        )
         for item in made.runs:
             if shared.get("push_to_hub") and item.status == "finished" and not item.result.get("pushed"):
                 item.status = "pending"
+        if options.arms and data is not None:
+            log_budgets(made, data, arguments)
         first, *others = arms
         return made, controls or dict.fromkeys(others, first)
 
-    def _read_grid(self, texts: Sequence[str]) -> dict[str, list[Any]]:
-        """Each `field=a,b` as the field and its values."""
+    def _read_grid(self, texts: Sequence[str]) -> tuple[dict[str, list[Any]], dict[str, Arm]]:
+        """Each `field=a,b` as the field and its values, and the arms of a file."""
         grid: dict[str, list[Any]] = {}
+        arms: dict[str, Arm] = {}
+        folder = self.presets / "grids"
         for text in texts:
             name, equals, values = text.partition("=")
-            if not equals or name not in self.fields or _SHARED.fullmatch(name):
+            if (folder / f"{text}.yaml").is_file() or Path(text).is_file():
+                if arms:
+                    raise ValueError(
+                        f"{text!r} is a second file of arms; one study has one. Put all rows into one file"
+                    )
+                arms = read_arms(read_preset(text, folder, "grid"), self._read_arm_field)
+                continue
+            if not equals or not self._makes_a_run(name):
+                files = sorted(file.stem for file in folder.glob("*.yaml"))
                 raise ValueError(
-                    f"{text!r} is not FIELD=A,B with one of the fields that make a run. {self.nearest(name)}"
+                    f"{text!r} is not FIELD=A,B with one of the fields that make a run, nor a file of arms"
+                    f"{f', nor one of {files} in {folder}' if files else ''}. {self.nearest(name)}"
                 )
             if name in grid:
                 raise ValueError(f"{name!r} is given twice; put all its values into one --grid {name}=A,B")
             grid[name] = [self.read_value(name, part.strip()) for part in _split(values)]
-        return grid
+        return grid, arms
+
+    def _makes_a_run(self, name: str) -> bool:
+        return name in self.fields and not _SHARED.fullmatch(name)
+
+    def _read_arm_field(self, name: str, value: Any) -> Any:
+        """A field's value as a row of a grid file has it."""
+        if not self._makes_a_run(name):
+            raise ValueError(f"{name!r} is none of the fields that make a run. {self.nearest(name)}".strip())
+        return self.read_value(name, value)
 
 
-def study_arms(options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The runs' settings by name, and the control of each, as `grid_arms` makes them.
+def study_arms(
+    options: argparse.Namespace,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
+    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them.
 
     Raises:
-        ValueError: a control is to be made beside a run that is its own control.
+        ValueError: a control is to be made beside a run that is its own control, or beside arms of a file.
     """
     settings = {**dict.fromkeys(options.grid), **options.settings}
+    if options.arms:
+        if options.compare or options.control:
+            raise ValueError(
+                f"--{'compare' if options.compare else 'control'} was given with a grid file, whose rows are all that "
+                "is trained: a control is a row, named by `control:` in others. Leave it out, or add a row."
+            )
+        return cross_arms(options.arms, settings, options.grid)
     alone = "curriculum" if has_curriculum(settings) else CONTROL
     if alone == CONTROL and options.compare and "curriculum" not in options.grid:
         raise ValueError(
@@ -351,8 +396,8 @@ def study_arms(options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], 
     replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
     arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
     if options.control:
-        return {name: arms[name] for name in controls.values()}, {}
-    return arms, controls
+        return {name: arms[name] for name in controls.values()}, {}, {}
+    return arms, controls, {}
 
 
 def has_curriculum(settings: Mapping[str, Any]) -> bool:

@@ -43,6 +43,7 @@ class StudyRun:
         step: the optimizer step at which it was seen to have diverged, if known.
         error: what went wrong.
         data: the fingerprints of the data it was made on, by name, where the study has `data`.
+        needs: the runs of its seed that are made before it, by arm.
     """
 
     arm: str
@@ -55,6 +56,7 @@ class StudyRun:
     step: int | None = None
     error: str | None = None
     data: dict[str, Any] | None = None
+    needs: dict[str, StudyRun] = field(default_factory=dict, repr=False)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -84,6 +86,7 @@ class StudyRun:
             "result": self.result,
             "settings": plain(self.settings),
             **({} if self.data is None else {"data": self.data}),
+            **({"needs": {arm: run.key for arm, run in self.needs.items()}} if self.needs else {}),
         }
         write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1, allow_nan=False))
 
@@ -110,12 +113,15 @@ class Study:
         former: settings → as an earlier version wrote them: a run that has these in its folder is read back.
         data: called as `run` is; returns the data set that the run reads, or several by name, of which `run` may keep
             a cache. A run is read back, and continued, only where they are the same as before.
+        needs: arm → the arms whose runs are made before its own at every seed. `{NAME}` in a text of its settings
+            stands for the folder of that arm's run. A run is another one where a run that it needs is another.
 
     Attributes:
         runs: all runs, those not made yet included.
 
     Raises:
-        ValueError: there is no arm or no seed, a seed occurs twice, or an arm has a setting `seed` or `output_dir`.
+        ValueError: there is no arm or no seed, a seed occurs twice, an arm has a setting `seed` or `output_dir`, or
+            arms need what is not there, or each other in a circle.
 
     Example:
         >>> study = Study(train, {"curriculum": {...}, "control": {...}}, seeds=range(3), output_dir="out")
@@ -133,6 +139,7 @@ class Study:
         losses: Sequence[str] = LOSSES,
         former: Callable[[Settings], Settings] | None = None,
         data: Callable[[dict[str, Any]], Any] | None = None,
+        needs: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.output_dir: Path = Path(output_dir)
         self._data, self._read_rows = data, {}
@@ -147,12 +154,18 @@ class Study:
             for name in ("seed", "output_dir"):
                 if name in settings:
                     raise ValueError(f"The arm {arm!r} has a setting `{name}`, which every run gets from the study.")
-        self.runs: list[StudyRun] = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in arms]
+        needs = {arm: tuple(others) for arm, others in (needs or {}).items()}
+        order = run_order(arms, needs)
+        self.runs: list[StudyRun] = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in order]
         taken: set[Path] = set()
+        made: dict[tuple[str, int], StudyRun] = {}
         for item in self.runs:
-            item.key = settings_key(item.settings, item.seed)
+            item.needs = {other: made[other, item.seed] for other in needs.get(item.arm, ())}
+            made[item.arm, item.seed] = item
+            own = {"needs": {other: run.key for other, run in item.needs.items()}} if item.needs else {}
+            item.key = settings_key({**item.settings, **own}, item.seed)
             item.folder = self._folder(item, taken)
-            if former is not None and _read(item.folder) is None:
+            if former is not None and not item.needs and _read(item.folder) is None:
                 self._take_over(item, former(item.settings), taken)
             taken.add(item.folder)
             item.read()
@@ -245,6 +258,11 @@ class Study:
         if state.is_main_process:
             item.write()
         try:
+            if lost := [run for run in item.needs.values() if run.status != "finished"]:
+                raise RuntimeError(
+                    f"It needs the run of {lost[0].arm!r}, which is {lost[0].status}. Make that one first: the study "
+                    "tries it again where it crashed, and where its folder is deleted."
+                )
             if self._data is not None:
                 item.data = self._fingerprints(item)
                 if state.is_main_process:
@@ -289,7 +307,8 @@ class Study:
 
 def _given(item: StudyRun) -> dict[str, Any]:
     """What a run's functions are called with."""
-    return {**item.settings, "seed": item.seed, "output_dir": str(item.folder)}
+    settings = replace_names(item.settings, {arm: str(run.folder) for arm, run in item.needs.items()})
+    return {**settings, "seed": item.seed, "output_dir": str(item.folder)}
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -361,7 +380,7 @@ def grid_arms(
             )
     arms: dict[str, dict[str, Any]] = {}
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    names = [_name(point) or name for point in points]
+    names = [name_point(point) or name for point in points]
     for arm, point in zip(names, points, strict=True):
         if arm in arms:
             raise ValueError(f"The grid holds {arm!r} twice. Every arm is trained once: leave one of them out.")
@@ -370,12 +389,60 @@ def grid_arms(
     if control is not None:
         for arm, point in zip(names, points, strict=True):
             kept = {field: value for field, value in point.items() if field not in control}
-            controls[arm] = ", ".join(filter(None, ["control", _name(kept)]))
+            controls[arm] = ", ".join(filter(None, ["control", name_point(kept)]))
             arms[controls[arm]] = {**settings, **kept, **control}
     return arms, controls
 
 
-def _name(point: Settings) -> str:
+def run_order(arms: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The arms with what each needs before it, otherwise as they are given.
+
+    Raises:
+        ValueError: an arm, or what it needs, is not there; or arms need each other in a circle.
+
+    Example:
+        >>> run_order(["ours", "control", "vanilla"], {"ours": ["vanilla"]})
+        ['vanilla', 'ours', 'control']
+    """
+    arms, order = list(arms), []
+    if unknown := [name for arm, others in needs.items() for name in (arm, *others) if name not in arms]:
+        raise ValueError(f"The arm {unknown[0]!r} is to be trained before another, and is none of the arms {arms}.")
+
+    def add(arm: str, path: tuple[str, ...]) -> None:
+        if arm in path:
+            circle = " → ".join([*path[path.index(arm) :], arm])
+            raise ValueError(f"Arms need each other in a circle, {circle}, so none can be trained first. Break it.")
+        if arm not in order:
+            for other in needs.get(arm, ()):
+                add(other, (*path, arm))
+            order.append(arm)
+
+    for arm in arms:
+        add(arm, ())
+    return order
+
+
+def replace_names(value: Any, named: Mapping[str, str]) -> Any:
+    """A setting with every `{NAME}` in its texts replaced.
+
+    Example:
+        >>> replace_names({"model": "{vanilla}/model", "size": 3}, {"vanilla": "out/vanilla-seed0"})
+        {'model': 'out/vanilla-seed0/model', 'size': 3}
+    """
+    if not named:
+        return value
+    if isinstance(value, Mapping):
+        return {name: replace_names(item, named) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [replace_names(item, named) for item in value]
+    if isinstance(value, str):
+        for name, text in named.items():
+            value = value.replace(f"{{{name}}}", text)
+    return value
+
+
+def name_point(point: Settings) -> str:
+    """A point of a grid as it is called: `learning_rate=0.001, rule=a`."""
     return ", ".join(f"{field}={short(value)}" for field, value in point.items())
 
 

@@ -5,6 +5,7 @@ from hf_curriculum.training.arguments import CurriculumTrainingArguments as Curr
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.training.joint_text import JointTextTrainer as JointTextTrainer
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
+from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from accelerate.utils import broadcast_object_list
+from torch.nn.utils import clip_grad_value_
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -254,6 +255,7 @@ class PacingCallback(TrainerCallback):
       ends there is one, which also has quantiles of the scores that the stage drew, `curriculum/score_q0`, `_q25`,
       `_q50`, `_q75`, `_q100`; those of the last stage may stand in the run's last entry.
     - When a stage begins a line says so, as `logging.INFO`.
+    - Before an optimizer step gradients are clipped by `max_grad_value`.
     - When a round ends, the curriculum's decision is taken before anything is saved; logged are `curriculum/round`
       (from 2), `curriculum/next_pool_size`, and the numbers of the log of decisions: `curriculum/decision_value`, …
       With `load_best_model_at_end` the model that was evaluated is saved too: it may be the best one.
@@ -283,6 +285,14 @@ class PacingCallback(TrainerCallback):
             self._announced = len(plan.log), number
             if state.is_world_process_zero:
                 logger.info(f"Step {step}, {phase_line(plan, number)}")
+        return control
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Limits each gradient to `max_grad_value`, after `Trainer` has unscaled them and limited their norm."""
+        if args.max_grad_value is not None:
+            clip_grad_value_(self.trainer.model_wrapped.parameters(), args.max_grad_value)
         return control
 
     def on_step_end(

@@ -19,13 +19,15 @@ from transformers.modeling_utils import unwrap_model
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
 from hf_curriculum.streaming.dataset import BucketedStream
 
-_ANSWER = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
+TEXT_INPUTS = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
 """Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
 
 
-def generate_predictions(trainer: Any, inputs: Mapping[str, Any], prompt: Mapping[str, Any]) -> torch.Tensor:
-    """Token ids generated for one evaluation batch from its images and prompts, int64, shape (B, T)."""
-    given = {name: value for name, value in inputs.items() if name not in _ANSWER}
+def generate_predictions(
+    trainer: Any, inputs: Mapping[str, Any], prompt: Mapping[str, Any], **options: Any
+) -> torch.Tensor:
+    """Token ids generated for one batch from its images and prompts, int64, shape (B, T); `options` of `generate`."""
+    given = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS}
     given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
     if not given:
         raise ValueError(
@@ -34,7 +36,7 @@ def generate_predictions(trainer: Any, inputs: Mapping[str, Any], prompt: Mappin
             "`prompt_input_ids` and `prompt_attention_mask`, or leave predict_with_generate out."
         )
     limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
-    wanted = {name: value for name, value in limits.items() if value is not None}
+    wanted = {name: value for name, value in limits.items() if value is not None} | options
     # All processes have to run as many decoding steps as the slowest.
     synced = is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
     gathered = contextlib.nullcontext()
@@ -89,16 +91,16 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 def _predicts_next(model: nn.Module) -> bool:
     """Whether position t is for token t + 1, as in `Trainer`'s own count of labels."""
-    base = _base_model(model)
+    base = base_model(model)
     if getattr(getattr(base, "config", None), "is_encoder_decoder", False):
         return False
     return getattr(base, "loss_type", None) not in ("ForMaskedLM", "ForTokenClassification")
 
 
-def _base_model(model: nn.Module) -> nn.Module:
+def base_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers for several processes and adapters."""
     model = unwrap_model(model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return model.getbase_model() if hasattr(model, "getbase_model") else model
 
 
 def try_first_batch(trainer: Any) -> None:
@@ -124,7 +126,7 @@ def try_first_batch(trainer: Any) -> None:
     validate_decoder_inputs(trainer.model, batch)
     if trainer.curriculum.signal != "losses":
         return
-    with _scoring(trainer) as model:
+    with evaluation_mode(trainer) as model:
         losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
     if tuple(losses.shape) != (len(rows),):
         raise ValueError(
@@ -135,7 +137,7 @@ def try_first_batch(trainer: Any) -> None:
 
 def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:
     """Refuses a caption's tokens as inputs of an image encoder, as VisionEncoderDecoderModel would take them."""
-    base = _base_model(model)
+    base = base_model(model)
     encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
     if not encodes or "pixel_values" not in batch or "input_ids" not in batch:
         return
@@ -157,7 +159,7 @@ def measure_losses(trainer: Any) -> np.ndarray:
         trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
     )
     parts = []
-    with _scoring(trainer) as model:
+    with evaluation_mode(trainer) as model:
         for inputs in loader:
             losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
             parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
@@ -171,7 +173,7 @@ def measure_losses(trainer: Any) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _scoring(trainer: Any) -> Iterator[nn.Module]:
+def evaluation_mode(trainer: Any) -> Iterator[nn.Module]:
     """The model, without dropout and gradients."""
     # A model that is sharded over processes computes only as a whole.
     model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model

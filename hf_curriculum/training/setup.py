@@ -204,15 +204,13 @@ def validate_metric(trainer: Any) -> None:
     metric = getattr(getattr(rule, "then", rule), "metric", None)
     if rule.signal != "metrics" or metric is None or "{" in metric or _evaluates_itself(trainer):
         return
-    name = metric_name(metric)
-    if isinstance(data, Mapping):
-        if any(name.startswith(f"eval_{part}_") for part in data):
-            return
-        returned, remedy = [f"eval_{part}_loss" for part in data], f"metric={f'{next(iter(data))}_loss'!r}"
-    elif name == "eval_loss" or trainer.compute_metrics is not None:
+    name, parts = metric_name(metric), list(data) if isinstance(data, Mapping) else [None]
+    known = {part: trainer.metric_names(part) for part in parts}
+    prefixes = {part: "eval_" if part is None else f"eval_{part}_" for part in parts}
+    returned = [f"{prefixes[part]}{one}" for part in parts for one in known[part] or ("loss",)]
+    if name in returned or any(name.startswith(prefixes[part]) for part in parts if known[part] is None):
         return
-    else:
-        returned, remedy = ["eval_loss"], "compute_metrics="
+    remedy = "compute_metrics=" if parts == [None] else f"metric={returned[0].removeprefix('eval_')!r}"
     raise ValueError(
         f"{type(rule).__name__} decides on {name!r}, and evaluate() will return {returned}: no decision could be "
         f"taken. Give {remedy}, for example."

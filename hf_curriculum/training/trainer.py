@@ -32,6 +32,7 @@ from hf_curriculum.training.callbacks import (
     paced,
     round_facts,
 )
+from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import (
     TrainingData,
     invalidate,
@@ -47,7 +48,6 @@ from hf_curriculum.training.checkpoints import (
 from hf_curriculum.training.prediction import (
     SCORING,
     example_losses,
-    generate_predictions,
     measure_losses,
     preserve_rng_state,
     try_first_batch,
@@ -82,7 +82,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
-class CurriculumTrainer(PublishingTrainer):
+class CurriculumTrainer(SchedulingTrainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -170,6 +170,8 @@ class CurriculumTrainer(PublishingTrainer):
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
+        self.validate_generation()
+        self.validate_schedules()
 
     @classmethod
     def _other_trainers(cls) -> tuple[type[Trainer], ...]:
@@ -377,6 +379,7 @@ class CurriculumTrainer(PublishingTrainer):
             rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
+        self._rows_of_batch = rows
         return super().training_step(model, inputs, num_items_in_batch)
 
     def check_draws(self) -> None:
@@ -470,7 +473,9 @@ class CurriculumTrainer(PublishingTrainer):
         self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses))
         if self._audit is not None:
             self._audit.plan = plan
-        logger.info(f"Step {step}: {dict(plan.log[-1])}")
+        if self.is_world_process_zero():
+            pool = f"; pool {plan.stage_at(step).pool_size:,}" if plan.known_steps > step else ""
+            logger.info(plan.curriculum.describe_decision(plan.log[-1]) + pool)
         if plan.known_steps > step:
             self.log_curriculum(round_facts(plan, step))
         elif step < self.state.max_steps:
@@ -516,6 +521,7 @@ class CurriculumTrainer(PublishingTrainer):
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
+        self.validate_generation()
         validate_metric(self)
         if resume_from_checkpoint:
             saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
@@ -586,15 +592,3 @@ class CurriculumTrainer(PublishingTrainer):
         if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
             self._decide(metrics)
         return metrics
-
-    def prediction_step(
-        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[Any, Any, Any]:
-        """`Trainer.prediction_step`; with `predict_with_generate` the predictions are generated token ids."""
-        theirs = any("prediction_step" in vars(one) for one in self._other_trainers())
-        if theirs or not self.args.predict_with_generate or prediction_loss_only:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
-        inputs = self._prepare_inputs(inputs)
-        prompt = {name: inputs.pop(name) for name in list(inputs) if name.startswith("prompt_")}
-        loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys=ignore_keys)
-        return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")

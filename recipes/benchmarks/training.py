@@ -105,7 +105,7 @@ def largest_difference(found: Mapping[str, torch.Tensor], expected: Mapping[str,
     )
 
 
-def in_turn(sides: list[Side], repetitions: int) -> tuple[dict[str, float], float]:
+def in_turn(sides: list[Side], repetitions: int, tolerance: float = TOLERANCE) -> tuple[dict[str, float], float]:
     """The best seconds of each side, and the largest difference of a gradient from the first side's.
 
     Raises:
@@ -127,7 +127,7 @@ def in_turn(sides: list[Side], repetitions: int) -> tuple[dict[str, float], floa
             if gradients.keys() != first[1].keys():
                 raise ValueError(f"{side.name!r} trains other weights than {sides[0].name!r}.")
             difference, name = largest_difference(gradients, first[1])
-            if not (abs(loss - first[0]) <= TOLERANCE and difference <= TOLERANCE):
+            if not (abs(loss - first[0]) <= tolerance and difference <= tolerance):
                 raise ValueError(
                     f"{side.name!r} has the loss {loss:.6f} and {sides[0].name!r} {first[0]:.6f}; gradients differ by "
                     f"up to {difference:.1e} ({name}). The comparison means nothing."

@@ -29,6 +29,7 @@ from hf_curriculum import (
 from hf_curriculum.cli import app
 from hf_curriculum.cli.common import model_of
 from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.models.captioner import load_captioner
 
 CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
@@ -167,8 +168,14 @@ class TestFeatures:
     def test_what_is_missing_is_named(self, photos, tmp_path):
         done = result("caption", tiny_models.region_transformer(), photos)
         assert done.exit_code == 1
-        assert "has no image processor: it was trained on stored regions" in done.stderr
+        assert "has no image processor that finds regions: it was trained on stored ones" in done.stderr
         assert "--features STORE" in done.stderr
+        model, processor = load_captioner(tiny_models.region_transformer())
+        unknown = RegionInputs(tiny_models.region_store()).image_processor
+        for part in (model, CaptionProcessor(unknown, processor.tokenizer)):
+            part.save_pretrained(tmp_path / "model")
+        done = result("caption", tmp_path / "model", photos)
+        assert (done.exit_code, "--features STORE" in done.stderr) == (1, True)
         done = result("caption", tiny_models.region_transformer(), "1", "--features", tmp_path / "gone")
         assert (done.exit_code, "There are no regions at" in done.stderr) == (1, True)
         done = result("caption", tiny_models.git(), "1", "--features", tiny_models.region_archive())

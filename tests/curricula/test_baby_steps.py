@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import BabySteps, Observed, Phases, curriculum_from, make_plan
+from hf_curriculum import BabySteps, Filter, Observed, Phases, curriculum_from, make_plan
 
 SCORES = np.arange(12.0)
 
@@ -161,6 +161,49 @@ def test_nothing_joins_after_the_last_bucket():
     assert not plan.undecided
     with pytest.raises(RuntimeError, match="one is due no more"):
         plan.decided(Observed(plan.known_steps, {"eval_loss": 1.0}))
+
+
+def test_each_decision_is_said_in_a_line():
+    rule = BabySteps(3, patience=2, metric="cider", epochs=10)
+    plan = run(rule, [float("nan"), 0.853, 0.8412, 0.8411111], metric="eval_cider")
+    while plan.undecided:  # it rises ever on
+        plan = plan.decided(Observed(plan.known_steps, {"eval_cider": plan.known_steps / 100}))
+    lines = [rule.describe_decision(entry) for entry in plan.log]
+    assert lines[:5] == [
+        "round 1: cider nan (1 pass without) → stay",
+        "round 2: cider 0.853 (the best so far) → stay",
+        "round 3: cider 0.8412 (best 0.853, 1 pass without) → stay",
+        "round 4: cider 0.8411 (best 0.853, 2 passes without) → bucket 2 joins",
+        "round 5: cider 0.12 (the best so far) → stay",
+    ]
+    assert (
+        lines[-1]
+        == f"round {len(lines)}: cider {plan.log[-1]['step'] / 100:g} (the best so far) → bucket 3 is forced in"
+    )
+    assert Filter(then=rule, keep=0.9).describe_decision(plan.log[3]) == lines[3]
+    stopped = run(BabySteps(2, patience=1, epochs=10, stop=True), [1.0, 2.0, 2.0, 3.0])
+    assert rule.describe_decision(stopped.log[-1]) == "round 4: loss 3 (best 2, 1 pass without) → stop"
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        (
+            {"metric": "r1", "value": 0.912345, "refreshes": 2, "random_share": 0.64, "decision": "refresh"},
+            "round 3: r1 0.9123 (refreshes 2, random_share 0.64) → refresh",
+        ),
+        (
+            {"decision": "threshold", "threshold": 1.23456, "pool": 12000, "within": 9},
+            "round 3: (threshold 1.235, pool 12,000, within 9) → threshold",
+        ),
+        (
+            {"decision": "measured", "values": {"0.1": 1.0, "0.5": None}},
+            "round 3: (values 0.1: 1, 0.5: None) → measured",
+        ),
+    ],
+)
+def test_decisions_of_other_curricula_are_said_by_what_their_entries_hold(entry, line):
+    assert Phases(2).describe_decision({"round": 2, "step": 8, **entry}) == line
 
 
 def test_the_decision_is_a_function_of_log_and_metrics():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 from transformers import BatchFeature
 
 from hf_curriculum import (
@@ -30,6 +31,7 @@ from hf_curriculum.data.image_inputs import (
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.seeding import IndexedCollator, IndexedExample
 
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)
 COUNTS = {"4": 3, "7": 1, "9": 5}
@@ -311,6 +313,13 @@ class TestCollator:
             assert torch.equal(batch[name], part)
         assert torch.equal(batch["region_features"][0], batch["region_features"][2])
         assert torch.equal(collator.without_augmentation()(rows("7"))["region_mask"], torch.ones(1, 1).long())
+
+    def test_workers_read_a_store(self, archive, tmp_path):
+        store = pack_regions(archive, tmp_path / "packed", dtype="float32", progress=False)
+        collator = CaptionCollator(TOKENIZER, regions=store)
+        drawn = [IndexedExample(row, index, index) for index, row in enumerate(rows("9", "4"))]
+        (batch,) = DataLoader(drawn, 2, collate_fn=IndexedCollator(collator, 0, False), num_workers=1)
+        assert torch.equal(batch["region_features"], collator(rows("9", "4"))["region_features"])
 
     def test_shared_regions_are_read_once(self):
         reads = []

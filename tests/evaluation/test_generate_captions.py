@@ -159,6 +159,7 @@ def test_decoded_images_are_captioned_in_one_batch(pictures):
     assert caption_images(model, images, processor, num_beams=2) == ["red", "green", "blue", "green", "red"]
     assert processor.image_processor.batches == [5]
     assert model.calls == [{"training": False, "inference": True, "num_beams": 2, "do_sample": False}]
+    assert caption_images(model, [], processor) == []
     caption_images(model, images[:1], processor, do_sample=True)
     assert model.calls[1]["do_sample"] is True
 

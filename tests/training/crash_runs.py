@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from launching import fork
+from naive_cider import NaiveCider
 from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainerState, set_seed
 
@@ -34,14 +35,17 @@ from hf_curriculum import (
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Plan,
+    SelfCriticalTrainer,
     curriculum_from,
     make_image_processor,
     make_scenes,
+    one_row_per_image,
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
+LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")
 NUM_ROWS = 90
 WIDTH = 6
 
@@ -95,6 +99,16 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Sampler(Net):
+    """The classifier, with noise in place of the words that scheduled sampling would draw."""
+
+    def forward(self, x, labels=None, sampling_probability=0.0, sampling_seed=None):
+        if sampling_probability:
+            noise = torch.Generator().manual_seed(sampling_seed)
+            x = x + sampling_probability * torch.randn(x.shape, generator=noise)
+        return super().forward(x, labels)
+
+
 class Recorded(CurriculumTrainer):
     """Writes what every step trained on, and dies where it is told to."""
 
@@ -119,6 +133,10 @@ class Recorded(CurriculumTrainer):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class RecordedSamples(Recorded, SelfCriticalTrainer):
+    """Likewise, trained on samples of its own."""
+
+
 @cache
 def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
     """Images with a column `difficulty` of their own, and a tokenizer of their captions."""
@@ -128,25 +146,33 @@ def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
 
 def make_task(job: dict) -> dict:
     """What is trained: rows and a classifier, or augmented images and a GIT or its adapters; all with dropout."""
-    if job["task"] == "rows":
-        data = make_data()
-        return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
+    if job["task"] in ("rows", "scheduled_sampling"):
+        data, model = make_data(), Net() if job["task"] == "rows" else Sampler()
+        return {"model": model, "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
     scenes, tokenizer = scenes_and_tokenizer()
     sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
     if job["task"] == "lora":
         model = add_lora(model, r=2)
     collator = CaptionCollator(tokenizer, make_image_processor(32), max_length=12, augment=Augment())
-    return {
+    task = {
         "model": model,
         "train_dataset": scenes,
         "eval_dataset": held_out(job, scenes, 10),
         "data_collator": collator,
     }
+    if job["task"] == "self_critical":
+        words: dict[str, list[str]] = {}
+        for image_id, caption in zip(scenes["image_id"], scenes["caption"], strict=True):
+            words.setdefault(image_id, []).append(f"{caption.lower()} <eos>")
+        task |= {"num_samples": 2, "reward": NaiveCider(list(words.values()))}
+    return task
 
 
 def held_out(job: dict, data: Dataset, size: int) -> Dataset | dict[str, Dataset]:
-    """Rows to evaluate on; one set per level for a curriculum that compares levels."""
+    """Rows to evaluate on; a set per level for a curriculum that compares levels; pairs, and images alone."""
+    if job.get("settings", {}).get("predict_with_generate"):
+        return {"pairs": data.select(range(size)), "images": one_row_per_image(data).select(range(size // 2))}
     if job["curriculum"]["type"] != "adaptive_guidance":
         return data.select(range(size))
     return {f"level_{level}": data.select(range(first, first + size // 2)) for first, level in ((0, 0.1), (20, 0.5))}
@@ -161,6 +187,7 @@ def train(job: dict) -> None:
         "logging_steps": 1,
         "dataloader_num_workers": 0,
         "gradient_accumulation_steps": 1,
+        "lr_scheduler_type": "cosine",
         **job.get("settings", {}),
     }
     rule = curriculum_from(job["curriculum"])
@@ -172,7 +199,6 @@ def train(job: dict) -> None:
         report_to=[],
         disable_tqdm=True,
         learning_rate=0.02,
-        lr_scheduler_type="cosine",
         warmup_steps=3,
         audit_draws=True,
         eval_strategy="steps",
@@ -182,7 +208,8 @@ def train(job: dict) -> None:
         remove_unused_columns=False,
         **settings,
     )
-    trainer = Recorded(args=args, **make_task(job))
+    trainer_class = RecordedSamples if job["task"] == "self_critical" else Recorded
+    trainer = trainer_class(args=args, **make_task(job))
     trainer.job = job
     if job.get("resume"):
         with open(f"{job['log']}.{args.process_index}", "a") as lines:
@@ -207,7 +234,7 @@ def train(job: dict) -> None:
     if trainer.args.process_index == 0:
         weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
         logged = [
-            {k: v for k, v in entry.items() if k in ("loss", "eval_loss", "step") or k.startswith("curriculum/")}
+            {k: v for k, v in entry.items() if k in LOGGED or k.startswith("curriculum/")}
             for entry in trainer.state.log_history
             if "train_runtime" not in entry
         ]
@@ -271,7 +298,7 @@ def launch(job: dict, limit: float = 120) -> None:
 
 if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    if any(item["task"] != "rows" for item in jobs):
+    if any(item["task"] not in ("rows", "scheduled_sampling") for item in jobs):
         scenes_and_tokenizer()
     gc.collect()
     gc.freeze()  # what is there before the first run is left out of every collection of garbage

@@ -146,7 +146,7 @@ class Evaluates(CurriculumTrainer):
 def trainer_of(rule, kind=CurriculumTrainer, eval_dataset=(), compute_metrics=None, callbacks=()):
     """A trainer that was not made, with what the checks look at."""
     trainer = kind.__new__(kind)
-    trainer.args = SimpleNamespace(curriculum=rule)
+    trainer.args = SimpleNamespace(curriculum=rule, predict_with_generate=False)
     trainer.eval_dataset, trainer.compute_metrics = eval_dataset, compute_metrics
     trainer.callback_handler = SimpleNamespace(callbacks=list(callbacks))
     return trainer
@@ -162,7 +162,8 @@ def trainer_of(rule, kind=CurriculumTrainer, eval_dataset=(), compute_metrics=No
         ("cider", {"kind": Evaluates}, True),
         ("loss", {"eval_dataset": {"a": 1, "b": 2}}, False),
         ("b_loss", {"eval_dataset": {"a": 1, "b": 2}}, True),
-        ("eval_b_cider", {"eval_dataset": {"a": 1, "b": 2}}, True),
+        ("eval_b_cider", {"eval_dataset": {"a": 1, "b": 2}}, False),
+        ("eval_b_cider", {"eval_dataset": {"a": 1, "b": 2}, "compute_metrics": len}, True),
         ("c_loss", {"eval_dataset": {"a": 1, "b": 2}}, False),
         ("c_loss", {"eval_dataset": {"a": 1, "b": 2}, "compute_metrics": len}, False),
     ],

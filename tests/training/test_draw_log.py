@@ -159,6 +159,20 @@ def test_a_phase_that_begins_is_announced(make_trainer, caplog):
     )
 
 
+def test_a_decision_is_said_as_it_is_taken(make_trainer, data, caplog):
+    rule = BabySteps(2, patience=1, epochs=4, easy="low")
+    with caplog.at_level(logging.INFO, "hf_curriculum"):
+        trainer = make_trainer(rule, trainer={"eval_dataset": data})
+        trainer.train()
+    decided = [one.message for one in caplog.records if "→" in one.message]
+    entries = trainer.plan.log
+    pools = [trainer.plan.stages[number + 1].pool_size for number in range(len(entries))]
+    assert decided == [
+        f"{rule.describe_decision(entry)}; pool {pool}" for entry, pool in zip(entries, pools, strict=True)
+    ]
+    assert decided[-1].endswith("pool 24")
+
+
 def test_a_loss_logged_before_the_first_step_has_nothing_to_tell(make_trainer):
     class Early(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 import torch
 from curriculum_cases import first_cases, make_columns
+from transformers import AutoModelForImageTextToText
 
 from hf_curriculum import (
     BATCHES,
     CURRICULA,
     MODELS,
     SCORERS,
+    AoANetConfig,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    RegionTransformerConfig,
+    UpDownConfig,
     add_scores,
     make_image_processor,
     make_scenes,
@@ -25,7 +29,12 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.git.build import (
+    git_from_config,
+    small_git_config,
+    small_vision_config,
+    special_token_ids,
+)
 from hf_curriculum.provenance import append_columns, score_values
 
 SIZE, ROWS = 32, 48
@@ -42,7 +51,25 @@ def small_flamingo(tokenizer):
     return flamingo_from_config(small_flamingo_config(len(tokenizer), tokenizer=tokenizer, image_size=SIZE, **sizes))
 
 
-BUILT = {"flamingo": small_flamingo, "git": small_git}
+def small_captioner(config, **sizes):
+    """A captioner on regions that reads images through a vision model of its own."""
+
+    def build(tokenizer):
+        vision = small_vision_config(SIZE, 8, 16, 1, 2)
+        tokens = special_token_ids(tokenizer) | {"unk_token_id": tokenizer.unk_token_id}
+        small = config(len(tokenizer), 16, vision_config=vision, **sizes, **tokens)
+        return AutoModelForImageTextToText.from_config(small)
+
+    return build
+
+
+BUILT = {
+    "flamingo": small_flamingo,
+    "git": small_git,
+    "transformer": small_captioner(RegionTransformerConfig, num_encoder_layers=1, num_decoder_layers=1),
+    "updown": small_captioner(UpDownConfig, attention_size=8),
+    "aoanet": small_captioner(AoANetConfig, num_refiner_layers=1),
+}
 """A tiny one of each model of the library."""
 
 
@@ -79,7 +106,9 @@ def test_every_member_has_a_line():
     assert set(BUILT) == set(MODELS)
 
 
-@pytest.mark.parametrize("model_name", list(MODELS))
+@pytest.mark.parametrize(
+    "model_name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "aoanet")) for name in MODELS]
+)
 def test_every_combination(scored, model_name, tmp_path):
     tokenizer = train_wordpiece(scored, 300)
     torch.manual_seed(0)

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from tiny_models import encoder_decoder
 from torch.nn import functional
+from transformers import VisionEncoderDecoderModel
 
 from hf_curriculum.training import prediction
 from hf_curriculum.training.prediction import example_losses, generate_predictions
@@ -88,6 +91,11 @@ class Fixed(torch.nn.Module):
         return {"logits": self.logits} if self.named else (self.logits,)
 
 
+def adapted(model):
+    """The model with adapters, which are zero."""
+    return get_peft_model(model, LoraConfig(r=2, target_modules=["query"]))
+
+
 def naive(logits, labels, first):
     """The mean loss of each text's tokens, with the logits `first` positions before them."""
     means = []
@@ -132,6 +140,22 @@ def test_the_loss_of_a_class_and_what_has_none():
         example_losses(Fixed(logits), {"x": labels})
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, adapted, torch.nn.DataParallel], ids=["alone", "LoRA", "wrapped"]
+)
+def test_the_loss_of_an_encoder_decoders_text_is_that_of_all_its_tokens(wrap):
+    model = VisionEncoderDecoderModel.from_pretrained(encoder_decoder()).eval()
+    pixels, labels = torch.rand(2, 3, 16, 16), torch.tensor([[5, 6, 7, 2, -100], [8, 9, 2, -100, -100]])
+    found = example_losses(wrap(model), {"pixel_values": pixels, "labels": labels})
+    for row, tokens in enumerate(([5, 6, 7, 2], [8, 9, 2])):
+        read = torch.tensor([[model.config.decoder_start_token_id, *tokens[:-1]]])
+        logits = model(pixel_values=pixels[row : row + 1], decoder_input_ids=read).logits[0]
+        by_hand = -logits.log_softmax(-1)[range(len(tokens)), tokens].mean()
+        assert found[row].item() == pytest.approx(by_hand.item(), rel=1e-5)
+    means = (found[0] * 4 + found[1] * 3) / 7
+    assert model(pixel_values=pixels, labels=labels).loss.item() == pytest.approx(means.item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("fsdp", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
@@ -141,10 +165,10 @@ def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
         model=own, model_wrapped=wrapped, is_fsdp_enabled=fsdp, compute_loss_context_manager=nullcontext,
         accelerator=plain,
     )  # fmt: skip
-    with prediction._scoring(trainer) as model:
+    with prediction.evaluation_mode(trainer) as model:
         assert model is (wrapped if fsdp else own)
         assert (model.training, torch.is_grad_enabled()) == (False, False)
     assert (own.training, wrapped.training) == (training, training)
-    with pytest.raises(KeyError), prediction._scoring(trainer):
+    with pytest.raises(KeyError), prediction.evaluation_mode(trainer):
         raise KeyError
     assert (own.training, wrapped.training) == (training, training)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
 from hf_curriculum.data.text import open_text
 
@@ -79,8 +79,9 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
     """Split (`train`, `validation`, `test`) -> columns of a Karpathy file, one row per sentence, in the file's order.
 
     Columns: `file_name` (with its folder, where the file names one), `caption` (`raw`, or else the tokens joined by
-    spaces), `image_id` (`cocoid`, or else `imgid`, as a string), `caption_id`. COCO's split "restval" is training data
-    (`restval="train"`), a split of its own (`"keep"`) or left out (`"drop"`).
+    spaces), `image_id` (`cocoid`, or else `imgid`, as a string), `caption_id`; and `tokens` (joined by spaces), where
+    the file has them. COCO's split "restval" is training data (`restval="train"`), a split of its own (`"keep"`) or
+    left out (`"drop"`).
 
     Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating image descriptions" (CVPR 2015).
 
@@ -95,6 +96,9 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
             "or left out ('drop')."
         )
     splits: dict[str, dict[str, list[Any]]] = {}
+    names = [FILE_NAME, CAPTION, IMAGE_ID, "caption_id"]
+    if any("tokens" in sentence for image in content["images"] for sentence in image.get("sentences", ())):
+        names.append(TOKENS)
     for number, image in enumerate(content["images"]):
         missing = [field for field in ("filename", "split", "sentences") if field not in image]
         if missing:
@@ -107,8 +111,7 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
             if restval == "drop":
                 continue
             split = "train"
-        columns = splits.setdefault(split, {FILE_NAME: [], CAPTION: [], IMAGE_ID: [], "caption_id": []})
-        _add(columns, image)
+        _add(splits.setdefault(split, {name: [] for name in names}), image)
     order = {"train": 0, "restval": 1, "validation": 2, "test": 3}
     return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
 
@@ -121,6 +124,8 @@ def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
         columns[CAPTION].append(sentence["raw"] if "raw" in sentence else " ".join(sentence["tokens"]))
         columns[IMAGE_ID].append(file_name if image_id is None else str(image_id))
         columns["caption_id"].append(str(sentence["sentid"]) if "sentid" in sentence else None)
+        if TOKENS in columns:
+            columns[TOKENS].append(" ".join(sentence["tokens"]) if "tokens" in sentence else None)
 
 
 OBJECTS = "objects"

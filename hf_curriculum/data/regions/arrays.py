@@ -146,9 +146,9 @@ def pickled(path: str | Path) -> str:
     """Why a file is not read, and how it is converted."""
     return (
         f"{path} holds pickled Python objects, not plain arrays of numbers (allow_pickle=False): opening one runs any "
-        "code that its writer wished. If you trust who wrote it, convert it once, an image at a time: "
-        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)` with what `torch.load(file)` or "
-        "`np.load(file, allow_pickle=True)` returns, and open the folder `converted`."
+        "code that its writer wished. If you trust who wrote it, convert it once: read it with the library that wrote "
+        "it (`torch.load(path, weights_only=True)` for tensors), save each image by "
+        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)`, and open the folder `converted`."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ SHIPPED = "scenes_clip"
 TORCHVISION = "torchvision:"
 """How a detector of torchvision is named, as in `torchvision:fasterrcnn_resnet50_fpn`."""
 _BUILDER, _WEIGHTS = "torchvision.json", "model.safetensors"
+_PIXELS = ("size", "crop_size", "pad_size", "image_mean", "image_std", "resample", "rescale_factor", "data_config")
 _REGISTERS = 16  # tokens beside those of the patches, at most: [CLS], registers, distillation
 
 
@@ -46,7 +47,9 @@ class LoadedDetector(NamedTuple):
     image_processor: Any
     classes: Sequence[str] | None = None
 
-    def find(self, images: Sequence[Image.Image], ids: Sequence[str], grid: int | None, limits: Limits) -> list[Regions]:
+    def find(
+        self, images: Sequence[Image.Image], ids: Sequence[str], grid: int | None, limits: Limits
+    ) -> list[Regions]:
         """The regions of RGB images. Images are batched by their size, because padding changes the outputs."""
         found: list[Regions | None] = [None] * len(images)
         device = next(self.model.parameters()).device
@@ -68,7 +71,9 @@ class LoadedDetector(NamedTuple):
         """What the model takes of one image, with a batch dimension of 1."""
         if self.kind == "faster_rcnn":
             return {"pixel_values": torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255}
-        values = self.image_processor(images=image, input_data_format="channels_last", return_tensors="pt")
+        # An image of three columns of pixels looks like one with channels first; timm's processor takes no hint.
+        hint = {} if type(self.image_processor).__name__.startswith("Timm") else {"input_data_format": "channels_last"}
+        values = self.image_processor(images=image, return_tensors="pt", **hint)
         takes = {"pixel_values", *inspect.signature(self.model.forward).parameters}
         return {name: values[name] for name in ("pixel_values", "pixel_mask") if name in takes and name in values}
 
@@ -79,6 +84,14 @@ class LoadedDetector(NamedTuple):
             if "pooler" not in name:
                 parts += [name, weight.detach().float().cpu().contiguous().numpy()]
         return digest(*parts, size=16)
+
+    def pixels(self) -> str | None:
+        """A digest of how images are processed; None for torchvision's, whose models do it themselves."""
+        if self.image_processor is None:
+            return None
+        values = self.image_processor.to_dict()
+        known = {name: value for name, value in values.items() if name.startswith("do_") or name in _PIXELS}
+        return digest(json.dumps(known, sort_keys=True, default=dict))
 
     def save(self, folder: Path) -> None:
         """Writes the model and its image processor, for `load_detector(folder)`."""
@@ -91,7 +104,8 @@ class LoadedDetector(NamedTuple):
         if builder is None:
             raise ValueError(
                 "This Faster R-CNN was not built by its name, so it cannot be saved with a model that others load. "
-                "Build it with `build_torchvision(name, **options)`, or name it: 'torchvision:fasterrcnn_resnet50_fpn'."
+                "Build it with `build_torchvision(name, **options)`, or give its name, as in "
+                "'torchvision:fasterrcnn_resnet50_fpn'."
             )
         from safetensors.torch import save_file
 
@@ -111,17 +125,19 @@ def load_detector(name: str | Path, revision: str | None = None, subfolder: str 
         return _named_torchvision(name.removeprefix(TORCHVISION))
     if (Path(name) / subfolder / _BUILDER).is_file():
         return _saved_torchvision(Path(name) / subfolder)
+    import transformers
     from transformers import AutoBackbone, AutoConfig, AutoImageProcessor, AutoModel, AutoModelForObjectDetection
     from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
 
     where = {"revision": revision, "subfolder": subfolder}
     config = _from_hub(AutoConfig, name, where)
-    architecture = (getattr(config, "architectures", None) or [""])[0]
+    detectors = MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
+    architecture = (getattr(config, "architectures", None) or [detectors.get(config.model_type, "")])[0]
     auto_class: Any = AutoModel
-    if architecture in MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES.values():
+    if architecture in detectors.values():
         auto_class = AutoModelForObjectDetection
     elif architecture.endswith("Backbone"):
-        auto_class = AutoBackbone
+        auto_class = getattr(transformers, architecture, AutoBackbone)  # which reads no folder
     processor = _from_hub(AutoImageProcessor, name, {**where, "backend": "pil"})
     model, report = _from_hub(auto_class, name, {**where, "output_loading_info": True, "dtype": torch.float32})
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
@@ -237,8 +253,8 @@ def _query_regions(model: Any, batch: dict[str, torch.Tensor], members: list, li
         )
     if logits.shape[2] not in (labels, labels + 1):
         raise ValueError(
-            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has as many "
-            'outputs as labels, or one more for "no object"; the meaning of these is unknown.'
+            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has as "
+            'many outputs as labels, or one more for "no object"; the meaning of these is unknown.'
         )
     has_no_object = logits.shape[2] == labels + 1
     scores = logits.softmax(-1)[..., :-1] if has_no_object else logits.sigmoid()  # (B, queries, classes)
@@ -304,7 +320,9 @@ def _grid_regions(detector: LoadedDetector, batch: dict[str, Any], members: list
         states = torch.nn.functional.adaptive_avg_pool2d(states, grid)
     cells = grid_cells(*states.shape[2:])  # (regions, 4)
     made = []
-    for (image_id, image), values in zip(members, states.flatten(2).transpose(1, 2).float().cpu().numpy(), strict=True):
+    for (image_id, image), values in zip(
+        members, states.flatten(2).transpose(1, 2).float().cpu().numpy(), strict=True
+    ):
         left, top, right, bottom = _seen(detector.image_processor, image.size)
         boxes = cells * np.float32([right - left, bottom - top] * 2) + np.float32([left, top] * 2)
         width, height = map(float, image.size)
@@ -319,27 +337,27 @@ def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     states = maps[-1] if maps else getattr(outputs, "last_hidden_state", None)
     if states is None or states.ndim not in (3, 4):
         raise TypeError(
-            f"{type(model).__name__} gives neither `feature_maps` nor patch states (`last_hidden_state`), so there is no "
-            "grid. Name a vision tower, such as google/vit-base-patch16-224-in21k, or a detector."
+            f"{type(model).__name__} gives neither `feature_maps` nor patch states (`last_hidden_state`), so there is "
+            "no grid. Name a vision tower, such as google/vit-base-patch16-224-in21k, or a detector."
         )
     if states.ndim == 4:
         return states
     height, width = batch["pixel_values"].shape[-2:]
     patch = getattr(model.config, "patch_size", None) or 1
     patch = patch if isinstance(patch, int) else patch[0]
-    strides: Callable[[int], tuple[int, int]] = lambda times: (height // (patch * times), width // (patch * times))  # noqa: E731
-    for rows, columns in map(strides, (1, 2, 4, 8, 16, 32)):
+    for stride in (patch * times for times in (1, 2, 4, 8, 16, 32)):  # of Swin and its like the later ones
+        rows, columns = height // stride, width // stride
         extra = states.shape[1] - rows * columns
         if rows * columns > 0 and 0 <= extra <= _REGISTERS:  # [CLS] and its like come first
             return states[:, extra:].transpose(1, 2).unflatten(2, (rows, columns))
     raise ValueError(
-        f"{type(model).__name__} has {states.shape[1]} states for an image of {height} by {width} pixels, which are no "
-        f"grid of patches of {patch} pixels. Name a tower with a state per patch."
+        f"{type(model).__name__} has {states.shape[1]} states for an image of {height} by {width} pixels, which are "
+        f"no grid of patches of {patch} pixels. Name a tower with a state per patch."
     )
 
 
 def _seen(processor: Any, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """What of an image the tower sees, as shares of its sides: left, top, right, bottom; a part where it is cropped."""
+    """What of an image the tower sees, left, top, right, bottom as shares of its sides: less where it is cropped."""
     crop, resize = getattr(processor, "crop_size", None), getattr(processor, "size", None)
     shortest = resize and resize.get("shortest_edge")
     if not getattr(processor, "do_center_crop", False) or not crop or not crop.get("height"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Files of a folder that are taken for images."""
+_POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
 
 def extract_regions(
@@ -49,13 +51,14 @@ def extract_regions(
 
     Args:
         data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
-            mapping of image id to image; or a folder of images, whose ids are the files' paths in it without their end.
+            mapping of image id to image; or a folder of images, whose ids are the files' paths in it, as
+            `load_captioned` has them.
         model: a name, a folder or a model, see `RegionProcessor`; or a `RegionProcessor`, such as that of a trained
             captioner, whose mean and standard deviation are then used.
         path: the folder to write.
         dtype: of features and class probabilities on disk.
-        standardise: finds mean and standard deviation of each feature over these images, takes away the one and divides
-            by the other when features are read. Grids of vision towers train several times faster so.
+        standardise: finds mean and standard deviation of each feature over these images; takes away the one and
+            divides by the other when features are read. Grids of vision towers train several times faster so.
         image_column: the column of images, in any form `to_rgb` reads.
         num_workers: processes that read and decode images while the model computes.
         progress: show a bar when it takes more than two seconds.
@@ -83,7 +86,9 @@ def extract_regions(
     if dtype not in DTYPES:
         raise ValueError(f"`dtype={dtype!r}` was given. Features are stored as one of {', '.join(map(repr, DTYPES))}.")
     if isinstance(model, RegionProcessor) and options:
-        raise ValueError(f"A RegionProcessor has options of its own, so {list(options)} would not count. Leave them out.")
+        raise ValueError(
+            f"A RegionProcessor has options of its own, so {list(options)} would not count. Leave them out."
+        )
     if isinstance(model, RegionProcessor) and standardise and model.mean is not None:
         raise ValueError(
             "`standardise=True` was given with a processor that has a mean and standard deviation: features would be "
@@ -99,9 +104,13 @@ def extract_regions(
     wanted = {"dtype": dtype, "standardise": standardise_fact(scale), "made_by": about}
     if not _is_complete(target, wanted, images):
         share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
-        writer = StoreWriter(folder, {**wanted, "sources": [images.describe(share)]}, scale if processor.mean else None)
-        if not writer.complete and len(share):
+        if share:
+            wanted["sources"] = [images.describe(share)]
+            writer = StoreWriter(folder, wanted, scale if processor.mean is not None else None)
             _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _EMPTY).touch()
         if size > 1:
             _join(target, folder.parent, size, rank, dtype, scale)
     return RegionStore(target)
@@ -149,13 +158,7 @@ def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    found = {str(file.relative_to(folder).with_suffix("")): str(file) for file in files}
-    if len(found) < len(files):
-        raise ValueError(
-            f"{len(files) - len(found)} images in {folder} differ from others in their ends alone (a.jpg, a.png), and "
-            "their ids are the names without it. Rename them."
-        )
-    return found
+    return {file.relative_to(folder).as_posix(): str(file) for file in files}
 
 
 def _distinct(splits: Sequence[Any], column: str) -> tuple[list[str], list[tuple[int, int]]]:
@@ -201,6 +204,8 @@ def _find_all(
     writer: StoreWriter, images: _Images, share: range, processor: RegionProcessor, num_workers: int, progress: bool
 ) -> None:
     """Writes the store of a process's share of the images, from where it stopped."""
+    if writer.complete:
+        return
     done = writer.position[1]
     left = torch.utils.data.Subset(images, range(share.start + done, share.stop))
     options = {"num_workers": num_workers, "collate_fn": list, "generator": torch.Generator()}  # the caller's is left
@@ -220,14 +225,26 @@ def _find_all(
 
 
 def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standardise: Any) -> None:
-    """Puts the shares of all processes together, in the first; the others wait."""
-    from accelerate import PartialState
+    """Puts the shares of all processes together, in the first; the others wait until it is done.
 
-    state = PartialState()
-    state.wait_for_everyone()
-    if rank == 0:
-        parts = [shards / f"{number}-of-{size}" for number in range(size)]
-        parts = [part for part in parts if (read_facts(part) or {}).get("complete")]  # with few images one has none
-        pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
-        shutil.rmtree(shards)
-    state.wait_for_everyone()
+    They wait for the files, not in a collective operation, whose time is limited.
+    """
+    if rank > 0:
+        while not _is_written(target):
+            time.sleep(_POLL)
+        return
+    parts = [shards / f"{number}-of-{size}" for number in range(size)]
+    while not all(_is_written(part) for part in parts):
+        time.sleep(_POLL)
+    parts = [part for part in parts if not _is_empty(part)]
+    pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
+    shutil.rmtree(shards)
+
+
+def _is_written(folder: Path) -> bool:
+    return (read_facts(folder) or {}).get("complete", False) or _is_empty(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a process had no image: there are more processes than images."""
+    return (folder / _EMPTY).is_file()

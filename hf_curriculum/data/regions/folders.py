@@ -19,7 +19,7 @@ NAMES = {
     "width": ("image_w", "width"),
     "height": ("image_h", "height"),
 }
-"""What arrays of an .npz are called: by the reference repositories (`feat`, `z`), bottom-up-attention.pytorch (`x`)."""
+"""Names of arrays in an .npz: `feat` and `z` are the reference repositories', `x` bottom-up-attention.pytorch's."""
 
 
 class FeatureFolder(BoxArrays):
@@ -57,8 +57,8 @@ class FeatureFolder(BoxArrays):
         kinds = sorted({file.suffix for file in Path(path).rglob("*") if file.suffix in (".npz", ".npy")})
         if len(kinds) != 1:
             raise ValueError(
-                f"The folder {str(path)!r} has {'both .npz and .npy' if kinds else 'neither .npz nor .npy'} files. One "
-                "file per image is needed, all of one kind."
+                f"The folder {str(path)!r} has {'both .npz and .npy' if kinds else 'neither .npz nor .npy'} files. "
+                "One file per image is needed, all of one kind."
             )
         self.kind: str = kinds[0]
         beside = Path(path).with_name(Path(path).name.removesuffix("_att") + "_box")

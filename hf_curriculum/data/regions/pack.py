@@ -77,7 +77,8 @@ def pack_regions(
     Raises:
         FileNotFoundError: a source is not there, or a pattern matches nothing.
         ValueError: an image has no features, or some that are not finite, beyond float16 or of another length; an id
-            is in two sources; the folder holds another store or other files; no image at all.
+            is in two sources; stores of different detectors; the folder holds another store or other files; no image.
+        TypeError: a source of another type.
 
     Example:
         >>> store = pack_regions("karpathy_*.tsv", "store")  # doctest: +SKIP
@@ -88,7 +89,9 @@ def pack_regions(
     if dtype not in DTYPES:
         raise ValueError(f"`dtype={dtype!r}` was given. Features are stored as one of {', '.join(map(repr, DTYPES))}.")
     sources = _resolve(source, prefix)
-    from_stores = _one_detector(sources) if made_by is None else None
+    from_stores = _one_detector(sources, standardise) if made_by is None else None
+    if from_stores is not None and standardise is False and from_stores.moments is not None:
+        standardise = from_stores.moments.numpy()
     wanted = {
         "dtype": dtype,
         "standardise": standardise_fact(standardise),
@@ -134,6 +137,8 @@ class StoreWriter:
         self.folder, self._scale = Path(path), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
         facts = read_facts(path)
+        if facts is not None and not facts["complete"] and facts["images"] == 0:
+            facts = None  # nothing in it would be lost
         _validate_folder(self.folder, facts, self.wanted)
         fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
         fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "digests": [""] * len(wanted["sources"])}
@@ -171,8 +176,8 @@ class StoreWriter:
         before = self._seen.setdefault(int(id_key(image_id)), self._source)
         if before != self._source:
             raise ValueError(
-                f"The image {image_id!r} is in {self._named(before)} and in {self._named(self._source)}: which of both "
-                "counts cannot be known. Pack one of them, or give each a prefix: "
+                f"The image {image_id!r} is in {self._named(before)} and in {self._named(self._source)}: which of "
+                "both counts cannot be known. Pack one of them, or give each a prefix: "
                 "`pack_regions({'first': ..., 'second': ...}, path)`."
             )
         if len(self._seen) == self.images:
@@ -202,8 +207,8 @@ class StoreWriter:
         dtype = getattr(torch, self.wanted["dtype"])
         if regions.features is None and len(regions):
             raise ValueError(
-                f"The {len(regions)} regions of image {image_id!r} in {self._named(self._source)} have no features, so "
-                "there is nothing a model could read. Boxes alone are read by `open_regions`; pack a source with "
+                f"The {len(regions)} regions of image {image_id!r} in {self._named(self._source)} have no features, "
+                "so there is nothing a model could read. Boxes alone are read by `open_regions`; pack a source with "
                 "features."
             )
         if regions.features is None or not len(regions):
@@ -212,8 +217,8 @@ class StoreWriter:
         if self.dims is not None and features.shape[1] != self.dims:
             raise ValueError(
                 f"The features of image {image_id!r} in {self._named(self._source)} have {features.shape[1]} numbers, "
-                f"and those of the images before {self.dims}. They come from different detectors, which no model reads "
-                "together: pack each into a store of its own."
+                f"and those of the images before {self.dims}. They come from different detectors, which no model "
+                "reads together: pack each into a store of its own."
             )
         stored = features.to(dtype)
         if not stored.isfinite().all():
@@ -294,17 +299,16 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Writes the index, the header of each array, and the facts."""
-        if self.images == 0:
+        if self.regions == 0:
+            held = f"{self.images:,} images and no region" if self.images else "no image"
             raise ValueError(
-                f"The sources of {self.folder} hold no image: {[about['path'] for about in self.wanted['sources']]}. "
+                f"The sources of {self.folder} hold {held}: {[about['path'] for about in self.wanted['sources']]}. "
                 "A model would see nothing. Name others."
             )
         if self.repeated:
             logger.warning(
                 "%d lines were for images that their table had before; the first line of each is used.", self.repeated
             )
-        if "features" not in self._arrays:
-            self._grow("features", DTYPES[self.wanted["dtype"]].str, (self.dims or 0,))
         keys = np.fromiter((id_key(image_id) for image_id, _ in self._stored()), np.uint64, self.images)
         order = np.argsort(keys, kind="stable")
         np.save(self.folder / "keys.npy", keys[order])
@@ -327,8 +331,7 @@ class StoreWriter:
 
     def _standard(self) -> np.ndarray:
         """Mean and standard deviation of each feature over all regions, float32 (2, dims); 1 where nothing varies."""
-        moments = np.zeros((2, self.dims or 0)) if self._moments is None else self._moments
-        mean, square = moments / max(self.regions, 1)
+        mean, square = self._moments / self.regions  # (dims,) each
         deviation = np.sqrt(np.maximum(square - mean**2, 0))
         return np.float32([mean, np.where(deviation > 1e-6 * np.sqrt(square), deviation, 1)])
 
@@ -402,11 +405,21 @@ def _raw(source: RegionSource, scan: Iterator[tuple[int, Regions]]) -> Iterator[
         yield position, regions
 
 
-def _one_detector(sources: Sequence[tuple[str, RegionSource]]) -> RegionStore | None:
-    """The first source, where all are stores whose features one known detector made."""
+def _one_detector(sources: Sequence[tuple[str, RegionSource]], standardise: bool | np.ndarray) -> RegionStore | None:
+    """The first source, where all are stores whose features one known detector made in one way."""
     stores = [opened for _, opened in sources if isinstance(opened, RegionStore)]
-    known = {json.dumps(opened.facts["made_by"], sort_keys=True) for opened in stores}
-    return stores[0] if len(stores) == len(sources) and len(known) == 1 and known != {"null"} else None
+    known = {json.dumps(opened.facts["made_by"], sort_keys=True): opened for opened in stores}
+    known.pop("null", None)
+    ways = {opened.fingerprint: opened for opened in stores} if standardise is False and known else known
+    if len(known) > 1 or (len(known) == 1 and len(ways) > 1):
+        first, second, *_ = (known if len(known) > 1 else ways).values()
+        what = "other detectors or settings" if len(known) > 1 else "one detector, but standardised in other ways"
+        raise ValueError(
+            f"The features of {first.path} and of {second.path} come from {what}: together no model could read them. "
+            "Find the regions of all images with one setting"
+            f"{'' if len(known) > 1 else ', or pass `standardise=True` to standardise them together'}."
+        )
+    return next(iter(known.values())) if known and len(stores) == len(sources) else None
 
 
 def standardise_fact(standardise: bool | np.ndarray) -> bool | str:
@@ -436,13 +449,15 @@ def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
             return [(label, open_regions(source))]
         files = [file for file in sorted(glob.glob(str(source))) if not file.endswith((*_BESIDE, ".lineidx"))]
         if not files:
-            raise FileNotFoundError(f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'.")
+            raise FileNotFoundError(
+                f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'."
+            )
         return [(label, open_regions(file)) for file in files]
     if isinstance(source, Sequence):
         return [found for value in source for found in _resolve(value, prefix)]
     raise TypeError(
-        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` returned, "
-        "a list of these, or a mapping of prefix to these."
+        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` "
+        "returned, a list of these, or a mapping of prefix to these."
     )
 
 
@@ -466,7 +481,7 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        known = {f"{name}.npy" for name in ("flags", "sizes", "ids", "id_offsets", "offsets")}
+        known = {FACTS, *(f"{name}.npy" for name in (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets"))}
         others = [name for name in others if name not in known and not name.startswith(f".{FACTS}")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"
@@ -474,13 +489,18 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
         return
     differing = [name for name, value in wanted.items() if facts[name] != value]
     if differing:
-        told = "; ".join(f"`{name}` is {_short(facts[name])}, not {_short(wanted[name])}" for name in differing)
+        told = "; ".join(_difference(name, facts[name], wanted[name]) for name in differing)
         raise ValueError(
             f"{folder} holds another store: {told}. What is in it would be silently wrong here. Name another folder, "
             "or delete this one."
         )
 
 
-def _short(value: Any) -> str:
-    named = [about.get("path") for about in value] if isinstance(value, list) else value
-    return f"{str(named):.120}"
+def _difference(name: str, found: Any, wanted: Any) -> str:
+    if name != "sources":
+        return f"`{name}` is {found!s:.120}, not {wanted!s:.120}"
+    paths = [[f"{about['prefix']}:{about['path']}".lstrip(":") for about in sources] for sources in (found, wanted)]
+    if paths[0] != paths[1]:
+        return f"its sources are {paths[0]!s:.120}, not {paths[1]!s:.120}"
+    changed = [path for path, one, other in zip(paths[0], found, wanted, strict=True) if one != other]
+    return f"{', '.join(changed)} changed since then, or is read with other options"

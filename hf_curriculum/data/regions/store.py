@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.config import digest
-from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 FORMAT = 1
 FACTS = "region_store.json"
@@ -61,12 +62,17 @@ class RegionStore(RegionSource):
                 "arguments, it goes on where it stopped."
             )
         self.facts: dict[str, Any] = facts
-        self._keys = np.load(Path(path) / "keys.npy")  # (images,), sorted
-        self._rows = np.load(Path(path) / "rows.npy")  # (images,), the row of each key
-        self._offsets = np.load(Path(path) / "offsets.npy")  # (images + 1,), of their regions
+        images = facts["images"]
+        self._keys = _loaded(Path(path), "keys", [images])  # sorted
+        self._rows = _loaded(Path(path), "rows", [images])  # of each key
+        self._offsets = _loaded(Path(path), "offsets", [images + 1])  # of each image's regions
         names = [*(name for name in PER_REGION if name in facts["arrays"]), "flags", "sizes", "ids", "id_offsets"]
-        self._arrays: dict[str, np.ndarray] = {name: _mapped(Path(path), name, facts) for name in names}
-        self._moments = torch.from_numpy(np.load(Path(path) / "standardise.npy")) if facts["standardise"] else None
+        self._arrays: dict[str, np.ndarray] = {
+            name: _loaded(Path(path), name, facts["arrays"][name]["shape"], mmap_mode="r") for name in names
+        }
+        self._moments: torch.Tensor | None = None
+        if facts["standardise"]:
+            self._moments = torch.from_numpy(_loaded(Path(path), "standardise", [2, facts["dims"]]))
         self._file: Any = None
 
     @property
@@ -79,7 +85,7 @@ class RegionStore(RegionSource):
 
     @property
     def moments(self) -> torch.Tensor | None:
-        """Mean and standard deviation that features are standardised by, float32 (2, dims); None where they are not."""
+        """Mean and standard deviation that features are standardised by, float32 (2, dims); None if they are not."""
         return self._moments
 
     def features(self, image_id: str) -> torch.Tensor:
@@ -179,7 +185,9 @@ class RegionStore(RegionSource):
             return
         at = self._arrays["features"].offset + start * target.shape[1] * target.itemsize
         if os.preadv(self._file.fileno(), [target], at) != target.nbytes:
-            raise ValueError(f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again.")
+            raise ValueError(
+                f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again."
+            )
 
     def _standardised(self, features: torch.Tensor) -> torch.Tensor:
         return features if self._moments is None else (features - self._moments[0]) / self._moments[1]
@@ -192,7 +200,7 @@ def id_key(image_id: object) -> np.uint64:
 
 def stored_ids(text: np.ndarray, offsets: np.ndarray) -> Iterator[str]:
     """Image ids from their UTF-8 bytes (bytes,) and where each begins (images + 1,)."""
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in itertools.pairwise(offsets):
         yield text[int(start) : int(stop)].tobytes().decode()
 
 
@@ -202,8 +210,8 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
-            f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format {FORMAT}. "
-            "Update hf_curriculum, or write the store again."
+            f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "
+            f"{FORMAT}. Update hf_curriculum, or write the store again."
         )
     return facts
 
@@ -213,15 +221,19 @@ def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
     return digest(content if made_by is None else json.dumps(made_by, sort_keys=True), moments, size=16)
 
 
-def _mapped(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
+def _loaded(folder: Path, name: str, shape: Sequence[int], **options: Any) -> np.ndarray:
+    """An array of a store, its shape checked."""
     file = folder / f"{name}.npy"
+    refuse_special(file)
     try:
-        array = np.load(file, mmap_mode="r")
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}): it is truncated. Copy or write the store again.") from error
-    if list(array.shape) != facts["arrays"][name]["shape"]:
+        array = np.load(file, **options)
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{file} has the shape {array.shape}, and {FACTS} says {facts['arrays'][name]['shape']}. The files belong "
-            "to different stores. Write the store again."
+            f"{file} cannot be read ({error}): it is missing or truncated. Copy or write the store again."
+        ) from error
+    if list(array.shape) != list(shape):
+        raise ValueError(
+            f"{file} has the shape {array.shape}, and {FACTS} says {tuple(shape)}. The files belong to different "
+            "stores. Write the store again."
         )
     return array

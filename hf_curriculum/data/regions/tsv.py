@@ -130,8 +130,8 @@ def _scanned(table: Any, path: str | Path) -> Any:
 
 def _no_tab(path: str | Path, offset: int, line: bytes) -> str:
     return (
-        f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what was found "
-        "in the image, separated by tabs."
+        f"{path} has a line without a tab at byte {offset}: {line[:60]!r}. Each line is an image id and what was "
+        "found in the image, separated by tabs."
     )
 
 
@@ -278,7 +278,7 @@ def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def find_sizes(path: str | Path) -> str | None:
-    """The table of image sizes beside a table: `NAME.hw.tsv` for `NAME.tsv`, else the only `*.hw.tsv` of its folder."""
+    """The table of sizes beside a table: `NAME.hw.tsv` for `NAME.tsv`, else the only `*.hw.tsv` of its folder."""
     found = sorted(Path(path).parent.glob("*.hw.tsv"))
     own = [file for file in found if file.name == f"{Path(path).stem}.hw.tsv"]
     return str((own or found)[0]) if own or len(found) == 1 else None
@@ -300,8 +300,8 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                     sizes[key] = (width, height)
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
-                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image id "
-                    'and [{"height": 480, "width": 640}], or "480 640".'
+                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "
+                    'id and [{"height": 480, "width": 640}], or "480 640".'
                 ) from error
     return sizes
 
@@ -323,14 +323,16 @@ class SceneGraphTable(LineTable):
     Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
+    sizes: str | None = None  # of pickles of version 0.1.0
+
     def __init__(self, path: str | Path, sizes: str | Path | None = None) -> None:
         path = Path(path) / "predictions.tsv" if Path(path).is_dir() else Path(path)
         super().__init__(path)
-        self.sizes: str | None = find_sizes(path) if sizes is None else RegionSource(sizes).path
+        self.sizes = find_sizes(path) if sizes is None else RegionSource(sizes).path
 
     def arguments(self) -> dict[str, Any]:
         known = super().arguments()
-        sizes = known.pop("sizes")
+        sizes = known.pop("sizes", None)
         return known if sizes is None else {**known, "sizes": Path(sizes).name}
 
     def _parse(self, image_id: str, line: str) -> Regions:

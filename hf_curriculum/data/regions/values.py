@@ -42,8 +42,8 @@ def arrange_regions(
     Raises:
         ValueError: no region; boxes or the image's size are wanted and not known; an option out of range.
 
-    Source: the reference code of Luo et al. 2018 (`use_box`, `norm_att_feat`, order by area); Zhang et al. 2021 (VinVL)
-        for the six values.
+    Source: the reference code of Luo et al. 2018 (`use_box`, `norm_att_feat`, order by area); Zhang et al. 2021
+        (VinVL) for the six values.
 
     Example:
         >>> found = Regions("9", boxes=np.float32([[0, 0, 50, 20]]), width=100, height=100)

@@ -1,6 +1,14 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
+from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
+from hf_curriculum.models.captioners.aoanet import AoANetModel as AoANetModel
 from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
+from hf_curriculum.models.captioners.state import RecurrentCache as RecurrentCache
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.models.captioners.transformer import RegionTransformerModel as RegionTransformerModel
+from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpDownConfig
+from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
+from hf_curriculum.models.captioners.updown import UpDownModel as UpDownModel
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_curriculum.data.processors import CaptionProcessor
-from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, share_images
+from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, generation_setting, share_images
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig
 from hf_curriculum.models.captioners.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
 
@@ -103,16 +104,16 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
 
     def encode_images(
         self,
+        pixel_values: torch.Tensor | None = None,
         region_features: torch.Tensor | None = None,
         region_mask: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
     ) -> EncodedImages:
         """What the decoder reads of images, each encoded once however many texts read it.
 
         Args:
-            region_features: (images, regions, `region_feature_size`).
+            pixel_values: with a `vision_config`: (images, channels, height, width).
+            region_features: otherwise: (images, regions, `region_feature_size`).
             region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
-            pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
 
         Raises:
             ValueError: as `forward`.
@@ -147,7 +148,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         images = None
         if past_length == 0:
             if image_features is None:
-                image_features = self.encode_images(region_features, region_mask, pixel_values)
+                image_features = self.encode_images(pixel_values, region_features, region_mask)
             elif not (region_features is None and pixel_values is None):
                 raise ValueError(
                     "Both images and `image_features` were given. The latter is what `encode_images` returned for "
@@ -238,12 +239,12 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
 
     def encode_images(
         self,
+        pixel_values: torch.Tensor | None = None,
         region_features: torch.Tensor | None = None,
         region_mask: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
     ) -> EncodedImages:
         """What the decoder reads of images; see `RegionCaptionerModel.encode_images`."""
-        return self.base_model.encode_images(region_features, region_mask, pixel_values)
+        return self.base_model.encode_images(pixel_values, region_features, region_mask)
 
     def forward(
         self,
@@ -266,7 +267,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         Args:
             input_ids: text, begin first, shape (texts, text).
             attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
-                padded: where one id begins, ends and pads, it alone tells padding. Shape (texts, text).
+                padded: where one id begins, ends and pads, it alone marks padding. Shape (texts, text).
             region_features: features of regions, zeros where padded, (images, regions, `region_feature_size`).
             region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
             pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
@@ -368,10 +369,26 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
             Prompts and continuations, shape (texts, text), or a dict of `GenerationMixin` if asked for.
 
         Raises:
-            ValueError: as in `forward`.
+            ValueError: another number of prompts than of images, without `image_index`; as in `forward`.
         """
         if kwargs.get("image_features") is None:
-            kwargs["image_features"] = self.encode_images(region_features, region_mask, pixel_values)
+            kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
+        prompts = kwargs.get("input_ids") if inputs is None else inputs
+        images = kwargs["image_features"] if kwargs.get("image_index") is None else kwargs["image_index"]
+        if prompts is not None and len(prompts) != len(images):
+            raise ValueError(
+                f"There are {len(prompts)} prompts for {len(images)} images. Which image each continues is not known: "
+                "pass `image_index`, which names the image of each prompt."
+            )
+        # Else the steps of the default configuration come before a `max_length`, as training arguments give it.
+        if generation_setting("max_new_tokens", kwargs, generation_config) is None:
+            longest = generation_setting("max_length", kwargs, generation_config)
+            if kwargs.get("max_length") is not None:
+                kwargs["max_new_tokens"] = None
+            elif longest is not None:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.max_new_tokens = longest - (1 if prompts is None else prompts.shape[1])
+                generation_config.max_length = None
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def _default_prompts(self, image_features: EncodedImages, inputs_embeds: torch.Tensor | None) -> torch.Tensor:

@@ -70,13 +70,13 @@ class RegionCaptionerConfig(PretrainedConfig):
         self.vision_config: PretrainedConfig | None = _vision_config(vision_config)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
-        self.region_feature_size = (
+        self.region_feature_size: int = (
             region_feature_size if self.vision_config is None else grid_feature_size(self.vision_config)
         )
         self.train_vision = train_vision
         self.feature_dropout = feature_dropout
         self.norm = norm
-        self.unk_token_id = vocab_size - 1 if unk_token_id == -1 else unk_token_id
+        self.unk_token_id: int | None = vocab_size - 1 if unk_token_id == -1 else unk_token_id
         self.use_cache = use_cache
         super().__init__(**kwargs)
         # After it: some releases of `transformers` reset these to their own defaults.

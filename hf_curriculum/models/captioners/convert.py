@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from hf_curriculum.data.tokenizer import word_tokenizer
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig, RegionTransformerConfig
 
 KINDS: dict[str, tuple[str, str]] = {
@@ -53,7 +54,8 @@ def convert_reference(
     Args:
         checkpoint: `model*.pth`, or the same tensors in a `.safetensors` file.
         kind: `"transformer"`, `"updown"` or `"aoanet"`; found by the names of the weights by default.
-        vocabulary: the `cocotalk.json` that the words were numbered by, to compare its size.
+        vocabulary: the `cocotalk.json` that the words were numbered by, to compare its size; `reference_tokenizer`
+            makes the tokenizer of it.
         options: of the configuration, such as `num_attention_heads` (8 by default).
 
     Raises:
@@ -66,6 +68,7 @@ def convert_reference(
     Example:
         >>> model = convert_reference("model-best.pth", vocabulary="cocotalk.json")  # doctest: +SKIP
         >>> model.save_pretrained("transformer")  # doctest: +SKIP
+        >>> reference_tokenizer("cocotalk.json").save_pretrained("transformer")  # doctest: +SKIP
     """
     weights = _read(Path(checkpoint))
     kind = _kind(weights, kind, checkpoint)
@@ -78,8 +81,12 @@ def convert_reference(
             f"{checkpoint} lacks {error}, by which a {kind} is built. It is the checkpoint of another model, or of "
             "part of one. Pass the `model*.pth` of a finished run."
         ) from error
-    if vocabulary is not None:
-        _check_vocabulary(Path(vocabulary), plan.config.vocab_size)
+    if vocabulary is not None and (words := len(reference_tokenizer(vocabulary))) != plan.config.vocab_size:
+        raise ValueError(
+            f"{vocabulary} numbers {words - 1} words, but the checkpoint has {plan.config.vocab_size} outputs: one "
+            "for each word, and 0 for begin and end. Captions would be of other words. Pass the file it was trained "
+            "with."
+        )
     model = plan.model_class(plan.config).to(next(iter(weights.values())).dtype)
     _check_names(plan, weights, {name: value.shape for name, value in model.state_dict().items()}, checkpoint)
     model.load_state_dict(
@@ -148,22 +155,40 @@ def _check_names(
         )
 
 
-def _check_vocabulary(path: Path, outputs: int) -> None:
-    """Raises where a JSON vocabulary has not a word for each output but the first."""
+def reference_tokenizer(vocabulary: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of the reference code's words: what a converted captioner's ids mean.
+
+    Args:
+        vocabulary: the `cocotalk.json` that the words were numbered by, or its `ix_to_word` alone.
+
+    Raises:
+        ValueError: a file that is no JSON, or whose words are not numbered from 1, the unknown one last.
+
+    Source: Luo et al. 2018, https://github.com/ruotianluo/ImageCaptioning.pytorch, `scripts/prepro_labels.py`.
+
+    Example:
+        >>> tokenizer = reference_tokenizer("cocotalk.json")  # doctest: +SKIP
+        >>> tokenizer.save_pretrained("transformer")  # doctest: +SKIP
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(
-            f"{path} is no JSON. The pickles of the reference code (`infos_*.pkl`) can run code when they are loaded, "
-            "so they are not. Pass the `cocotalk.json` that its words were numbered by."
+            f"{vocabulary} is no JSON. The pickles of the reference code (`infos_*.pkl`) can run code when they are "
+            "loaded, so they are not. Pass the `cocotalk.json` that its words were numbered by."
         ) from error
     words = found.get("ix_to_word", found) if isinstance(found, dict) else {}
-    if set(words) != {str(number) for number in range(1, outputs)}:
+    if (
+        not words
+        or set(words) != {str(number) for number in range(1, len(words) + 1)}
+        or words[str(len(words))] != "UNK"
+    ):
         raise ValueError(
-            f"{path} numbers {len(words)} words, but the checkpoint has {outputs} outputs: word 1 to word "
-            f"{outputs - 1}, and 0 for begin and end. Captions would be of other words. Pass the file it was trained "
-            "with."
+            f"{vocabulary} does not number words from 1 on, with the unknown word, UNK, as the last: it has "
+            f"{len(words)}, {list(words.items())[:3]} … Captions would be of other words. Pass the `cocotalk.json` "
+            "that the checkpoint was trained with."
         )
+    return word_tokenizer([words[str(number)] for number in range(1, len(words))])
 
 
 def transformer_plan(

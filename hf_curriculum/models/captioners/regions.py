@@ -82,8 +82,9 @@ class GridEncoder(nn.Module):
     def __init__(self, config: RegionCaptionerConfig) -> None:
         super().__init__()
         self.model: Any = AutoModel.from_config(config.vision_config)
-        if getattr(self.model, "pooler", None) is not None:
-            self.model.pooler = None  # never read: without gradient it would stop distributed training
+        pooler = getattr(self.model, "pooler", None)
+        if pooler is not None and next(pooler.parameters(), None) is not None:
+            self.model.pooler = None  # never read: weights without a gradient would stop distributed training
         self.is_trained = config.train_vision
         if not self.is_trained:
             self.model.requires_grad_(False).eval()

@@ -19,7 +19,7 @@ from hf_curriculum.models.captioners.base import (
 )
 from hf_curriculum.models.captioners.config import RegionTransformerConfig
 from hf_curriculum.models.captioners.layers import layer_norm
-from hf_curriculum.models.captioners.regions import EncodedImages, RegionEmbedding
+from hf_curriculum.models.captioners.regions import EncodedImages
 from hf_curriculum.models.git.layers import eager_attention
 from hf_curriculum.models.packed_loss import PackedText
 
@@ -94,8 +94,7 @@ class _Attention(nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """(rows, heads, length, head width) each to (rows, queries, width)."""
-        implementation = self.config._attn_implementation
-        attend = eager_attention if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         mixed, _ = attend(
             self,
             query,
@@ -116,6 +115,7 @@ class SelfAttention(_Attention):
         super().__init__(config, is_causal)
         self.layer_idx = layer_idx
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.qkv.matrices = 3
 
     def forward(
         self, states: torch.Tensor, mask: torch.Tensor | None, packed: PackedText | None, cache: Cache | None = None
@@ -138,6 +138,7 @@ class ImageAttention(_Attention):
         super().__init__(config, is_causal=False)
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key_value = nn.Linear(config.hidden_size, 2 * config.hidden_size)
+        self.key_value.matrices = 2
 
     def keys(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of regions, (images, heads, regions, head width) each."""
@@ -228,23 +229,14 @@ class RegionTransformerPreTrainedModel(RegionCaptionerPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier-uniform matrices, each projection on its own; the region embedding as `torch` draws it."""
+        """Xavier-uniform matrices, each of several in one on its own; the region embedding as `torch` draws it."""
         super()._init_weights(module)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            _xavier(module.weight, 1)
-        elif isinstance(module, SelfAttention):
-            _xavier(module.qkv.weight, 3)
-        elif isinstance(module, ImageAttention):
-            _xavier(module.key_value.weight, 2)
-        elif isinstance(module, RegionEmbedding):
-            module.linear.reset_parameters()
-
-
-def _xavier(weight: torch.Tensor, parts: int) -> None:
-    """New weights for so many matrices in one, unless they were loaded."""
-    if not getattr(weight, "_is_hf_initialized", False):
-        for part in weight.chunk(parts):
-            nn.init.xavier_uniform_(part)
+        # Parts of what was loaded would not be known as such.
+        if not isinstance(module, (nn.Linear, nn.Embedding)) or getattr(module.weight, "_is_hf_initialized", False):
+            return
+        if module is not self.base_model.region_embedding.linear:
+            for matrix in module.weight.chunk(getattr(module, "matrices", 1)):
+                nn.init.xavier_uniform_(matrix)
 
 
 class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerModel):
@@ -297,6 +289,9 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         cache, image_keys = self._image_keys(images, past_key_values, use_cache)
         images = cache.images if images is None else images
         positions = _positions(attention_mask, past, length, input_ids.device)
+        if images.index is not None and torch.compiler.is_compiling():  # one graph of fixed shapes: no rows to pack
+            image_keys = [(key[images.index], value[images.index]) for key, value in image_keys]
+            images = images.per_text()
         table = sinusoids(past + length, self.config.hidden_size, input_ids.device)
         if relevant is not None and not bool(relevant.any()):
             relevant = None

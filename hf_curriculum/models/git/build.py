@@ -26,10 +26,12 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 
 LORA_TARGETS = (
     r".*(git\.encoder\.layer\.\d+\.attention\.self\.(query|value)"
-    r"|flamingo\.decoder\.layers\.\d+\.self_attn\.[qv]_proj|flamingo\.gated_layers\.\d+\.attention\.[qv]_proj)"
+    r"|flamingo\.decoder\.layers\.\d+\.self_attn\.[qv]_proj|flamingo\.gated_layers\.\d+\.attention\.[qv]_proj"
+    r"|model\.decoder\.\d+\.(attention\.qkv|image_attention\.(query|key_value))"
+    r"|model\.query|model\.(attention|language)_lstm\.\w+)"
 )
-"""Modules that `add_lora` adapts by default, as a regular expression: queries and values of GIT's decoder, or of
-Flamingo's and its gated blocks."""
+"""Modules that `add_lora` adapts by default, as a regular expression: queries and values of the decoders of GIT and
+Flamingo and of the latter's gated blocks; of captioners on regions all parts of attention, and the gates of LSTMs."""
 
 # The same in both classes; the rest of `CaptionGitConfig` is about the output layer and the vision tower.
 _SHARED_WITH_STOCK = (
@@ -279,7 +281,7 @@ def add_lora(
     """Freezes the model and adds low-rank adapters, the only weights that train.
 
     Args:
-        model: what is adapted: a GIT or a Flamingo.
+        model: what is adapted: a captioner of the library.
         r: rank of the adapters.
         alpha: their output is scaled by alpha / r.
         dropout: dropout of the adapters' input.

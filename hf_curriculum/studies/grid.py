@@ -1,0 +1,176 @@
+"""Named arms: a file with a row per arm, its fields, its control and the arms that it needs; and what an arm costs."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from hf_curriculum.curricula.iid import IID
+from hf_curriculum.planning.curriculum import Budget, curriculum_from
+from hf_curriculum.planning.plan import bind
+from hf_curriculum.studies.study import Study, name_point, replace_names, run_order
+from hf_curriculum.training.arguments import CurriculumTrainingArguments
+from hf_curriculum.training.setup import rank_training_data
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_REFERENCE = re.compile(r"\{([^{}:]+)\}")
+"""`{vanilla}` in a field: the folder of that arm's run. `{type: phases}` is a mapping and none."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row of a grid file.
+
+    Args:
+        fields: what the arm has in place of the preset's and the command line's values.
+        control: the arm that it is compared with, if the row names one.
+        needs: arms that are trained before it at the same seed; `{NAME}` in a field is the folder of that run.
+    """
+
+    fields: Mapping[str, Any]
+    control: str | None = None
+    needs: tuple[str, ...] = ()
+
+
+def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) -> dict[str, Arm]:
+    """The arms of a grid file, all of them checked.
+
+    Args:
+        rows: name → the arm's fields, with `control` (a name) and `needs` (a name or several) among them; or None
+            for an arm that changes no field.
+        read_field: field and value as they are written → value; raises `ValueError` where there is no such field.
+
+    Raises:
+        ValueError: there is no arm, a row is not a mapping, a field is unknown or its value cannot be read, an arm
+            that is named does not exist or is not needed, or arms need each other in a circle.
+
+    Example:
+        >>> rows = {"none": None, "ours": {"needs": "none", "init": "{none}/model"}}
+        >>> arms = read_arms(rows, lambda name, value: value)
+        >>> arms["ours"].needs, arms["ours"].fields
+        (('none',), {'init': '{none}/model'})
+    """
+    if not rows:
+        raise ValueError(
+            "The grid has no arms, so there is nothing to run. Give it a row per arm: `name: {field: value}`."
+        )
+    arms = {}
+    for name, row in rows.items():
+        if row is not None and not isinstance(row, Mapping):
+            raise ValueError(f"The arm {name!r} is {row!r}. A row holds fields: `{name}: {{field: value}}`.")
+        fields = dict(row or {})
+        control, needs = fields.pop("control", None), fields.pop("needs", None) or ()
+        needs = (needs,) if isinstance(needs, str) else tuple(needs)
+        for other in (*needs, *([] if control is None else [control])):
+            if other not in rows or other == name:
+                what = "is the arm itself" if other == name else f"is none of the arms {list(rows)}"
+                raise ValueError(
+                    f"The arm {name!r} names {other!r}, which {what}. `control` and `needs` name other rows of the "
+                    "grid: correct the name, or add the row."
+                )
+        try:
+            fields = {field: read_field(field, value) for field, value in fields.items()}
+        except ValueError as error:
+            raise ValueError(f"The arm {name!r}: {error}") from error
+        for other in sorted(set(_REFERENCE.findall(str(list(_texts(fields))))) - set(needs)):
+            raise ValueError(
+                f"The arm {name!r} refers to {{{other}}}, the folder of an arm that it does not need: it needs "
+                f"{list(needs)}. Write `needs: {other}`, so that it is trained first."
+            )
+        arms[str(name)] = Arm(fields, control, needs)
+    run_order(arms, {name: arm.needs for name, arm in arms.items()})
+    return arms
+
+
+def _texts(value: Any) -> list[str]:
+    """All texts in a setting."""
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _texts(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def cross_arms(
+    arms: Mapping[str, Arm], settings: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
+    """Settings of every arm at every point of a grid; controls and needed arms are those at the same point.
+
+    Args:
+        arms: of a grid file.
+        settings: every setting of a run.
+        grid: field → values; all combinations are made.
+
+    Returns:
+        arm → its settings; arm → its control, which is the first one where no arm names any; arm → what it needs.
+
+    Raises:
+        ValueError: the grid gives values to a field that an arm sets itself.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    controls, needs = {}, {}
+    first, *others = arms
+    by_default = {} if any(arm.control for arm in arms.values()) else dict.fromkeys(others, first)
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        spelt = {name: ", ".join(filter(None, [name, name_point(point)])) for name in arms}
+        for name, arm in arms.items():
+            if both := sorted(set(point) & set(arm.fields)):
+                raise ValueError(
+                    f"The arm {name!r} sets {both}, which --grid {both[0]}=... sets too: one of them would not count. "
+                    "Leave it out of the file, or out of the command."
+                )
+            own = replace_names(arm.fields, {other: f"{{{spelt[other]}}}" for other in arm.needs})
+            made[spelt[name]] = {**settings, **own, **point}
+            if control := arm.control or by_default.get(name):
+                controls[spelt[name]] = spelt[control]
+            if arm.needs:
+                needs[spelt[name]] = tuple(spelt[other] for other in arm.needs)
+    return made, controls, needs
+
+
+def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]]) -> None:
+    """Says what each arm that is still to be trained draws.
+
+    Args:
+        study: not begun yet.
+        data: called with the arguments of a run; returns its training rows, or data sets by name, one of them `train`.
+        arguments: a run's settings → its arguments, the training arguments last.
+    """
+    waiting = {item.arm: item for item in reversed(study.runs) if item.status not in ("finished", "diverged")}
+    for item in study.runs:
+        if waiting.get(item.arm) is item:  # the first seed of an arm
+            made = arguments({**item.settings, "seed": item.seed, "output_dir": str(item.folder)})
+            found = data(*made)
+            train = found["train"] if isinstance(found, Mapping) else found
+            logger.info(f"{item.arm}: {budget_of(made[-1], train)}")
+
+
+def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
+    """What a run draws, before anything is scored: `at most 12,000 examples, 1,200 steps of 10`.
+
+    Args:
+        args: of the run.
+        train: the rows it is trained on, scored or not. A budget that depends on scores is not known yet.
+    """
+    rule = IID() if args.curriculum is None else curriculum_from(args.curriculum)
+    size = args.global_batch_size or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    epochs = args.num_train_epochs if args.num_train_epochs > 0 else None
+    given = Budget(epochs, args.max_steps if args.max_steps > 0 else None, size)
+    found = set()
+    for scores in (np.arange(len(train)), np.arange(len(train)) % 7):  # all distinct; many ties
+        try:
+            plan = bind(rule, rank_training_data(train, rule, None, scores), given, args.seed)
+        except ValueError:  # such as thresholds that these scores do not reach, or a column that a scorer adds
+            return "a number of examples that depends on the scores"
+        most = "at most " if plan.undecided else ""
+        found.add(f"{most}{plan.num_draws:,} examples, {plan.num_steps:,} steps of {size:,}")
+    return found.pop() if len(found) == 1 else "a number of examples that depends on the scores"

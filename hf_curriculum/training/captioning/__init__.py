@@ -1,0 +1,1 @@
+"""Training captioners: schedules of the reference implementations, scheduled sampling, self-critical fine-tuning."""

@@ -1,0 +1,198 @@
+"""Grid files: arms by name, what they need and refer to, and what each of them draws."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hf_curriculum import CurriculumTrainingArguments, Study
+from hf_curriculum.studies.grid import budget_of
+from hf_curriculum.studies.recipe import RecipeParser
+from hf_curriculum.studies.study import run_order
+
+ROWS = """
+ours: {curriculum: {type: phases, num_phases: 2}, source: "{vanilla}/model", needs: vanilla, control: vanilla}
+vanilla: {curriculum: null}
+slow: {rate: 1e-3, control: vanilla}
+"""
+
+
+@dataclass
+class Given:
+    """A recipe's own fields."""
+
+    rate: float = field(metadata={"help": "how fast"})
+    source: str | None = field(metadata={"help": "where from"})
+    control_curriculum: dict | None = None
+
+
+@pytest.fixture
+def parser(tmp_path):
+    """A recipe's command line; its presets are in `tmp_path`, with a grid called `table_1`."""
+    (tmp_path / "grids").mkdir()
+    (tmp_path / "grids" / "table_1.yaml").write_text(ROWS)
+    (tmp_path / "small.yaml").write_text("rate: 1.0\nsource: null\ncurriculum: iid\nnum_train_epochs: 2\n")
+    return RecipeParser((Given, CurriculumTrainingArguments), tmp_path, default="small")
+
+
+class Run:
+    """A run that notes what it was called with; those of `lost` end otherwise."""
+
+    def __init__(self, **lost):
+        self.calls, self.lost = [], lost
+
+    def __call__(self, given, args):
+        arm = args.output_dir.rpartition("/")[2]
+        self.calls.append((arm, given.rate, given.source))
+        if arm in self.lost:
+            raise self.lost[arm]
+        return {"eval_loss": given.rate}
+
+
+def made(parser, folder, run, *options, **more):
+    study, controls = parser.study(run, parser.parse(options), folder, **more)
+    study.run()
+    return study, controls
+
+
+def test_arms_by_the_name_of_a_file_run_after_what_they_need_at_their_seed(parser, tmp_path):
+    run, out = Run(), tmp_path / "out"
+    study, controls = made(parser, out, run, "--grid", "table_1", "--seeds", "0,1", "--rate", "3")
+    assert run.calls == [
+        *(("vanilla-seed0", 3.0, None), ("ours-seed0", 3.0, f"{out}/vanilla-seed0/model"), ("slow-seed0", 1e-3, None)),
+        *(("vanilla-seed1", 3.0, None), ("ours-seed1", 3.0, f"{out}/vanilla-seed1/model"), ("slow-seed1", 1e-3, None)),
+    ]
+    assert controls == {"ours": "vanilla", "slow": "vanilla"}
+    facts = json.loads((out / "ours-seed1" / "result.json").read_text())
+    assert facts["settings"]["source"] == "{vanilla}/model"  # a study that is moved is still read back
+    assert facts["needs"] == {"vanilla": study.runs[3].key}
+    again = Run()
+    made(parser, out, again, "--grid", str(tmp_path / "grids" / "table_1.yaml"), "--seeds", "0,1", "--rate", "3")
+    assert again.calls == []
+
+
+def test_another_run_of_what_is_needed_makes_another_run(parser, tmp_path):
+    arms = {"a": {"rate": 1.0}, "b": {"rate": 5.0, "of": "{a}"}}
+    keys = [
+        [item.key for item in Study(dict, {**arms, "a": {"rate": rate}}, [0], tmp_path, needs={"b": ["a"]}).runs]
+        for rate in (1.0, 2.0, 1.0)
+    ]
+    assert keys[0] == keys[2]
+    assert keys[0][1] != keys[1][1]
+    alone = Study(dict, {"b": arms["b"]}, [0], tmp_path).runs[0]
+    assert alone.key not in (keys[0][1], keys[1][1])
+
+
+def test_what_needs_a_run_that_fell_is_not_trained_and_is_tried_again(parser, tmp_path):
+    study, _ = made(parser, tmp_path / "out", Run(**{"vanilla-seed0": OSError("disk")}), "--grid", "table_1")
+    assert [(item.arm, item.status) for item in study.runs] == [
+        *(("vanilla", "crashed"), ("ours", "crashed"), ("slow", "finished")),
+    ]
+    assert "ours, seed 0: crashed, RuntimeError: It needs the run of 'vanilla', which is crashed" in study.describe()
+    run = Run()
+    study, _ = made(parser, tmp_path / "out", run, "--grid", "table_1")
+    assert [call[0] for call in run.calls] == ["vanilla-seed0", "ours-seed0"]
+    assert {item.status for item in study.runs} == {"finished"}
+
+
+def test_arms_at_every_value_of_a_field(parser, tmp_path):
+    (tmp_path / "two.yaml").write_text("a: {}\nb: {needs: a, source: '{a}'}\n")
+    run, grid = Run(), ["--grid", str(tmp_path / "two.yaml"), "--grid", "rate=1,2"]
+    _, controls = made(parser, tmp_path / "out", run, *grid)
+    assert controls == {"b, rate=1.0": "a, rate=1.0", "b, rate=2.0": "a, rate=2.0"}  # the first row, if none is named
+    by_rate = {rate: source for arm, rate, source in run.calls if arm.startswith("b")}
+    folders = {rate: f"{tmp_path}/out/{arm}" for arm, rate, _ in run.calls if arm.startswith("a")}
+    assert by_rate == folders
+    assert sorted(by_rate) == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"The arm 'slow' sets \['rate'\], which --grid rate=\.\.\. sets too"):
+        made(parser, tmp_path / "out", run, "--grid", "table_1", "--grid", "rate=1,2")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("{}", "The grid has no arms"),
+        ("a: 3", "The arm 'a' is 3. A row holds fields"),
+        ("[a]", "is not a mapping of fields or rows to values"),
+        ("a: {rat: 2}", "The arm 'a': 'rat' is none of the fields that make a run. did you mean --rate?"),
+        ("a: {output_dir: x}", "The arm 'a': 'output_dir' is none of the fields that make a run"),
+        ("a: {rate: fast}", "The arm 'a': argument --rate: invalid float value: 'fast'"),
+        ("a: {needs: b}", "The arm 'a' names 'b', which is none of the arms ['a']"),
+        ("a: {control: a}", "The arm 'a' names 'a', which is the arm itself"),
+        ("a: {}\nb: {source: '{a}/model'}", "The arm 'b' refers to {a}, the folder of an arm that it does not need"),
+        ("a: {needs: b}\nb: {needs: [c]}\nc: {needs: a}", "Arms need each other in a circle, a → b → c → a"),
+    ],
+)
+def test_a_file_that_cannot_be_run_ends_before_anything_runs(parser, tmp_path, capsys, rows, message):
+    (tmp_path / "own.yaml").write_text(rows)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse(["--grid", str(tmp_path / "own.yaml")])
+    assert message in capsys.readouterr().err
+
+
+def test_files_that_are_not_there_twice_or_beside_a_control(parser, tmp_path, capsys):
+    for options, message in {
+        (
+            "--grid",
+            "table_9",
+        ): "'table_9' is not FIELD=A,B with one of the fields that make a run, nor a file of arms, "
+        "nor one of ['table_1']",
+        ("--grid", "table_1", "--grid", "table_1"): "'table_1' is a second file of arms",
+    }.items():
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse(options)
+        assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match="--control was given with a grid file, whose rows are all that is trained"):
+        parser.study(Run(), parser.parse(["--grid", "table_1", "--control"]), tmp_path / "out")
+
+
+def test_a_preset_names_the_grid_that_is_usual(parser, tmp_path):
+    (tmp_path / "many.yaml").write_text("base: small\ngrid: table_1\n")
+
+    def arms(*options):
+        found = parser.parse(["--preset", "many", *options])
+        return list(found.arms), found.grid
+
+    assert arms() == (["ours", "vanilla", "slow"], {})
+    assert arms("--grid", "none") == arms("--control") == arms("--compare") == ([], {})
+    assert arms("--grid", "rate=1,2") == ([], {"rate": [1.0, 2.0]})
+    assert arms("--grid", "table_1", "--grid", "rate=1,2") == (["ours", "vanilla", "slow"], {"rate": [1.0, 2.0]})
+
+
+def test_an_order_of_arms_that_are_not_there():
+    with pytest.raises(ValueError, match=r"The arm 'c' is to be trained before another, and is none of the arms"):
+        run_order(["a", "b"], {"a": ["c"]})
+
+
+def test_every_budget_is_said_before_the_first_run(parser, tmp_path, caplog):
+    rows, run = Dataset.from_dict({"caption": ["a"] * 100}), Run()
+    with caplog.at_level(logging.INFO, logger="hf_curriculum.studies.grid"):
+        options = parser.parse(["--grid", "table_1", "--global_batch_size", "10"])
+        parser.study(run, options, tmp_path / "out", data=lambda given, args: {"train": rows})
+    assert run.calls == []
+    assert [record.message for record in caplog.records] == [
+        "vanilla: 200 examples, 20 steps of 10",
+        "ours: 150 examples, 15 steps of 10",
+        "slow: 200 examples, 20 steps of 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "epochs", "expected"),
+    [
+        (None, 3, "300 examples, 30 steps of 10"),
+        ({"type": "baby_steps", "num_buckets": 5, "stop": True}, 8, "at most 800 examples, 80 steps of 10"),
+        ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 80 steps of 10"),
+        ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
+    ],
+)
+def test_budgets(tmp_path, rule, epochs, expected):
+    args = CurriculumTrainingArguments(
+        str(tmp_path), curriculum=rule, num_train_epochs=epochs, global_batch_size=10, report_to=[], use_cpu=True
+    )
+    assert budget_of(args, Dataset.from_dict({"row": np.arange(100)})) == expected
