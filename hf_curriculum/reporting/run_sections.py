@@ -162,7 +162,7 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
         caption = "The same by seconds of training, evaluation not counted."
         report.add_figure(None, partial(drawn, x="seconds"), caption, name=f"{stem}_by_seconds")
     diverged = [name for name, points in evaluated.items() if not all(has_value(one, metric) for one in points)]
-    if diverged and is_loss:
+    if diverged and metric.endswith("loss"):
         text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
         report.add_text(None if curves else title, text)
 
