@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,15 @@ _NO_CLIP = (
     "CLIPScore needs a CLIP, and none was named. Pass `clip=` (--clip), such as openai/clip-vit-base-patch32, which "
     "is then downloaded, or scenes_clip for the embedded scenes."
 )
+
+
+class CaptionTable(NamedTuple):
+    """A table of an evaluation: its title, its columns, its rows, and notes below it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str | None, ...]]
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +137,15 @@ class CaptionEvaluation:
             for title, columns, rows, notes in self.tables()
         )
 
-    def tables(self) -> list[tuple[str, list[str], list[tuple[str | None, ...]], list[str]]]:
-        """Title, columns, rows and notes of each table; values times 100, the first table without a title."""
+    def tables(self) -> list[CaptionTable]:
+        """The tables of an evaluation: values times 100, the first table without a title."""
         names = [name for name in TITLES if name in self.values]
         missing = [name for metric in self.unavailable for name in VALUES[metric]]
         shown = [name for name in TITLES if name in names or name in missing]
         rows = [(TITLES[name], *(_hundredfold(s.corpus.get(name)) for s in self.scores.values())) for name in shown]
         notes = [f"Values times 100 on {len(self.image_ids):,} images."]
         notes += [f"{TITLES[VALUES[metric][0]]} is missing: {reason}" for metric, reason in self.unavailable.items()]
-        found = [("", ["metric", *self.scores], rows, [*notes, *self.notes])]
+        found = [CaptionTable("", ["metric", *self.scores], rows, [*notes, *self.notes])]
         if self.comparison is not None:
             found.append(_differences(self.comparison))
         for heading, sets in self.sets.items():
@@ -147,7 +156,7 @@ class CaptionEvaluation:
             ]
             columns = [heading, "images", "system", *(TITLES[name] for name in names)]
             note = "CIDEr-D weighs words by the references of the set, and is 0 for a set of one image."
-            found.append((f"By {heading}", columns, rows, [note] if "cider" in names else []))
+            found.append(CaptionTable(f"By {heading}", columns, rows, [note] if "cider" in names else []))
         return found
 
     def write(self, folder: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
@@ -370,7 +379,7 @@ class CaptionSuite:
         return notes
 
 
-def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[str | None, ...]], list[str]]:
+def _differences(found: CaptionComparison) -> CaptionTable:
     """The table of differences between systems, pair by pair."""
     pairs = list(dict.fromkeys((one.system, one.baseline) for one in found.differences))
     titles = list(TITLES)
@@ -392,7 +401,7 @@ def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[s
         "difference is not above 0."
     )
     columns = ["metric", "systems", "difference", f"{100 * found.confidence:g} % interval", "p"]
-    return "Differences", columns, rows, [note]
+    return CaptionTable("Differences", columns, rows, [note])
 
 
 def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:
@@ -409,7 +418,7 @@ def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions
         {"image_id": int(image_id) if _is_number(image_id) else image_id, "caption": caption}
         for image_id, caption in zip(image_ids, captions, strict=True)
     ]
-    write_atomically(path, json.dumps(entries, ensure_ascii=False))
+    write_atomically(Path(path), json.dumps(entries, ensure_ascii=False))
 
 
 def read_captions(path: str | PathLike[str]) -> dict[str, str]:
