@@ -27,7 +27,8 @@ Facts = Mapping[str, Any]
 """What `gather_facts` gathers; all of it JSON. A card can be rendered again from it at any time:
 
 `model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
-(name, description, rows, evaluation_rows), `score` (column, easy, provenance, statistics) or None, `curriculum` and
+(name, description, rows, evaluation_rows), of captioners on regions `images` (reads, detector, numbers_per_region,
+made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, provenance, statistics) or None, `curriculum` and
 `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before` (earlier stages:
 stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source; on a
 benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`),
@@ -146,11 +147,12 @@ def _section(facts: Facts, folder: str) -> str:
     cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
-        use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"]),
+        use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"], facts.get("images")),
         note=_note(facts),
         curriculum=_curriculum(facts),
         growth=f"![Examples that training could draw from]({folder}/{_GROWTH})\n" if figures else "",
         scores=_scores(facts.get("score")),
+        reading=_reading(facts),
         settings=_pairs(facts["settings"]),
         before=_entries("Stages before this one", facts.get("before") or ()),
         curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
@@ -189,17 +191,45 @@ def _curriculum(facts: Facts) -> str:
     )
 
 
+def _reading(facts: Facts) -> str:
+    """What a captioner on regions reads, as a table; nothing for other models."""
+    if not facts.get("images"):
+        return ""
+    images, words = facts["images"], facts["words"]
+    named = {name.replace("_", " "): value for name, value in images.items()}
+    of_words = {name.replace("_", " "): value for name, value in words.items()}
+    return f"What it sees of an image:\n\n{_pairs(named)}\nThe words it writes:\n\n{_pairs(of_words)}"
+
+
+_IMAGE = 'image = Image.open("photo.jpg").convert("RGB")'
+_PRINT = "print(processor.tokenizer.batch_decode(ids, skip_special_tokens=True)[0])"
 _CAPTION = (
     "",
-    'image = Image.open("photo.jpg").convert("RGB")',
+    _IMAGE,
     'pixels = processor.image_processor(images=image, return_tensors="pt").pixel_values',
     "ids = model.generate(pixel_values=pixels, max_new_tokens=30, num_beams=5)",
-    "print(processor.tokenizer.batch_decode(ids, skip_special_tokens=True)[0])",
+    _PRINT,
 )
 """Where a card's code ends: a caption."""
+_CAPTION_OF_REGIONS = (
+    "",
+    _IMAGE,
+    'seen = processor.image_processor(images=image, return_tensors="pt")',
+    "ids = model.generate(**seen)  # its own number of words and beams",
+    _PRINT,
+)
+"""The same where the image processor gives what the model reads: regions of a known detector, or pixels."""
+_CAPTION_OF_STORE = (
+    "",
+    'regions = RegionInputs.for_model(open_regions("store"), processor.image_processor)  # of the same detector',
+    'seen = regions.batch([{"image_id": next(iter(regions.store))}])',
+    "ids = model.generate(**seen)  # its own number of words and beams",
+    _PRINT,
+)
+"""The same where the detector is not known: regions come from a store alone."""
 
 
-def _code(model: Mapping[str, Any]) -> str:
+def _code(model: Mapping[str, Any], images: Mapping[str, Any] | None) -> str:
     repo, auto = json.dumps(model["repo_id"]), model["auto"]
     if model["is_adapter"]:
         return f"from peft import AutoPeftModel\n\nmodel = AutoPeftModel.from_pretrained({repo})"
@@ -215,8 +245,10 @@ def _code(model: Mapping[str, Any]) -> str:
     if model["processor"]:
         lines.append(f"processor = {model['processor']}.from_pretrained({repo})")
     if auto == "AutoModelForImageTextToText" and model["processor"] == "AutoProcessor":
-        lines.insert(lines.index(""), "from PIL import Image")
-        lines += _CAPTION
+        stored = images is not None and images["reads"] == "region_features" and not images.get("detector")
+        needed = "from hf_curriculum import RegionInputs, open_regions" if stored else "from PIL import Image"
+        lines.insert(lines.index(""), needed)
+        lines += _CAPTION if images is None else _CAPTION_OF_STORE if stored else _CAPTION_OF_REGIONS
     return "\n".join(lines)
 
 
