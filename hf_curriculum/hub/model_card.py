@@ -27,14 +27,14 @@ Facts = Mapping[str, Any]
 """What `gather_facts` gathers; all of it JSON. A card can be rendered again from it at any time:
 
 `model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
-(name, description, rows, evaluation_rows), of captioners on regions `images` (reads, detector, numbers_per_region,
-made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, provenance, statistics) or None, `curriculum` and
-`plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before` (earlier stages:
-stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source; on a
-benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`),
-`cost` (examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author
-says: `license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python
-that uses the model, where that is not an Auto class.
+(name, description, rows, evaluation_rows), of a captioner on regions `images` (reads, detector, numbers_per_region,
+made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, provenance, statistics) or None,
+`curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
+(earlier stages: stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value,
+reference, source; on a benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`), `cost`
+(examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author says:
+`license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python that
+uses the model, where that is not an Auto class.
 """
 
 
