@@ -175,8 +175,9 @@ def _summary(facts: Facts) -> str:
     trained = model.get("trainable", model["parameters"])
     some = f" ({trained:,} trained)" if trained != model["parameters"] else ""
     shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
+    article = "An" if model["class"][:1] in "AEIOU" else "A"
     return (
-        f"A {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
+        f"{article} {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
         f"{data['rows']:,} examples{name} {shown}{ranked}."
     )
 
@@ -320,9 +321,14 @@ def _citation(facts: Facts) -> str:
 
 
 def _curve(facts: Facts) -> list[Mapping[str, Any]]:
+    """Evaluations with their loss; of several evaluation sets that of the first."""
     if not facts["plan"]:
         return []
-    return [one for one in facts["history"] if one.get("eval_loss") is not None and "examples" in one]
+    named = [name for one in facts["history"] for name in one if name.startswith("eval_") and name.endswith("_loss")]
+    loss = next(iter(named), "eval_loss")
+    return [
+        {**one, "eval_loss": one[loss]} for one in facts["history"] if one.get(loss) is not None and "examples" in one
+    ]
 
 
 def _pairs(content: Mapping[str, Any]) -> str:

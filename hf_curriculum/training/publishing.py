@@ -432,13 +432,16 @@ def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:
 
 
 def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The metrics of the last evaluation, without its speed."""
+    """The metrics of the last evaluation, of all its sets, without their speed."""
     if not seen:
         return []
+    last = {
+        name: value for entry in seen if entry.get("step") == seen[-1].get("step") for name, value in entry.items()
+    }
     speed = ("_runtime", "_per_second")
     return [
         {"metric": name.removeprefix("eval_"), "value": value, "source": "evaluation data, last evaluation"}
-        for name, value in seen[-1].items()
+        for name, value in last.items()
         if name.startswith("eval_") and isinstance(value, (int, float)) and not name.endswith(speed)
     ]
 
