@@ -38,8 +38,10 @@ from hf_curriculum.evaluation.captions.compare import draw_images
 from hf_curriculum.evaluation.captions.metrics import VALUES, reference_tokens
 from hf_curriculum.evaluation.captions.overlap import bleu_statistics, bleu_values
 
+sys.path.insert(0, str(Path(__file__).parent))
+from scoring import table
+
 CASES = ("cider", "resampling", "store")
-COLUMNS = ("what", "ours", "against", "ratio", "asked")
 
 
 def captions_and_references(data: Path | None, images: int) -> tuple[str, list[str], list[list[str]]]:
@@ -167,20 +169,8 @@ def row(what: str, ours: float, theirs: float, asked: str, against: str) -> dict
     }
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """The rows as a Markdown table."""
-
-    def cell(value: object) -> str:
-        return "" if value is None else f"{value:,.3g}" if isinstance(value, float) else str(value)
-
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(cell(each.get(column)) for column in COLUMNS) + " |" for each in rows]
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measures the cases and prints a table."""
-    sys.path.insert(0, str(Path(__file__).parent))
     there = [name for name in CASES if name != "store" or importlib.util.find_spec("captions_store")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(there), help=f"some of {', '.join(there)}, by commas")

@@ -29,6 +29,8 @@ from transformers import (
     RTDetrResNetConfig,
     SwinConfig,
     SwinModel,
+    TimmWrapperConfig,
+    TimmWrapperModel,
     ViTConfig,
     ViTModel,
     YolosConfig,
@@ -247,18 +249,21 @@ def test_boxes_of_cells_where_the_image_is_cropped():
 
 
 def test_timm_models_by_folder(tmp_path):
-    timm = pytest.importorskip("timm")
-    model = timm.create_model(
-        "vit_tiny_patch16_224", pretrained=False, img_size=32, depth=1, embed_dim=24, num_heads=2
-    )
-    from transformers import TimmWrapperConfig, TimmWrapperModel
-
-    config = TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={
-        "img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 2}, do_pooling=False)  # fmt: skip
-    wrapped = TimmWrapperModel(config).eval()
-    wrapped.timm_model.load_state_dict(model.state_dict(), strict=False)
-    (found,) = RegionProcessor(wrapped, image_processor=SMALL).find([IMAGES["0"]])
-    assert found.features.shape == (4, 24)
+    pytest.importorskip("timm")
+    torch.manual_seed(0)
+    small = {"img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 2}
+    config = TimmWrapperConfig(
+        architecture="vit_tiny_patch16_224", model_args=small, do_pooling=False, num_classes=0,
+        pretrained_cfg={"input_size": [3, 32, 32], "crop_pct": 1.0, "mean": [0.5] * 3, "std": [0.5] * 3},
+    )  # fmt: skip
+    model = TimmWrapperModel(config).eval()
+    model.save_pretrained(tmp_path / "timm")
+    (found,) = RegionProcessor(tmp_path / "timm").find([Image.new("RGB", (32, 32), (255, 0, 0))])
+    pixels = torch.tensor([1.0, -1, -1]).view(1, 3, 1, 1).expand(1, 3, 32, 32)
+    with torch.no_grad():
+        states = model(pixels).last_hidden_state[0, 1:]
+    np.testing.assert_allclose(found.features, states, atol=1e-5)
+    np.testing.assert_allclose(found.boxes[3], [0.5, 0.5, 1, 1])
 
 
 def test_the_shipped_clip_averaged_and_standardised(grid_store):
@@ -293,7 +298,7 @@ class TestProcessor:
 
     def test_is_saved_with_its_detector(self, tmp_path):
         first = RegionProcessor(detr(), image_processor=DETR_PROCESSOR, min_regions=3, max_regions=7, by_area=True)
-        wanted = first(list(IMAGES.values()))
+        wanted, about = first(list(IMAGES.values())), first.describe()
         for step, folder in enumerate(("model", "moved", "again")):
             first.save_pretrained(tmp_path / folder)
             assert (tmp_path / folder / "detector" / "model.safetensors").is_file()
@@ -305,6 +310,10 @@ class TestProcessor:
         found = first(list(IMAGES.values()))
         for name, values in wanted.items():
             torch.testing.assert_close(found[name], values, atol=1e-5, rtol=1e-5)
+        assert first.describe() == about
+        larger = DetrImageProcessorPil(size={"shortest_edge": 80, "longest_edge": 96})
+        other = RegionProcessor(detr(), image_processor=larger, min_regions=3, max_regions=7).describe()
+        assert {name for name in about if other[name] != about[name]} == {"pixels"}
 
     def test_a_folder_is_copied_into_the_model(self, tmp_path):
         detr().save_pretrained(tmp_path / "detr")
@@ -380,6 +389,8 @@ class TestProcessor:
         DETR_PROCESSOR.save_pretrained(tmp_path / "detr")
         with pytest.raises(ValueError, match=r"`grid=2` was given with .* a detector"):
             RegionProcessor(tmp_path / "detr", grid=2).load()
+        with pytest.raises(ValueError, match="`push_to_hub=True` uploads the settings alone"):
+            RegionProcessor(tmp_path / "detr").save_pretrained(tmp_path / "pushed", push_to_hub=True)
         unsaved = RegionProcessor(**RegionProcessor(detr(), image_processor=DETR_PROCESSOR).to_dict())
         with pytest.raises(ValueError, match="was given as a model and is not saved"):
             unsaved.load()
@@ -533,18 +544,18 @@ class TestExtract:
 
     @pytest.mark.slow
     def test_two_processes_find_what_one_does(self, tmp_path, launch):
-        for number, image in IMAGES.items():
-            (tmp_path / "photos").mkdir(exist_ok=True)
-            image.save(tmp_path / "photos" / f"{number}.png")
+        (tmp_path / "photos").mkdir()
+        for number in ("0", "1"):  # of three processes one has no image
+            IMAGES[number].save(tmp_path / "photos" / f"{number}.png")
         arguments = ["features", tmp_path / "photos", "--model", "scenes_clip", "--grid", 4, "--standardise"]
-        for name, processes in (("one", 1), ("two", 2)):
+        for name, processes in (("one", 1), ("two", 2), ("three", 3)):
             launch("hf_curriculum.cli", *arguments[:2], tmp_path / name, *arguments[2:], processes=processes)
-        one, two = RegionStore(tmp_path / "one"), RegionStore(tmp_path / "two")
-        assert list(one) == list(two)
+        one, two, three = (RegionStore(tmp_path / name) for name in ("one", "two", "three"))
+        assert list(one) == list(two) == list(three)
         for image_id in one:
             torch.testing.assert_close(two.features(image_id), one.features(image_id), atol=1e-3, rtol=0)
         assert two.facts["made_by"] == one.facts["made_by"]
-        assert not (tmp_path / "two.shards").exists()
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "photos", "three", "two"]
         wanted = RegionProcessor.from_store(one)(IMAGES["0"])["region_features"]
         torch.testing.assert_close(
             RegionProcessor.from_store(two)(IMAGES["0"])["region_features"], wanted, atol=1e-3, rtol=0

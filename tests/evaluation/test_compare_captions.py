@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from hf_curriculum import CaptionEvaluator, compare_captions
-from hf_curriculum.evaluation.captions import CiderD, bootstrap, difficulty_sets, metrics_by_set, tokenize_all
+from hf_curriculum.evaluation.captions import (
+    CiderD,
+    JavaError,
+    bootstrap,
+    difficulty_sets,
+    metrics_by_set,
+    tokenize_all,
+)
 from hf_curriculum.evaluation.captions.compare import draw_images
 from hf_curriculum.evaluation.captions.metrics import CaptionScores, values_of_sums
 from hf_curriculum.evaluation.captions.overlap import PreparedReferences, bleu_statistics, bleu_values, rouge_l
@@ -141,6 +148,31 @@ def test_three_systems_and_scores_computed_before():
     found = compare_captions(systems, references, ["rouge"], resamples=20)
     assert [(each.system, each.baseline) for each in found.differences] == [("b", "a"), ("c", "a"), ("c", "b")]
     assert found == compare_captions({"a": worse, "b": better, "c": worse}, references, ["rouge"], resamples=20)
+
+
+def test_a_metric_that_fails_on_the_way_is_left_out_of_all(monkeypatch, caplog):
+    """SPICE has too little memory for the second system, say: the other metrics are not lost."""
+    references, worse, better = captioners(10)
+    module, calls = "hf_curriculum.evaluation.captions.metrics", []
+
+    def fails_later(captions, references):
+        calls.append(len(captions))
+        if len(calls) > 1:
+            raise JavaError("no memory")
+        return np.ones(len(captions))
+
+    monkeypatch.setattr(f"{module}.require_meteor", lambda: None)
+    monkeypatch.setattr(f"{module}.meteor_statistics", lambda captions, references: np.ones((len(captions), 23)))
+    monkeypatch.setattr(f"{module}.require_spice", lambda: None)
+    monkeypatch.setattr(f"{module}.spice", fails_later)
+    found = compare_captions({"a": worse, "b": better, "c": worse}, references, resamples=5)
+    assert "spice" not in found.values["a"]
+    assert "meteor" in found.values["c"]
+    assert found.unavailable["spice"] == "no memory"
+    assert caplog.messages == ["spice is left out. no memory"]
+    assert calls == [10, 10]
+    with pytest.raises(JavaError, match="no memory"):
+        CaptionEvaluator(references, ["spice"])(worse)
 
 
 def test_errors_of_comparisons():

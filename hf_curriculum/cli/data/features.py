@@ -70,7 +70,7 @@ def features_command(
     begin = time.perf_counter()
     _hide_bars()
     setting = {"threshold": threshold, "min_regions": min_regions, "max_regions": max_regions}
-    common = {"dtype": dtype, "standardise": standardise}
+    common = {"dtype": dtype, "standardise": standardise, "progress": sys.stderr.isatty()}
     try:
         if model is None:
             _refuse_options(grid=grid, images=images, **setting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ SHIPPED = "scenes_clip"
 TORCHVISION = "torchvision:"
 """How a detector of torchvision is named, as in `torchvision:fasterrcnn_resnet50_fpn`."""
 _BUILDER, _WEIGHTS = "torchvision.json", "model.safetensors"
+_PIXELS = ("size", "crop_size", "pad_size", "image_mean", "image_std", "resample", "rescale_factor", "data_config")
 _REGISTERS = 16  # tokens beside those of the patches, at most: [CLS], registers, distillation
 
 
@@ -70,7 +71,9 @@ class LoadedDetector(NamedTuple):
         """What the model takes of one image, with a batch dimension of 1."""
         if self.kind == "faster_rcnn":
             return {"pixel_values": torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255}
-        values = self.image_processor(images=image, input_data_format="channels_last", return_tensors="pt")
+        # An image of three columns of pixels looks like one with channels first; timm's processor takes no hint.
+        hint = {} if type(self.image_processor).__name__.startswith("Timm") else {"input_data_format": "channels_last"}
+        values = self.image_processor(images=image, return_tensors="pt", **hint)
         takes = {"pixel_values", *inspect.signature(self.model.forward).parameters}
         return {name: values[name] for name in ("pixel_values", "pixel_mask") if name in takes and name in values}
 
@@ -81,6 +84,14 @@ class LoadedDetector(NamedTuple):
             if "pooler" not in name:
                 parts += [name, weight.detach().float().cpu().contiguous().numpy()]
         return digest(*parts, size=16)
+
+    def pixels(self) -> str | None:
+        """A digest of how images are processed; None for torchvision's, whose models do it themselves."""
+        if self.image_processor is None:
+            return None
+        values = self.image_processor.to_dict()
+        known = {name: value for name, value in values.items() if name.startswith("do_") or name in _PIXELS}
+        return digest(json.dumps(known, sort_keys=True, default=dict))
 
     def save(self, folder: Path) -> None:
         """Writes the model and its image processor, for `load_detector(folder)`."""
@@ -334,8 +345,8 @@ def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     height, width = batch["pixel_values"].shape[-2:]
     patch = getattr(model.config, "patch_size", None) or 1
     patch = patch if isinstance(patch, int) else patch[0]
-    strides: Callable[[int], tuple[int, int]] = lambda times: (height // (patch * times), width // (patch * times))  # noqa: E731
-    for rows, columns in map(strides, (1, 2, 4, 8, 16, 32)):
+    for stride in (patch * times for times in (1, 2, 4, 8, 16, 32)):  # of Swin and its like the later ones
+        rows, columns = height // stride, width // stride
         extra = states.shape[1] - rows * columns
         if rows * columns > 0 and 0 <= extra <= _REGISTERS:  # [CLS] and its like come first
             return states[:, extra:].transpose(1, 2).unflatten(2, (rows, columns))

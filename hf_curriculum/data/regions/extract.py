@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Files of a folder that are taken for images."""
+_POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
 
 def extract_regions(
@@ -102,11 +104,13 @@ def extract_regions(
     wanted = {"dtype": dtype, "standardise": standardise_fact(scale), "made_by": about}
     if not _is_complete(target, wanted, images):
         share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
-        writer = StoreWriter(
-            folder, {**wanted, "sources": [images.describe(share)]}, scale if processor.mean else None
-        )
-        if not writer.complete and len(share):
+        if share:
+            wanted["sources"] = [images.describe(share)]
+            writer = StoreWriter(folder, wanted, scale if processor.mean is not None else None)
             _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _EMPTY).touch()
         if size > 1:
             _join(target, folder.parent, size, rank, dtype, scale)
     return RegionStore(target)
@@ -200,6 +204,8 @@ def _find_all(
     writer: StoreWriter, images: _Images, share: range, processor: RegionProcessor, num_workers: int, progress: bool
 ) -> None:
     """Writes the store of a process's share of the images, from where it stopped."""
+    if writer.complete:
+        return
     done = writer.position[1]
     left = torch.utils.data.Subset(images, range(share.start + done, share.stop))
     options = {"num_workers": num_workers, "collate_fn": list, "generator": torch.Generator()}  # the caller's is left
@@ -219,14 +225,26 @@ def _find_all(
 
 
 def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standardise: Any) -> None:
-    """Puts the shares of all processes together, in the first; the others wait."""
-    from accelerate import PartialState
+    """Puts the shares of all processes together, in the first; the others wait until it is done.
 
-    state = PartialState()
-    state.wait_for_everyone()
-    if rank == 0:
-        parts = [shards / f"{number}-of-{size}" for number in range(size)]
-        parts = [part for part in parts if (read_facts(part) or {}).get("complete")]  # with few images one has none
-        pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
-        shutil.rmtree(shards)
-    state.wait_for_everyone()
+    They wait for the files, not in a collective operation, whose time is limited.
+    """
+    if rank > 0:
+        while not _is_written(target):
+            time.sleep(_POLL)
+        return
+    parts = [shards / f"{number}-of-{size}" for number in range(size)]
+    while not all(_is_written(part) for part in parts):
+        time.sleep(_POLL)
+    parts = [part for part in parts if not _is_empty(part)]
+    pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
+    shutil.rmtree(shards)
+
+
+def _is_written(folder: Path) -> bool:
+    return (read_facts(folder) or {}).get("complete", False) or _is_empty(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a process had no image: there are more processes than images."""
+    return (folder / _EMPTY).is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ class RegionProcessor(BaseImageProcessor):
         max_regions: of each image are kept at most.
         mean, std: of each feature, taken away and divided by; `extract_regions(standardise=True)` finds them.
         box_values, normalise, by_area, boxes: see `arrange_regions`.
-        made_by: what made the features of a store, where the detector is not known, for the error.
+        made_by: what made the features that a model was trained on, as `RegionStore.facts` has it.
         batch_size: images that run through the detector at once.
 
     Shapes: a call gives `region_features` float32 (images, regions, dims), `region_mask` int64 (images, regions) and,
@@ -132,6 +133,7 @@ class RegionProcessor(BaseImageProcessor):
         """
         if (Path(store.path) / "preprocessor_config.json").is_file():
             made = cls.from_pretrained(store.path)
+            made.made_by = store.facts["made_by"]
         else:
             names = [about["path"] for about in store.facts["sources"]]
             made = cls(None, made_by=store.facts["made_by"] or f"whoever wrote {', '.join(names)}")
@@ -199,9 +201,10 @@ class RegionProcessor(BaseImageProcessor):
                     f"`grid={self.grid}` was given with {name!r}, a detector, whose regions are its detections. Leave "
                     "it out, or name a vision tower."
                 )
-            device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-            if device is not None and torch.utils.data.get_worker_info() is None:
-                loaded.model.to(device)
+            if torch.accelerator.is_available() and torch.utils.data.get_worker_info() is None:
+                kind, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
+                index = int(os.environ.get("LOCAL_RANK", torch.accelerator.current_device_index()))
+                loaded.model.to(torch.device(kind.type, index % count))
             self._loaded = loaded
         return self._loaded
 
@@ -209,6 +212,7 @@ class RegionProcessor(BaseImageProcessor):
         """What makes the features, for `RegionStore.fingerprint`: the weights' digest and the setting."""
         loaded = self.load()
         about = {"kind": loaded.kind, "model": type(loaded.model).__name__, "weights": loaded.digest()}
+        about |= {"pixels": loaded.pixels()}
         if loaded.kind == "grid":
             return {**about, "grid": self.grid}
         limits = {"threshold": self.threshold, "min_regions": self.min_regions, "max_regions": self.max_regions}
@@ -217,6 +221,12 @@ class RegionProcessor(BaseImageProcessor):
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
         """As of image processors; a detector that is no name on the Hub is written into the sub-folder `detector`."""
         inside = Path(save_directory) / SUBFOLDER
+        if push_to_hub and (self._given or self.detector == SUBFOLDER or Path(str(self.detector)).is_dir()):
+            raise ValueError(
+                f"`push_to_hub=True` uploads the settings alone, without the detector, which has no name on the Hub. "
+                f"Save the processor first, then upload the folder {str(save_directory)!r} "
+                "(`huggingface_hub.upload_folder`, or `trainer.push_to_hub`)."
+            )
         if self._given:
             self.load().save(inside)
         elif self.detector == SUBFOLDER and Path(str(self._home), SUBFOLDER).is_dir():

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.config import digest
-from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 FORMAT = 1
 FACTS = "region_store.json"
@@ -62,12 +62,17 @@ class RegionStore(RegionSource):
                 "arguments, it goes on where it stopped."
             )
         self.facts: dict[str, Any] = facts
-        self._keys = np.load(Path(path) / "keys.npy")  # (images,), sorted
-        self._rows = np.load(Path(path) / "rows.npy")  # (images,), the row of each key
-        self._offsets = np.load(Path(path) / "offsets.npy")  # (images + 1,), of their regions
+        images = facts["images"]
+        self._keys = _loaded(Path(path), "keys", [images])  # sorted
+        self._rows = _loaded(Path(path), "rows", [images])  # of each key
+        self._offsets = _loaded(Path(path), "offsets", [images + 1])  # of each image's regions
         names = [*(name for name in PER_REGION if name in facts["arrays"]), "flags", "sizes", "ids", "id_offsets"]
-        self._arrays: dict[str, np.ndarray] = {name: _mapped(Path(path), name, facts) for name in names}
-        self._moments = torch.from_numpy(np.load(Path(path) / "standardise.npy")) if facts["standardise"] else None
+        self._arrays: dict[str, np.ndarray] = {
+            name: _loaded(Path(path), name, facts["arrays"][name]["shape"], mmap_mode="r") for name in names
+        }
+        self._moments: torch.Tensor | None = None
+        if facts["standardise"]:
+            self._moments = torch.from_numpy(_loaded(Path(path), "standardise", [2, facts["dims"]]))
         self._file: Any = None
 
     @property
@@ -216,17 +221,19 @@ def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
     return digest(content if made_by is None else json.dumps(made_by, sort_keys=True), moments, size=16)
 
 
-def _mapped(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
+def _loaded(folder: Path, name: str, shape: Sequence[int], **options: Any) -> np.ndarray:
+    """An array of a store, its shape checked."""
     file = folder / f"{name}.npy"
+    refuse_special(file)
     try:
-        array = np.load(file, mmap_mode="r")
-    except ValueError as error:
+        array = np.load(file, **options)
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{file} cannot be read ({error}): it is truncated. Copy or write the store again."
+            f"{file} cannot be read ({error}): it is missing or truncated. Copy or write the store again."
         ) from error
-    if list(array.shape) != facts["arrays"][name]["shape"]:
+    if list(array.shape) != list(shape):
         raise ValueError(
-            f"{file} has the shape {array.shape}, and {FACTS} says {facts['arrays'][name]['shape']}. The files belong "
-            "to different stores. Write the store again."
+            f"{file} has the shape {array.shape}, and {FACTS} says {tuple(shape)}. The files belong to different "
+            "stores. Write the store again."
         )
     return array

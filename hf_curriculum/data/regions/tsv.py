@@ -323,14 +323,16 @@ class SceneGraphTable(LineTable):
     Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
+    sizes: str | None = None  # of pickles of version 0.1.0
+
     def __init__(self, path: str | Path, sizes: str | Path | None = None) -> None:
         path = Path(path) / "predictions.tsv" if Path(path).is_dir() else Path(path)
         super().__init__(path)
-        self.sizes: str | None = find_sizes(path) if sizes is None else RegionSource(sizes).path
+        self.sizes = find_sizes(path) if sizes is None else RegionSource(sizes).path
 
     def arguments(self) -> dict[str, Any]:
         known = super().arguments()
-        sizes = known.pop("sizes")
+        sizes = known.pop("sizes", None)
         return known if sizes is None else {**known, "sizes": Path(sizes).name}
 
     def _parse(self, image_id: str, line: str) -> Regions:

@@ -35,8 +35,8 @@ class DocumentFrequencies:
         self, references: Sequence[Sequence[str]] | PreparedReferences, *, end_token: str | None = None
     ) -> None:
         prepared = _prepare(references, end_token)
-        self.images = len(prepared)
-        self.end_token = prepared.end_token
+        self.images: int = len(prepared)
+        self.end_token: str | None = prepared.end_token
         self._hashes, self._counts = np.unique(prepared.hashes[prepared.starts[:-1]], return_counts=True)
 
     def __call__(self, ngrams: Sequence[str]) -> np.ndarray:
@@ -104,7 +104,8 @@ class CiderD:
         *,
         end_token: str | None = None,
     ) -> None:
-        self.references = prepared = _prepare(references, end_token)
+        prepared = _prepare(references, end_token)
+        self.references: PreparedReferences = prepared
         self.document_frequencies: DocumentFrequencies = document_frequencies or DocumentFrequencies(prepared)
         if self.document_frequencies.end_token != prepared.end_token:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -139,7 +139,7 @@ def compare_captions(
 
     Raises:
         JavaError: METEOR or SPICE is asked for by name, and Java or a file it needs is missing.
-        ValueError: fewer than two systems, not one caption per image, scores of other images or other metrics, an
+        ValueError: fewer than two systems, not one caption per image, scores of other images or without a metric, an
             option out of range.
 
     Source: Koehn 2004, *Statistical Significance Tests for Machine Translation Evaluation*, §3; Simi-CL, App. B
@@ -161,12 +161,16 @@ def compare_captions(
         check_rows(range(len(given)) if isinstance(given, CaptionScores) else given, references)
     evaluate = CaptionEvaluator(references, metrics, **options)
     scores = {name: given if isinstance(given, CaptionScores) else evaluate(given) for name, given in systems.items()}
-    other = [name for name, each in scores.items() if set(each.statistics) != set(evaluate.metrics)]
+    other = [name for name, each in scores.items() if not set(evaluate.metrics) <= set(each.statistics)]
     if other:
         raise ValueError(
             f"The scores of {other[0]!r} are of {sorted(scores[other[0]].statistics)}, and {sorted(evaluate.metrics)} "
             "are compared. Both sides of a comparison need the same. Pass the captions, or the same `metrics`."
         )
+    scores = {
+        name: replace(each, statistics={metric: each.statistics[metric] for metric in evaluate.metrics})
+        for name, each in scores.items()
+    }
     drawn = bootstrap(scores, resamples, seed)
     values = {name: each.corpus for name, each in scores.items()}
     tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
@@ -176,7 +180,7 @@ def compare_captions(
             change = drawn[system][name] - drawn[baseline][name]  # (resamples,)
             lower, upper = map(float, np.percentile(change, tails))
             point = values[system][name] - values[baseline][name]
-            p = float(np.mean(change <= 0))
+            p = float(np.mean(change <= 1e-12))  # equal statistics may differ by the rounding of their sums
             differences.append(Difference(name, system, baseline, point, lower, upper, p))
     return CaptionComparison(
         values, tuple(differences), len(references), resamples, seed, confidence, evaluate.unavailable

@@ -28,7 +28,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 METRICS = ("bleu", "cider", "rouge")
 """What `caption_metrics` computes unless told otherwise: what needs neither Java nor images."""
-VALUES = {
+VALUES: dict[str, tuple[str, ...]] = {
     "bleu": ("bleu_1", "bleu_2", "bleu_3", "bleu_4"),
     "meteor": ("meteor",),
     "cider": ("cider",),
@@ -141,17 +141,21 @@ class CaptionEvaluator:
         clip: str | CLIPSimilarity = SCENES_CLIP,
         document_frequencies: DocumentFrequencies | None = None,
     ) -> None:
-        self.metrics, self.unavailable = available_metrics(metrics, has_images=images is not None)
+        computed, unavailable = available_metrics(metrics, has_images=images is not None)
+        self._all = metrics == "all"
+        self.metrics: tuple[str, ...] = computed
+        self.unavailable: dict[str, str] = unavailable
         if images is not None and len(images) != len(references):
             raise ValueError(
                 f"There are {len(images):,} images for {len(references):,} lists of references. The two are compared "
                 "row by row. Pass one list of references per image, in the same order."
             )
-        self.references = references
-        self.images = images
+        self.references: Sequence[Sequence[str]] = references
+        self.images: Sequence[Any] | None = images
         self._vectors: np.ndarray | None = None
-        self.clip = CLIPSimilarity(clip) if isinstance(clip, str) and "clip_score" in self.metrics else clip
-        self.tokens = reference_tokens(references)
+        loads = isinstance(clip, str) and "clip_score" in computed
+        self.clip: str | CLIPSimilarity = CLIPSimilarity(clip) if loads else clip
+        self.tokens: list[list[str]] = reference_tokens(references)
         if "cider" in self.metrics and len(self.tokens) == 1 and document_frequencies is None:
             warnings.warn(
                 "CIDEr over a single image is 0 by definition (words are weighed by log of the number of images over "
@@ -169,7 +173,7 @@ class CaptionEvaluator:
         """Scores of one caption per image, in the order of the references.
 
         Raises:
-            JavaError: METEOR or SPICE failed.
+            JavaError: METEOR or SPICE, asked for by name, failed; by `"all"` it is `unavailable` from then on.
             TypeError: a caption is not a string.
             ValueError: not one caption per image.
         """
@@ -179,8 +183,17 @@ class CaptionEvaluator:
         if not words.all():
             empty = int((words == 0).sum())
             logger.warning("%d of %d generated captions have no word and score 0.", empty, len(captions))
-        statistics = {metric: self._statistics(metric, captions, generated) for metric in self.metrics}
-        return CaptionScores(statistics, self.unavailable, words)
+        statistics: dict[str, np.ndarray] = {}
+        for metric in self.metrics:
+            try:
+                statistics[metric] = self._statistics(metric, captions, generated)
+            except JavaError as error:
+                if not self._all:
+                    raise
+                logger.warning("%s is left out. %s", metric, error)
+                self.unavailable[metric] = str(error)
+        self.metrics = tuple(statistics)
+        return CaptionScores(statistics, dict(self.unavailable), words)
 
     def _statistics(self, metric: str, captions: list[str], generated: Sequence[str]) -> np.ndarray:
         """The statistics of one metric, float64 (images, k)."""

@@ -109,16 +109,19 @@ class PreparedReferences:
 
     def __init__(self, references: Sequence[Sequence[str]], end_token: str | None = None) -> None:
         check_references(references)
-        self.end_token = end_token
-        self.first = np.concatenate([[0], np.cumsum([len(given) for given in references])])
+        self.end_token: str | None = end_token
+        self.first: np.ndarray = np.concatenate([[0], np.cumsum([len(given) for given in references])])
         grams = count_ngrams(with_end(list(chain.from_iterable(references)), end_token))
         image = np.repeat(np.arange(len(references)), np.diff(self.first))
         keys = keyed(grams.hashes, image[grams.sentence])
-        order, self.starts = grouped(keys)
-        self.keys = keys[order[self.starts[:-1]]]
-        self.sentence, self.order, self.counts = grams.sentence[order], grams.order[order], grams.counts[order]
-        self.hashes = grams.hashes[order]
-        self.lengths = grams.lengths
+        order, starts = grouped(keys)
+        self.starts: np.ndarray = starts
+        self.keys: np.ndarray = keys[order[starts[:-1]]]
+        self.sentence: np.ndarray = grams.sentence[order]
+        self.order: np.ndarray = grams.order[order]
+        self.counts: np.ndarray = grams.counts[order]
+        self.hashes: np.ndarray = grams.hashes[order]
+        self.lengths: np.ndarray = grams.lengths
 
     def __len__(self) -> int:
         return len(self.first) - 1
