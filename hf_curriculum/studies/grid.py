@@ -6,7 +6,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,41 @@ def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) ->
         arms[str(name)] = Arm(fields, control, needs)
     run_order(arms, {name: arm.needs for name, arm in arms.items()})
     return arms
+
+
+def select_arms(arms: Mapping[str, Arm], names: Sequence[str] | None) -> dict[str, Arm]:
+    """Some rows of a grid file, with those that they need; a control that is left out is none.
+
+    Args:
+        arms: of a grid file.
+        names: of the rows; all of them if None.
+
+    Raises:
+        ValueError: there is no such row.
+
+    Example:
+        >>> arms = read_arms({"a": None, "b": {"needs": "a"}, "c": {"control": "b"}}, lambda name, value: value)
+        >>> list(select_arms(arms, ["b"])), select_arms(arms, ["c"])
+        (['a', 'b'], {'c': Arm(fields={}, control=None, needs=())})
+    """
+    if names is None:
+        return dict(arms)
+    if unknown := [name for name in names if name not in arms]:
+        raise ValueError(
+            f"--arms names {unknown}, and the grid file has the rows {list(arms)}. Correct the names, one after the "
+            "other, in quotes where they hold spaces"
+            if arms
+            else f"--arms {' '.join(names)} names rows of a grid file, and none was given. Name one with --grid"
+        )
+    kept, left = set(), list(names)
+    while left:
+        kept.add(name := left.pop())
+        left += [other for other in arms[name].needs if other not in kept]
+    return {
+        name: replace(arm, control=arm.control if arm.control in kept else None)
+        for name, arm in arms.items()
+        if name in kept
+    }
 
 
 def _texts(value: Any) -> list[str]:

@@ -34,7 +34,7 @@ from hf_curriculum.config import read_config, read_yaml
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.scorers.registry import import_named
-from hf_curriculum.studies.grid import Arm, cross_arms, log_budgets, read_arms
+from hf_curriculum.studies.grid import Arm, cross_arms, log_budgets, read_arms, select_arms
 from hf_curriculum.studies.study import Study, grid_arms, short
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.setup import close_process_group
@@ -179,8 +179,9 @@ class RecipeParser(FlagParser):
     """The command line of a recipe: a flag for every field of its dataclasses, filled from a preset.
 
     `--preset NAME_OR_FILE` gives the fields' values, `--config FILE` others in their place, and what stands on the
-    command line holds against both. `--seeds`, `--grid`, `--compare` and `--control` say which runs are made; a preset
-    may name the `grid` that is taken where the command line has none of the last three (`--grid none`: no grid).
+    command line holds against both. `--seeds`, `--grid`, `--arms`, `--compare` and `--control` say which runs there
+    are; a preset may name the `grid` that is taken where the command line has no grid, comparison or control (`--grid
+    none`: no grid).
 
     Args:
         dataclass_types: of the recipe; one of them is a `TrainingArguments` with a `curriculum`, and one has the field
@@ -223,6 +224,7 @@ class RecipeParser(FlagParser):
             help="one run per value, once per field; or one per row of a file, or of one named in the presets' "
             "grids/; none: no grid, where the preset names one",
         )
+        group.add_argument("--arms", nargs="+", metavar="NAME", help="rows of a grid file, and what they need, alone")
         without = group.add_mutually_exclusive_group()
         without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
         without.add_argument("--control", action="store_true", help="train the i.i.d. control alone, in its place")
@@ -257,7 +259,8 @@ class RecipeParser(FlagParser):
         if usual_grid and not (options.grid or options.compare or options.control):
             options.grid = [usual_grid]
         try:
-            options.grid, options.arms = self._read_grid([text for text in options.grid if text != "none"])
+            options.grid, arms = self._read_grid([text for text in options.grid if text != "none"])
+            options.arms = select_arms(arms, options.arms)
         except ValueError as error:
             self.error(f"argument --grid: {error}")
         for half, other in (("fp16", "bf16"), ("bf16", "fp16")):

@@ -11,8 +11,8 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum import CurriculumTrainingArguments, Study
-from hf_curriculum.studies.grid import budget_of
-from hf_curriculum.studies.recipe import RecipeParser
+from hf_curriculum.studies.grid import Arm, budget_of, select_arms
+from hf_curriculum.studies.recipe import RecipeParser, study_arms
 from hf_curriculum.studies.study import run_order
 
 ROWS = """
@@ -209,3 +209,27 @@ def test_budgets(tmp_path, rule, epochs, expected):
         str(tmp_path), curriculum=rule, num_train_epochs=epochs, global_batch_size=10, report_to=[], use_cpu=True
     )
     assert budget_of(args, Dataset.from_dict({"row": np.arange(100)})) == expected
+
+
+def test_some_rows_of_a_file(parser, tmp_path):
+    def arms(*names):
+        options = parser.parse(["--grid", "table_1", "--arms", *names])
+        made = study_arms(options)
+        return list(made[0]), *made[1:]
+
+    assert arms("ours") == (["ours", "vanilla"], {"ours": "vanilla"}, {"ours": ("vanilla",)})  # with what it needs
+    assert arms("slow") == (["slow"], {}, {})  # without its control
+    assert arms("slow", "vanilla") == (["vanilla", "slow"], {"slow": "vanilla"}, {})
+    assert select_arms({"a": Arm({})}, None) == {"a": Arm({})}
+
+
+def test_rows_that_are_not_there(parser, capsys):
+    for options, message in (
+        (("--grid", "table_1", "--arms", "our"), "--arms names ['our'], and the grid file has the rows ['ours', "),
+        (("--arms", "ours"), "--arms ours names rows of a grid file, and none was given. Name one with --grid"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse(options)
+        assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"--arms names \['our'\], and the grid file has the rows \['ours'\]"):
+        select_arms({"ours": Arm({})}, ["our"])
