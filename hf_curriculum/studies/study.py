@@ -298,11 +298,18 @@ class Study:
             if item.status == "diverged":
                 lines.append(f"- {item.arm}, seed {item.seed}: {item.error}")
             elif item.status == "crashed":
-                reason = (item.error or "").strip().splitlines()[-1]
-                lines.append(f"- {item.arm}, seed {item.seed}: crashed, {reason} (see {item.folder / RESULT_FILE})")
+                lines.append(
+                    f"- {item.arm}, seed {item.seed}: crashed, {_raised(item.error)} (see {item.folder / RESULT_FILE})"
+                )
         if counts["crashed"]:
             lines.append("Start the study again to try those that crashed once more.")
         return "\n".join(lines)
+
+
+def _raised(error: str | None) -> str:
+    """The first line of what was raised, without the way that led there."""
+    lines = (error or "").strip().splitlines() or [""]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]+(: |$)", line)), lines[-1])
 
 
 def _given(item: StudyRun) -> dict[str, Any]:

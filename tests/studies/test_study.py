@@ -202,6 +202,10 @@ class TestDivergedAndCrashed:
         assert "disk full" in json.loads((tmp_path / "faster-seed0" / "result.json").read_text())["error"]
         assert not (tmp_path / "control-seed0").exists()  # only the main process writes what went well
 
+    def test_a_crash_of_many_lines_is_told_by_its_first(self, tmp_path):
+        made = study(tmp_path, Function(r2s0=OSError("no jar. Get it by\n    curl -L -o a.zip there")))
+        assert "- faster, seed 0: crashed, OSError: no jar. Get it by (see " in made.describe()
+
     def test_what_no_json_can_hold_or_is_no_mapping_is_a_crash(self, tmp_path):
         made = study(tmp_path, Function(r1s0={"model": object()}), seeds=[0])
         assert made.runs[0].status == "crashed"
