@@ -8,6 +8,7 @@
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --images FOLDER --features STORE
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_1
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_4
+    accelerate launch recipes/simi_cl_captioning.py --grid embedded --arms Transformer Simi-CL  # these rows alone
     accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --grid table_1
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid self_critical
     accelerate launch recipes/simi_cl_captioning.py --preset repository_updown --data FILE --features STORE
@@ -27,6 +28,7 @@ from typing import Any
 
 from common.runs import publish
 from simi_cl.arguments import PARSER, DataArguments, ModelArguments, SimiCLArguments
+from simi_cl.checks import check_runs
 from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
 from simi_cl.evaluation import SCORES_FILE, card_facts, run_facts, test_captions
 from simi_cl.report import write_results
@@ -119,6 +121,7 @@ def main() -> None:
     options = PARSER.parse()
     folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
     study, controls = PARSER.study(run, options, folder, data=read_data)
+    check_runs(study)
     study.run()
     write_results(study, controls)
     finish(study)

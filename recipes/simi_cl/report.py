@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from simi_cl.arguments import DataArguments
-from simi_cl.data import prepare
+from simi_cl.data import Prepared, prepare
 from simi_cl.evaluation import SCORES_FILE, VALUES
 
 from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
@@ -36,7 +36,8 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
     if finished:
         fields = DataArguments.__dataclass_fields__
         data_args = DataArguments(**{name: finished[0].settings[name] for name in fields})
-        data = prepare(data_args, folder).data
+        prepared = prepare(data_args, folder)
+        data = prepared.data
     if not finished or not PartialState().is_main_process:
         return
     named = [name for name in VALUES if all(name in item.result for item in finished)]
@@ -55,24 +56,23 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
     for seed, comparison in compared.items():
         print(f"\nseed {seed}\n{comparison}")
     print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
-    print(
-        f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', data['test'], data_args, folder))}"
-    )
+    print(f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', prepared, data_args))}")
     if len(runs) == 1 and runs[0]["curriculum"]:
         print(f"beside a control: {command_line('--compare')}")
 
 
-def try_command(model: Path, test: Dataset, data_args: DataArguments, folder: Path) -> list[str]:
-    """What captions the first test images, written as files; or all stored ones, where no image was read."""
-    if IMAGE not in test.column_names:
-        options = ["--suite", "captions", "--data", data_args.data, "--features", str(data_args.features)]
+def try_command(model: Path, prepared: Prepared, data_args: DataArguments) -> list[str]:
+    """What captions the first test images, written as files; or all stored ones, where the model finds no regions."""
+    test = prepared.data["test"]
+    if IMAGE not in test.column_names or prepared.regions.image_processor is None:
+        options = ["--suite", "captions", "--data", data_args.data, "--features", prepared.store]
         return ["hf-curriculum", "evaluate", str(model), *options]
-    images = one_row_per_image(test)
-    (folder / "held_out").mkdir(exist_ok=True)
+    images, folder = one_row_per_image(test), model.parents[1] / "held_out"
+    folder.mkdir(exist_ok=True)
     for number, image in enumerate(images_of(images, range(min(_MOST_CAPTIONS, len(images))))):
         if image is not None:
-            image.save(folder / "held_out" / f"{number}.png")
-    return ["hf-curriculum", "caption", str(model), str(folder / "held_out")]
+            image.save(folder / f"{number}.png")
+    return ["hf-curriculum", "caption", str(model), str(folder)]
 
 
 def compare_by_seed(runs: list[dict[str, Any]], resamples: int) -> dict[int, Any]:

@@ -15,7 +15,9 @@ import simi_cl_captioning
 import simi_cl_tables
 from datasets import Dataset
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
-from simi_cl.data import read_data
+from simi_cl.checks import check_runs
+from simi_cl.data import prepare, read_data
+from simi_cl.report import try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
 
 from hf_curriculum import (
@@ -24,9 +26,11 @@ from hf_curriculum import (
     curriculum_from,
     make_plan,
     make_scenes,
+    pack_regions,
     train_word_tokenizer,
 )
 from hf_curriculum.config import read_yaml
+from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
 from hf_curriculum.studies.grid import budget_of
@@ -205,6 +209,70 @@ class TestScores:
         assert (folder / "model.safetensors").stat().st_mtime_ns == before
         losses = LanguageModelLoss(str(folder))({"caption": ["a red ball", "ball red a"]})["language_model_loss"]
         assert losses[0] < losses[1]
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Images as Karpathy's file has them, their features in a store, and a grid of three arms."""
+    splits, images = ("train", "train", "val", "test"), []
+    (tmp_path / "features").mkdir()
+    for n, split in enumerate(splits):
+        texts = [{"raw": f"A {noun}.", "tokens": ["a", noun]} for noun in ("dog", "cat")]
+        images.append({"filename": f"{n}.jpg", "split": split, "cocoid": n, "imgid": n, "sentences": texts})
+        np.savez(tmp_path / "features" / f"{n}.npz", feat=np.ones((2, 4), np.float32))
+    (tmp_path / "d.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    rows = ["vanilla: {curriculum: null, scores: null}", "CLIP: {scores: {clip_similarity: {model: scenes_clip}}}"]
+    (tmp_path / "arms.yaml").write_text("\n".join([*rows, "short: {scores: {caption_length: {}}, control: vanilla}"]))
+    pack_regions(tmp_path / "features", tmp_path / "store")
+    return ["--preset", "smoke", "--data", str(tmp_path / "d.json"), "--features", str(tmp_path / "store")]
+
+
+class TestBeforeAnyRun:
+    @pytest.fixture
+    def check(self, given, tmp_path):
+        def run(*options):
+            words = [*given, "--grid", str(tmp_path / "arms.yaml"), "--global_batch_size", "2", *options]
+            study, _ = PARSER.study(None, PARSER.parse(words), tmp_path / "out", data=read_data)
+            check_runs(study)
+            assert not list(tmp_path.glob("out/*"))
+            return study
+
+        return run
+
+    def test_arms_that_cannot_be_scored_are_named_and_the_others(self, check):
+        reason = (
+            "(?s)1 of 3 arms cannot be trained and tested here, so no run was begun:\n- CLIP: `image` is not in the"
+        )
+        with pytest.raises(
+            ValueError, match=reason + ".* Name the folder of the images with --images.\n.* --arms van"
+        ):
+            check()
+        assert len(check("--arms", "vanilla", "short").runs) == 2
+
+    def test_metrics_that_cannot_be_computed(self, check, monkeypatch):
+        def without_java(metrics):
+            if metrics != "all":
+                raise JavaError("SPICE needs Java. Get it by\n    a command")
+
+        monkeypatch.setattr("simi_cl.checks.available_metrics", without_java)
+        with pytest.raises(ValueError, match=r"all arms: SPICE needs Java[^$]*leave out what .*: --metrics all\nCorr"):
+            check("--arms", "vanilla", "short")
+        check("--arms", "vanilla", "short", "--metrics", "all")
+
+    def test_a_store_of_other_images(self, check, tmp_path):
+        (tmp_path / "features" / "1.npz").rename(tmp_path / "features" / "9.npz")
+        store = str(pack_regions(tmp_path / "features", tmp_path / "other").path)
+        with pytest.raises(
+            ValueError, match=r"1 of 4 images have no regions in .*other, such as '1'; it has 4 images"
+        ):
+            check("--arms", "vanilla", "--features", store)
+
+
+def test_what_to_try_fits_how_the_model_was_trained(given, tmp_path):
+    data_args = arguments_of(*given)[0]
+    command = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
+    assert command[:2] == ["hf-curriculum", "evaluate"]  # no detector stands in the model
+    assert command[-2:] == ["--features", str(tmp_path / "store")]
 
 
 def test_a_model_of_other_words_is_no_start(tmp_path):
