@@ -57,7 +57,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         print(f"\nseed {seed}\n{comparison}")
     print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
     print(f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', prepared, data_args))}")
-    if len(runs) == 1 and runs[0]["curriculum"]:
+    if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
         print(f"beside a control: {command_line('--compare')}")
 
 
