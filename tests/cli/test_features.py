@@ -94,6 +94,15 @@ def test_mistakes(photos, feats):
     assert "--made-by were given with a model" in failed(
         2, photos, feats / "x", "--model", "scenes_clip", "--made-by", "me"
     )
+    assert "holds no regions: it is no store" in failed(1, photos, feats / "x")  # photos and no --model
+    (feats / "none").mkdir()
+    empty = failed(1, feats / "none", feats / "x", "--model", "scenes_clip")
+    assert f"There is no image in the folder {feats / 'none'}. Regions" in empty
+    text = [{"filename": "0.jpg", "split": "train", "imgid": 0, "sentences": [{"raw": "A dog."}]}]
+    (feats / "d.json").write_text(json.dumps({"images": text}))
+    alone = failed(2, feats / "d.json", feats / "x", "--model", "scenes_clip")
+    assert "Invalid value for --images" in alone
+    assert "has captions and no images beside it, in which regions could be found" in alone
     assert "There are no regions at" in failed(1, feats / "none.tsv", feats / "x")
     assert "There is no 'me/none' to find regions with" in failed(1, photos, feats / "x", "--model", "me/none")
     assert not (feats / "x").exists()

@@ -244,8 +244,12 @@ def test_names_that_end_in_numbers_are_ids():
 
 
 def test_folders_that_are_none(tmp_path):
-    with pytest.raises(ValueError, match=r"neither \.npy nor \.mat"):
+    with pytest.raises(
+        ValueError, match=r"holds no regions: .* neither \.npz, \.npy nor \.mat .*found by a model first"
+    ):
         open_regions(tmp_path)
+    with pytest.raises(ValueError, match=r"neither \.npy nor \.mat"):
+        ProposalFolder(tmp_path)
     np.save(tmp_path / "1.npy", BOXES)
     (tmp_path / "1.mat").write_bytes(b"")
     with pytest.raises(ValueError, match=r"both \.npy and \.mat"):

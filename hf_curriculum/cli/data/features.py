@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hf_curriculum.cli.common import AsJson, hide_bars_unless_watched, note, plainly, say, typed_again
+from hf_curriculum.columns import IMAGE
 
 if TYPE_CHECKING:
     from hf_curriculum.data.regions.store import RegionStore
@@ -140,11 +141,23 @@ def _extract(
     name, folder = model_of(model), Path(source)
     plain = folder.is_dir() and {file.suffix.lower() for file in folder.iterdir() if file.is_file()} <= {*SUFFIXES}
     data = folder if plain else load_captioned(source, images=images)
+    if not plain and (without := _without_images(data)):
+        raise typer.BadParameter(
+            f"{source} has captions and no images{without}, in which regions could be found. Name their folder.",
+            param_hint="--images",
+        )
     config = Path(name) / "preprocessor_config.json"
     if config.is_file() and '"RegionProcessor"' in config.read_text(encoding="utf-8"):
         note(f"the detector and its limits are those of {model}")
         return extract_regions(data, RegionProcessor.from_pretrained(name), store, **options)
     return extract_regions(data, name, store, **options, **setting)
+
+
+def _without_images(data: Any) -> str | None:
+    """The splits of loaded data that have no images; None where all have."""
+    parts = data if isinstance(data, dict) else {"": data}
+    lost = [name for name, part in parts.items() if IMAGE not in part.column_names]
+    return None if not lost else f" in {lost}" if len(lost) < len(parts) else " beside it"
 
 
 def _bytes(size: int) -> str:

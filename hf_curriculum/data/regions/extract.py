@@ -123,6 +123,7 @@ class _Images(torch.utils.data.Dataset):
         self.name = type(data).__name__
         self.column = column
         self._splits: list[Any] = []
+        given = data
         if isinstance(data, (str, Path)):
             data = _files(Path(data))
         if isinstance(data, Mapping) and not all(hasattr(part, "column_names") for part in data.values()):
@@ -134,7 +135,11 @@ class _Images(torch.utils.data.Dataset):
             self.ids, self._sources = _distinct(self._splits, column)
             self._splits = [split.with_format(None).select_columns(column) for split in self._splits]
         if not self.ids:
-            raise ValueError(f"There is no image in the {self.name} that was given. Regions are found in images.")
+            where = f"folder {given}" if isinstance(given, (str, Path)) else f"{self.name} that was given"
+            raise ValueError(
+                f"There is no image in the {where}. Regions are found in images: name a folder of them "
+                f"({', '.join(SUFFIXES)}), or a data set."
+            )
 
     def __len__(self) -> int:
         return len(self.ids)

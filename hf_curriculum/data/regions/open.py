@@ -71,11 +71,17 @@ def _folder_reader(path: Path) -> type[RegionSource]:
         if (path / name).is_file():
             return reader
     first = next((file for file in path.rglob("*") if file.suffix in (".npz", ".npy", ".mat", *PICKLES)), None)
-    if first is not None and first.suffix in PICKLES:
+    if first is None:
+        raise ValueError(
+            f"The folder {str(path)!r} holds no regions: it is no store, and has neither .npz, .npy nor .mat files, "
+            "one per image. Of images they are found by a model first: `extract_regions(folder, model, store)`, or "
+            "`hf-curriculum features FOLDER STORE --model facebook/detr-resnet-50`."
+        )
+    if first.suffix in PICKLES:
         raise ValueError(pickled(first))
-    if first is not None and first.suffix == ".npz":
+    if first.suffix == ".npz":
         return FeatureFolder
-    if first is not None and first.suffix == ".npy" and not any(path.rglob("*.mat")):
+    if first.suffix == ".npy" and not any(path.rglob("*.mat")):
         return FeatureFolder if _holds_features(str(first)) else ProposalFolder
     return ProposalFolder
 
