@@ -31,7 +31,9 @@ def caption_command(
         typer.Option(help="Stored regions or features to read in place of the images, by their ids or file names."),
     ] = None,
     beams: Annotated[int, typer.Option(help="Beams of generation; 1 is greedy.", min=1)] = 1,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of a caption at most.", min=1)] = 30,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of a caption at most; the model's own setting, or 30.", min=1)
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Images that run through the model at once.", min=1)] = 16,
     as_json: AsJson = False,
 ) -> None:
@@ -45,7 +47,8 @@ def caption_command(
     captioner, processor = load_for_captions(model, features)
     read = _decode if features is None else partial(_look_up, processor.image_inputs)
     found: list[dict[str, str | None]] = []
-    options = {"num_beams": beams, "max_new_tokens": max_new_tokens}
+    longest = max_new_tokens or captioner.generation_config.max_new_tokens or 30
+    options = {"num_beams": beams, "max_new_tokens": longest}
     for start in range(0, len(files), batch_size):
         batch = [read(file) for file in files[start : start + batch_size]]
         readable = [image for image, error in batch if error is None]

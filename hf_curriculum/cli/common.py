@@ -63,10 +63,21 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
 
 
 def model_of(name: str) -> str:
-    """The model of a run's folder, where that is named."""
+    """The model of a run's folder, where that is named.
+
+    Raises:
+        typer.BadParameter: the folder holds several runs.
+    """
     folder = Path(name)
     inside = folder / "model"
-    return str(inside) if not (folder / "config.json").exists() and (inside / "config.json").is_file() else name
+    if (folder / "config.json").exists() or (inside / "config.json").is_file():
+        return name if (folder / "config.json").exists() else str(inside)
+    if runs := sorted(file.parents[1] for file in folder.glob("*/model/config.json")):
+        raise typer.BadParameter(
+            f"{name} holds {len(runs)} run{'s' * (len(runs) > 1)} and is no model. Name one of them: "
+            f"{', '.join(map(str, runs))}"
+        )
+    return name
 
 
 def name_of(path: Path) -> str:

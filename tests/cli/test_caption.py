@@ -90,14 +90,33 @@ def test_the_folder_of_a_run_stands_for_its_model(photos, tmp_path):
     assert result("caption", tmp_path / "run", *words).stdout == result("caption", tiny_models.git(), *words).stdout
 
 
+def test_captions_are_as_long_as_the_model_s_own_setting(photos, tmp_path):
+    model, processor = load_captioner(tiny_models.git())
+    model.generation_config.max_new_tokens = 2
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "short")
+    written = result("caption", tmp_path / "short", photos / "a.png").stdout
+    assert written == result("caption", tiny_models.git(), photos / "a.png", "--max-new-tokens", "2").stdout
+    assert written != result("caption", tiny_models.git(), photos / "a.png", "--max-new-tokens", "5").stdout
+
+
 def test_mistakes(photos, tmp_path):
     (tmp_path / "none").mkdir()
+    runs = [tmp_path / "study" / name for name in ("a-seed0", "b-seed0")]
+    for run in runs:
+        (run / "model").mkdir(parents=True)
+        (run / "model" / "config.json").write_text("{}")
     for words, status, message in (
         ((tiny_models.git(), tmp_path / "gone.png"), 1, "There is no image"),
         ((tiny_models.git(), tmp_path / "none"), 1, "holds no image (.bmp, "),
         ((tiny_models.gpt2(), photos), 1, "no model that writes text to images"),
         ((tiny_models.git(), photos, "--beams", "0"), 2, "greater than or equal to 1"),
         ((tiny_models.git(),), 2, "Missing argument"),
+        (
+            (tmp_path / "study", photos),
+            2,
+            f"study holds 2 runs and is no model. Name one of them: {runs[0]}, {runs[1]}",
+        ),
     ):
         done = result("caption", *words)
         assert done.exit_code == status, done.output
