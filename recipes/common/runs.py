@@ -9,6 +9,7 @@ from typing import Any
 from datasets import Dataset
 
 from hf_curriculum import CurriculumTrainer, push_scored
+from hf_curriculum.provenance import read_provenance
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
@@ -21,18 +22,18 @@ def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any
 
     Args:
         trainer: after training; its model has been saved.
-        scored: what it was trained on.
+        scored: what it was trained on; not sent where it has no score.
         facts: of `card_facts`.
 
     Returns:
-        The model's repository, if it was sent. The data is beside it, `-scored` added to the name.
+        The model's repository, if it was sent. Scored data are beside it, `-scored` added to the name.
     """
     trainer.create_model_card(**facts)
     args = trainer.args
     if not args.push_to_hub:
         return None
-    data = f"{trainer.hub_model_id}-scored"
-    if trainer.is_world_process_zero():
+    data = f"{trainer.hub_model_id}-scored" if read_provenance(scored) else None
+    if data is not None and trainer.is_world_process_zero():
         push_scored(
             scored, data, private=args.hub_private_repo, token=args.hub_token, description=facts["description"]
         )

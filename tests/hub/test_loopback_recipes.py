@@ -62,6 +62,36 @@ def test_a_recipe_pushes_model_card_and_scored_data_and_writes_figures(hub, user
 
 
 @pytest.mark.slow
+def test_a_captioner_on_regions_is_pushed_and_captions_new_images(hub, user, tmp_path):
+    folder = tmp_path / "study"
+    flags = ["--preset", "smoke", "--arms", "Transformer", "--grid", "embedded", "--output_dir", str(folder)]
+    user.run(
+        f"""
+        import runpy, sys
+        sys.path.insert(0, {str(ROOT / "recipes")!r})
+        sys.argv = ["simi_cl_captioning.py", *{[*flags, "--push_to_hub", "--hub_model_id", "me/regions"]}]
+        runpy.run_path({str(ROOT / "recipes" / "simi_cl_captioning.py")!r}, run_name="__main__")
+        """
+    )
+    model = hub.files("model", "me/regions")
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "training_facts.json"} <= set(model)
+    assert not [name for name in model if name.startswith(("checkpoint", "model/", "result"))]
+    (entry,) = json.loads((folder / "results.json").read_text())
+    assert entry["pushed"] == "me/regions"
+    caption = """
+        from typer.testing import CliRunner
+        from hf_curriculum.cli import app
+        done = CliRunner().invoke(app, ["caption", {model!r}, {images!r}])
+        assert done.exit_code == 0, done.output
+        print(done.stdout)
+        """
+    images = str(folder / "held_out")
+    ours = user.run(caption.format(model=str(folder / "Transformer-seed0" / "model"), images=images))
+    assert len(ours.split("\n")) >= 10
+    assert user.run(caption.format(model="me/regions", images=images)) == ours  # its detector comes with it
+
+
+@pytest.mark.slow
 def test_the_command_takes_every_training_argument(hub, user, tmp_path):
     user.run(
         f"""
