@@ -371,11 +371,18 @@ def _check_detector(store: Mapping[str, Regions], processor: Any) -> None:
     is_scaled = (moments is None) != (own is None) or (own is not None and not torch.allclose(moments, own))
     if is_other or is_scaled:
         found, wanted = ("" if scale is not None else "not " for scale in (moments, own))
+        numbers = "" if None in (moments, own) else " by other numbers"
+        remedy = (
+            "Name the store that it was trained on, or another of that detector."
+            if processor.detector is None
+            else "Find the regions with the model's own detector: "
+            "`hf-curriculum features IMAGES STORE --model MODEL`, or "
+            "`extract_regions(images, processor.image_processor, store)`."
+        )
         raise ValueError(
             f"The features in {_name(store)} were made by {made_by or 'an unknown detector'}, {found}standardised, "
-            f"and the model was trained on those of {trained_on or 'its own'}, {wanted}standardised by numbers of "
-            "its own: others mean nothing to it. Find the regions with the model's own image processor: "
-            "`extract_regions(images, processor.image_processor, path)`."
+            f"and the model was trained on those of {trained_on or 'its own'}, {wanted}standardised{numbers}: others "
+            f"mean nothing to it. {remedy}"
         )
 
 

@@ -183,6 +183,7 @@ class TestFeatures:
         other = extract_regions(rows, "scenes_clip", tmp_path / "other", grid=3, dtype="float32")
         done = result("caption", *words, "--features", other.path)
         assert (done.exit_code, "others mean nothing to it" in done.stderr) == (1, True)
+        assert "`hf-curriculum features IMAGES STORE --model MODEL`" in done.stderr
 
     def test_what_is_missing_is_named(self, photos, tmp_path):
         done = result("caption", tiny_models.region_transformer(), photos)

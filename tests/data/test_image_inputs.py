@@ -234,7 +234,7 @@ class TestOfAModel:
         own = RegionInputs(scaled).image_processor
         RegionInputs.for_model(scaled, own)
         own.mean = [value + 1 for value in own.mean]
-        with pytest.raises(ValueError, match=r"trained on those of detector A, standardised by numbers of its own"):
+        with pytest.raises(ValueError, match=r"trained on those of detector A, standardised by other numbers"):
             RegionInputs.for_model(scaled, own)
         assert caplog.text == ""
         kept.made_by = {"model": "Detr"}
