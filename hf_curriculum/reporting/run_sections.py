@@ -55,13 +55,15 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     )
 
 
-def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any]) -> None:
+def add_scores_section(
+    report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any], *, name: str | None = None
+) -> None:
     """The distribution of a score with the thresholds of `Plan.to_dict()`, and its easiest and hardest examples.
 
     With other rows than the plan's, such as the held-out ones besides, the thresholds stand at the same shares of
-    them.
+    them. `name` tells the figures' files from those of another section of the same column.
     """
-    scores = score_values(dataset, column)
+    scores, stem = score_values(dataset, column), name or column
     easy = plan["easy"]
     cuts = _cuts(scores, easy, plan)
     others = f" Trained on: {plan['num_rows']:,} of them." if len(dataset) != plan["num_rows"] else ""
@@ -70,7 +72,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
         partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
         f"Share of the {len(dataset):,} pairs at least as easy as each score; dashed lines: how far each phase but "
         f"the last has come.{others}",
-        name=file_stem(f"scores_{column}", 0),
+        name=file_stem(f"scores_{stem}", 0),
     )
     made = read_provenance(dataset).get(column)
     if made is not None:
@@ -78,7 +80,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
     shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
     cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
-    add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{column}", 0))
+    add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{stem}", 0))
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))

@@ -17,6 +17,7 @@ from simi_cl.evaluation import SCORES_FILE, VALUES
 from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.markdown import one_line
+from hf_curriculum.provenance import score_values
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
@@ -129,20 +130,29 @@ def write_report(
         table.add_to(report)
     add_training(report, runs)
     add_plan(report, runs)
-    for run in runs:
-        if run["seed"] == runs[0]["seed"]:
-            add_scored_pairs(report, run, data["train"], folder.parent)
+    add_scored_pairs(report, [run for run in runs if run["seed"] == runs[0]["seed"]], data["train"], folder.parent)
     add_captions(report, runs, data["test"])
     return report.write(folder)
 
 
-def add_scored_pairs(report: Report, run: Mapping[str, Any], train: Dataset, folder: Path) -> None:
-    """The distribution of the score that a run's pairs were ordered by, and its easiest and hardest pairs."""
-    column = run["plan"]["score_column"]
-    if column is not None:
+def add_scored_pairs(report: Report, runs: list[dict[str, Any]], train: Dataset, folder: Path) -> None:
+    """The distribution of the score that each run's pairs were ordered by, and its easiest and hardest pairs.
+
+    Runs of the same scores have one section.
+    """
+    shown: dict[tuple[str, bytes], str] = {}
+    for run in runs:
+        if (column := run["plan"]["score_column"]) is None:
+            continue
         scored = load_scores(train, folder / run["folder"] / SCORES_FILE)
-        report.add_text(f"Ordered by `{column}`: {run['name']}", f"Scores: {', '.join(run['scores'])}.")
-        add_scores_section(report, scored, column, run["plan"])
+        heading = f"Ordered by `{column}`: {run['name']}"
+        first = shown.setdefault((column, score_values(scored, column).tobytes()), run["name"])
+        if first != run["name"]:
+            report.add_text(heading, f"The same scores as {first}'s.")
+            continue
+        report.add_text(heading, f"Scores: {', '.join(run['scores'])}.")
+        taken = sum(column == other for other, _ in shown) > 1
+        add_scores_section(report, scored, column, run["plan"], name=f"{column}_{len(shown)}" if taken else None)
 
 
 def add_captions(report: Report, runs: list[dict[str, Any]], test: Dataset) -> None:

@@ -17,16 +17,20 @@ from datasets import Dataset
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
 from simi_cl.data import prepare, read_data
-from simi_cl.report import try_command
+from simi_cl.report import add_scored_pairs, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
 
 from hf_curriculum import (
+    BabySteps,
     CurriculumTrainingArguments,
     LanguageModelLoss,
+    Report,
+    add_scores_from,
     curriculum_from,
     make_plan,
     make_scenes,
     pack_regions,
+    save_scores,
     train_word_tokenizer,
 )
 from hf_curriculum.config import read_yaml
@@ -273,6 +277,23 @@ def test_what_to_try_fits_how_the_model_was_trained(given, tmp_path):
     command = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
     assert command[:2] == ["hf-curriculum", "evaluate"]  # no detector stands in the model
     assert command[-2:] == ["--features", str(tmp_path / "store")]
+
+
+def test_arms_of_one_column_and_of_the_same_scores(tmp_path):
+    pairs = Dataset.from_dict({"caption": [f"a dog {n}" for n in range(8)], "image_id": [str(n) for n in range(8)]})
+    runs = []
+    for name, scores in (("CLIP", range(8)), ("other CLIP", [3, 1, 2, 0, 4, 7, 5, 6]), ("AoANet", range(8))):
+        given = Dataset.from_dict({"caption": pairs["caption"], "s": [float(one) for one in scores]})
+        scored = add_scores_from(pairs, given, on="caption", easy="high")
+        (tmp_path / name).mkdir()
+        save_scores(scored, tmp_path / name / "scores.parquet")
+        plan = make_plan(BabySteps(2), scored, score_column="s", global_batch_size=2, epochs=3)
+        runs.append({"name": name, "seed": 0, "folder": name, "scores": ["s"], "plan": plan.to_dict()})
+    report = Report("t")
+    add_scored_pairs(report, runs, pairs, tmp_path)
+    report.write(tmp_path / "page")
+    assert sorted(file.stem for file in (tmp_path / "page" / "figures").iterdir()) == ["scores_s", "scores_s_2"]
+    assert "The same scores as CLIP" in report.to_html()
 
 
 def test_a_model_of_other_words_is_no_start(tmp_path):
