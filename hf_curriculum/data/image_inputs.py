@@ -138,7 +138,7 @@ class PixelInputs(ImageInputs):
         self.image_processor = image_processor
         self.augment = augment
         self.image_column = image_column
-        self.columns = (image_column,)
+        self.columns: tuple[str, ...] = (image_column,)
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
 
     @property

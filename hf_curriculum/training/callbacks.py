@@ -25,7 +25,7 @@ from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.streaming.plan import StreamPlan
 from hf_curriculum.training.sampler import drawn_quantiles
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 LOSSES = ("loss", "train_loss", "eval_loss")
 """Numbers that are NaN or infinite only where a run has diverged."""

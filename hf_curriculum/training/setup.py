@@ -39,7 +39,7 @@ from hf_curriculum.planning.ranking import Ranking, as_numbers, rank_dataset, ra
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def open_training_data(data: Any) -> Any:

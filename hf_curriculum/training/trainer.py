@@ -118,6 +118,10 @@ class CurriculumTrainer(SchedulingTrainer):
     args_class: type[Any] = CurriculumTrainingArguments
     """What `args` is, for those who build it by name."""
     model: Any  # `Trainer` may be without one; not here
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Any
+    is_in_train: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
