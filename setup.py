@@ -28,7 +28,11 @@ if __name__ == "__main__":
     address = re.search(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     shown = readme((ROOT / "README.md").read_text(encoding="utf-8"), address and address[1])
     setup(
-        packages=[*find_packages(include=["hf_curriculum*"]), "hf_curriculum.recipes", "hf_curriculum.recipes.babylm"],
+        packages=[
+            *find_packages(include=["hf_curriculum*"]),
+            *("hf_curriculum.recipes", "hf_curriculum.recipes.babylm"),
+            *("hf_curriculum.recipes.common", "hf_curriculum.recipes.simi_cl"),
+        ],
         package_dir={"hf_curriculum.recipes": "recipes"},
         include_package_data=False,
         long_description=shown,

@@ -34,10 +34,11 @@ from babylm.arguments import (
     recipe_parser,
 )
 from babylm.data import prepare, read_before, read_data
-from babylm.evaluation import card_facts, evaluate_captions, publish, run_facts
+from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
+from common.runs import publish
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import (

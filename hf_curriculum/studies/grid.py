@@ -144,6 +144,9 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
         study: not begun yet.
         data: called with the arguments of a run; returns its training rows, or data sets by name, one of them `train`.
         arguments: a run's settings → its arguments, the training arguments last.
+
+    Raises:
+        ValueError: the budget of an arm is too small for its curriculum.
     """
     waiting = {item.arm: item for item in reversed(study.runs) if item.status not in ("finished", "diverged")}
     for item in study.runs:
@@ -151,7 +154,10 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
             made = arguments({**item.settings, "seed": item.seed, "output_dir": str(item.folder)})
             found = data(*made)
             train = found["train"] if isinstance(found, Mapping) else found
-            logger.info(f"{item.arm}: {budget_of(made[-1], train)}")
+            try:
+                logger.info(f"{item.arm}: {budget_of(made[-1], train)}")
+            except ValueError as error:
+                raise ValueError(f"The arm {item.arm!r} cannot be trained, so no run was begun. {error}") from error
 
 
 def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
@@ -160,17 +166,26 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
     Args:
         args: of the run.
         train: the rows it is trained on, scored or not. A budget that depends on scores is not known yet.
+
+    Raises:
+        ValueError: the budget is too small for the curriculum, whatever the scores are.
     """
     rule = IID() if args.curriculum is None else curriculum_from(args.curriculum)
     size = args.global_batch_size or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epochs = args.num_train_epochs if args.num_train_epochs > 0 else None
     given = Budget(epochs, args.max_steps if args.max_steps > 0 else None, size)
-    found = set()
+    unknown = "a number of examples that depends on the scores"
+    if not set(rule.reads_in_all) <= set(train.column_names):  # a scorer adds what it reads
+        return unknown
+    found, errors = set(), []
     for scores in (np.arange(len(train)), np.arange(len(train)) % 7):  # all distinct; many ties
         try:
             plan = bind(rule, rank_training_data(train, rule, None, scores), given, args.seed)
-        except ValueError:  # such as thresholds that these scores do not reach, or a column that a scorer adds
-            return "a number of examples that depends on the scores"
+        except ValueError as error:  # such as thresholds that these scores do not reach
+            errors.append(str(error))
+            continue
         most = "at most " if plan.undecided else ""
         found.add(f"{most}{plan.num_draws:,} examples, {plan.num_steps:,} steps of {size:,}")
-    return found.pop() if len(found) == 1 else "a number of examples that depends on the scores"
+    if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
+        raise ValueError(errors[0])
+    return unknown if errors or len(found) > 1 else found.pop()

@@ -10,14 +10,12 @@ from typing import Any
 from accelerate import PartialState
 from babylm.arguments import SCENES, BabyLMArguments, DataArguments, ModelArguments, variant_of
 from babylm.data import Prepared
-from babylm.text import last
-from datasets import Dataset
+from common.runs import last
 
 from hf_curriculum import (
     CurriculumTrainer,
     generate_captions,
     one_row_per_image,
-    push_scored,
     recall_against_shuffled,
 )
 from hf_curriculum.columns import IMAGE_ID
@@ -108,31 +106,6 @@ def card_facts(data_args: DataArguments, model_args: ModelArguments, outcome: Ma
             for key, name in _RECALL.items()
         ],
     }
-
-
-def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> str | None:
-    """Writes the run's card; with `--push_to_hub` also sends model and scored data with their cards.
-
-    Args:
-        trainer: after training; its model has been saved.
-        scored: what it was trained on.
-        facts: of `card_facts`.
-
-    Returns:
-        The model's repository, if it was sent. The data is beside it, `-scored` added to the name.
-    """
-    trainer.create_model_card(**facts)
-    args = trainer.args
-    if not args.push_to_hub:
-        return None
-    data = f"{trainer.hub_model_id}-scored"
-    if trainer.is_world_process_zero():
-        push_scored(
-            scored, data, private=args.hub_private_repo, token=args.hub_token, description=facts["description"]
-        )
-    args.output_dir = str(Path(args.output_dir) / "model")  # without checkpoints and the text stage
-    trainer.push_to_hub(**facts, dataset_tags=data)
-    return trainer.hub_model_id
 
 
 def _data(data_args: DataArguments) -> str:

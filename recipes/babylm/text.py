@@ -11,6 +11,7 @@ import torch
 from accelerate import PartialState
 from babylm.arguments import BabyLMArguments
 from babylm.data import Prepared
+from common.runs import last
 from safetensors.torch import load_model, save_model
 
 from hf_curriculum import (
@@ -116,8 +117,3 @@ def train_on_text(
         record.write_text(json.dumps(facts), encoding="utf-8")
     PartialState().wait_for_everyone()
     return model, facts
-
-
-def last(log: list[dict[str, Any]], name: str) -> float | None:
-    """The last number of that name in a trainer's log."""
-    return next((entry[name] for entry in reversed(log) if name in entry), None)

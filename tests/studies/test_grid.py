@@ -182,6 +182,18 @@ def test_every_budget_is_said_before_the_first_run(parser, tmp_path, caplog):
     ]
 
 
+def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
+    (tmp_path / "own.yaml").write_text(
+        "a: {curriculum: null}\nb: {curriculum: {type: baby_steps, num_buckets: 5}, num_train_epochs: 1}\n"
+    )
+    rows, run = Dataset.from_dict({"caption": ["a"] * 100}), Run()
+    options = parser.parse(["--grid", str(tmp_path / "own.yaml"), "--global_batch_size", "10"])
+    with pytest.raises(
+        ValueError, match=r"The arm 'b' cannot be trained, so no run was begun\. BabySteps has a budget"
+    ):
+        parser.study(run, options, tmp_path / "out", data=lambda given, args: rows)
+
+
 @pytest.mark.parametrize(
     ("rule", "epochs", "expected"),
     [
@@ -189,6 +201,7 @@ def test_every_budget_is_said_before_the_first_run(parser, tmp_path, caplog):
         ({"type": "baby_steps", "num_buckets": 5, "stop": True}, 8, "at most 800 examples, 80 steps of 10"),
         ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 80 steps of 10"),
         ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
+        ({"type": "iid", "batches": {"type": "by_image"}}, 2, "a number of examples that depends on the scores"),
     ],
 )
 def test_budgets(tmp_path, rule, epochs, expected):

@@ -1,0 +1,1 @@
+"""What recipes of several papers share."""

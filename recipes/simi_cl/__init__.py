@@ -1,0 +1,1 @@
+"""What Simi-CL's recipe is made of: settings, data and scores, evaluation, results."""

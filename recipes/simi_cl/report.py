@@ -1,0 +1,163 @@
+"""All runs of a command: the table with p values, validation curves with merges, captions, and the report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from simi_cl.arguments import DataArguments
+from simi_cl.data import prepare
+from simi_cl.evaluation import SCORES_FILE, VALUES
+
+from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
+from hf_curriculum.columns import IMAGE
+from hf_curriculum.markdown import one_line
+from hf_curriculum.reporting.inspection import images_of
+from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
+from hf_curriculum.studies.recipe import command_line
+
+_MOST_CAPTIONS = 12
+
+
+def write_results(study: Study, controls: Mapping[str, str]) -> None:
+    """Writes the study's table, results, captions and report; prints the table with p values, and what to try next.
+
+    Args:
+        study: all runs.
+        controls: arm → its control.
+    """
+    finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
+    if finished:
+        fields = DataArguments.__dataclass_fields__
+        data_args = DataArguments(**{name: finished[0].settings[name] for name in fields})
+        data = prepare(data_args, folder).data
+    if not finished or not PartialState().is_main_process:
+        return
+    named = [name for name in VALUES if all(name in item.result for item in finished)]
+    table = summarise(study.runs, [*named, "validation_cider", "eval_loss"], control=controls)
+    table.write(folder)
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in finished
+    ]
+    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
+    (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
+    compared = compare_by_seed(runs, finished[0].settings["resamples"])
+    for run in runs:
+        print(describe(run))
+    for seed, comparison in compared.items():
+        print(f"\nseed {seed}\n{comparison}")
+    print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
+    print(
+        f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', data['test'], data_args, folder))}"
+    )
+    if len(runs) == 1 and runs[0]["curriculum"]:
+        print(f"beside a control: {command_line('--compare')}")
+
+
+def try_command(model: Path, test: Dataset, data_args: DataArguments, folder: Path) -> list[str]:
+    """What captions the first test images, written as files; or all stored ones, where no image was read."""
+    if IMAGE not in test.column_names:
+        options = ["--suite", "captions", "--data", data_args.data, "--features", str(data_args.features)]
+        return ["hf-curriculum", "evaluate", str(model), *options]
+    images = one_row_per_image(test)
+    (folder / "held_out").mkdir(exist_ok=True)
+    for number, image in enumerate(images_of(images, range(min(_MOST_CAPTIONS, len(images))))):
+        if image is not None:
+            image.save(folder / "held_out" / f"{number}.png")
+    return ["hf-curriculum", "caption", str(model), str(folder / "held_out")]
+
+
+def compare_by_seed(runs: list[dict[str, Any]], resamples: int) -> dict[int, Any]:
+    """For each seed with two arms or more, all arms on the same resamples of the same test images.
+
+    Args:
+        runs: of the study, with their captions.
+        resamples: of the images.
+    """
+    compared = {}
+    for seed in dict.fromkeys(run["seed"] for run in runs):
+        systems = {run["name"]: run["captions"] for run in runs if run["seed"] == seed}
+        images = {name: [entry["image_id"] for entry in entries] for name, entries in systems.items()}
+        first = next(iter(images.values()))
+        alike = {name: entries for name, entries in systems.items() if images[name] == first}
+        if len(alike) > 1:  # arms that were tested on other images are no pair
+            truths = [entry["references"] for entry in next(iter(alike.values()))]
+            written = {name: [entry["generated"] for entry in entries] for name, entries in alike.items()}
+            compared[seed] = compare_captions(written, truths, _metrics(runs), resamples=resamples)
+    return compared
+
+
+def _metrics(runs: list[dict[str, Any]]) -> list[str]:
+    """The metrics that all runs have."""
+    parts = {"bleu_4": "bleu", "meteor": "meteor", "rouge_l": "rouge", "cider": "cider", "spice": "spice"}
+    return [metric for name, metric in parts.items() if all(name in run for run in runs)]
+
+
+def describe(run: Mapping[str, Any]) -> str:
+    """One line for a run."""
+    joined = ", ".join(f"bucket {merge['bucket']} at {merge['examples']:,}" for merge in run["merges"])
+    return (
+        f"{run['name']:<16} seed {run['seed']}: {run['examples']:,} examples, {run['steps']:,} steps, "
+        f"{run['seconds']:.0f} s of training, CIDEr {run['cider']:.3f}"
+        f"{f'; {joined} examples' if joined else ''}"
+    )
+
+
+def write_report(
+    runs: list[dict[str, Any]], table: Any, compared: Mapping[int, Any], data: DatasetDict, folder: Path
+) -> Path:
+    """One self-contained page, and its figures as PNG."""
+    report = Report("Simi-CL", f"captioners on regions: {', '.join(dict.fromkeys(run['name'] for run in runs))}")
+    report.add_facts(
+        {
+            "Parameters": runs[0]["parameters"],
+            "Examples": runs[0]["examples"],
+            "CIDEr": ", ".join(f"{run['name']} {run['cider']:.3f}" for run in runs if run["seed"] == runs[0]["seed"]),
+        }
+    )
+    for seed, comparison in compared.items():
+        report.add_text(f"Test captions, seed {seed}", str(comparison), monospace=True)
+    if len(runs) > 1:
+        table.add_to(report)
+    add_training(report, runs)
+    add_plan(report, runs)
+    for run in runs:
+        if run["seed"] == runs[0]["seed"]:
+            add_scored_pairs(report, run, data["train"], folder.parent)
+    add_captions(report, runs, data["test"])
+    return report.write(folder)
+
+
+def add_scored_pairs(report: Report, run: Mapping[str, Any], train: Dataset, folder: Path) -> None:
+    """The distribution of the score that a run's pairs were ordered by, and its easiest and hardest pairs."""
+    column = run["plan"]["score_column"]
+    if column is not None:
+        scored = load_scores(train, folder / run["folder"] / SCORES_FILE)
+        report.add_text(f"Ordered by `{column}`: {run['name']}", f"Scores: {', '.join(run['scores'])}.")
+        add_scores_section(report, scored, column, run["plan"])
+
+
+def add_captions(report: Report, runs: list[dict[str, Any]], test: Dataset) -> None:
+    """What each arm wrote for the first test images, which are shown where there are any."""
+    shown = [run for run in runs if run["seed"] == runs[0]["seed"]]
+    first = shown[0]["captions"][:_MOST_CAPTIONS]
+    rows = [
+        (entry["image_id"], *(run["captions"][number]["generated"] for run in shown), entry["references"][0])
+        for number, entry in enumerate(first)
+    ]
+    report.add_table("Test captions", ["image", *(run["name"] for run in shown), "a reference"], rows)
+    if IMAGE in test.column_names:
+        images = list(images_of(one_row_per_image(test), range(len(first))))
+        for run in shown:
+            written = [f"“{entry['generated']}”" for entry in run["captions"][: len(first)]]
+            references = ["reference: " + entry["references"][0] for entry in first]
+            items = list(zip(images, written, references, strict=True))
+            report.add_gallery(Gallery(run["name"], items, f"The first test images, captioned by {run['name']}."))

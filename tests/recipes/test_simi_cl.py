@@ -1,0 +1,253 @@
+"""Simi-CL's recipe: its presets, the arms of its tables, its scores; and, slowly, a whole study on scenes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pages as PAGES
+import pytest
+import simi_cl_captioning
+import simi_cl_tables
+from datasets import Dataset
+from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
+from simi_cl.data import read_data
+from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
+
+from hf_curriculum import (
+    CurriculumTrainingArguments,
+    LanguageModelLoss,
+    curriculum_from,
+    make_plan,
+    make_scenes,
+    train_word_tokenizer,
+)
+from hf_curriculum.config import read_yaml
+from hf_curriculum.scenes.vocabulary import NOUNS
+from hf_curriculum.scorers.visual.entropy import VisualEntropy
+from hf_curriculum.studies.grid import budget_of
+from hf_curriculum.studies.recipe import read_preset, study_arms
+
+NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
+OWN = {item.name for kind in (DataArguments, ModelArguments, SimiCLArguments) for item in fields(kind)}
+
+
+def settings_of(*options):
+    return SimpleNamespace(**PARSER.parse(options).settings)
+
+
+def arguments_of(*options, **changed):
+    given = PARSER.parse(options)
+    return PARSER.parse_dict({**given.shared, **given.settings, "output_dir": "out", **changed})
+
+
+def arms_of(*options):
+    return study_arms(PARSER.parse(options))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_are_complete(name):
+    values = vars(settings_of("--preset", name))
+    assert set(read_preset(name, PRESETS)) - {"grid"} == set(values) >= OWN
+    curriculum_from(values["curriculum"])
+    assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
+def test_every_number_of_a_preset_says_where_it_is_from(name):
+    text = (PRESETS / f"{name}.yaml").read_text()
+    numbers = [line for line in text.splitlines() if re.match(r"\s*\w+: .*\d", line) and "{" not in line[:3]]
+    plain = [
+        line
+        for line in numbers
+        if not re.match(r"\s*(base|data|eval_steps|save_steps|num_train_epochs|max_steps|warmup_steps): ?", line)
+    ]
+    assert [line for line in plain if "#" not in line] == []
+
+
+def test_the_papers_presets_are_the_papers_runs():
+    coco, flickr = settings_of("--preset", "coco"), settings_of("--preset", "flickr30k")
+    for one in (coco, flickr):
+        assert (one.global_batch_size, one.learning_rate, one.model_options["feature_dropout"]) == (10, 3e-4, 0.4)
+        assert (one.test_beams, one.min_count, one.max_words, one.max_new_tokens) == (5, 6, 16, 20)
+        assert one.curriculum["metric"] == "images_cider"
+    sizes = {}
+    for one, pairs in ((coco, 566_747), (flickr, 145_000)):
+        rule = curriculum_from(one.curriculum)
+        plan = make_plan(rule, np.arange(pairs), global_batch_size=10, epochs=one.num_train_epochs)
+        sizes[pairs] = [end - start for start, end in pairwise([0, *rule._buckets(plan.order).ends])]
+    assert sizes == {
+        566_747: [113_349, 113_349, 113_350, 113_349, 113_350],
+        145_000: [48_333, 48_333, 48_334],
+    }
+    assert vars(flickr) == {**vars(coco), **read_preset("flickr30k", PRESETS)}
+
+
+def test_the_repositories_own_presets():
+    found = {name: settings_of("--preset", f"repository_{name}") for name in ("transformer", "updown", "aoa")}
+    assert [one.model for one in found.values()] == ["transformer", "updown", "aoanet"]
+    assert [one.learning_rate for one in found.values()] == [
+        pytest.approx(512**-0.5 * 20_000**-0.5, rel=1e-4),
+        5e-4,
+        2e-4,
+    ]
+    assert [one.curriculum["epochs"] for one in found.values()] == [15, 30, 25]
+    assert [one.label_smoothing_factor for one in found.values()] == [0, 0, 0.2]
+    for one in found.values():
+        assert (one.global_batch_size, one.share_images, one.scores) == (50, True, None)
+        assert one.curriculum["batches"] == {"type": "by_image", "captions_per_image": 5}
+        assert one.max_grad_value == 0.1
+    assert [one.lr_scheduler_type for one in found.values()] == ["inverse_sqrt", "step", "step"]
+    assert [(one.scheduled_sampling or {}).get("max") for one in found.values()] == [None, 0.25, 0.5]
+
+
+def test_table_1_has_the_papers_rows_at_equal_examples():
+    arms, controls, needs = arms_of("--preset", "coco", "--features", "store", "--grid", "table_1")
+    paper = read_yaml((PRESETS.parents[1] / "simi_cl" / "paper_tables.yaml").read_text())["tables"]
+    assert list(arms) == list(paper["1 COCO"]["rows"]) == list(paper["1 Flickr30k"]["rows"])
+    assert controls == dict.fromkeys(list(arms)[1:], "Transformer")
+    assert needs == {"Bootstrap-CL": ("Transformer",)}
+    assert [list(arm["scores"] or [None])[-1] for arm in arms.values()] == [
+        *(None, "addup", "model_loss", "vilt_similarity", "clip_similarity", "vilt_similarity", "vilt_similarity"),
+    ]
+    rows = Dataset.from_dict({"caption": [""] * 5000})
+    budgets = [
+        budget_of(PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})[-1], rows) for arm in arms.values()
+    ]
+    assert budgets == ["75,000 examples, 7,500 steps of 10", *["at most 75,000 examples, 7,500 steps of 10"] * 6]
+    assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
+    for grid in ("table_4", "limits", "self_critical"):
+        options = PARSER.parse(["--preset", "coco", "--features", "store", "--grid", grid])
+        for arm in study_arms(options)[0].values():
+            PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})  # no field contradicts another
+    limits, controls, _ = arms_of("--preset", "coco", "--grid", "limits")
+    assert controls == dict.fromkeys(list(limits)[1:], "Transformer")
+    assert arms_of("--preset", "coco", "--grid", "self_critical")[1]["Self-critical, Simi-CL"] == "Self-critical"
+
+
+def test_the_usual_command_trains_four_arms():
+    arms, _, needs = arms_of()
+    assert list(arms) == ["Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL"]
+    assert (list(arms_of("--grid", "none")[0]), needs) == (["curriculum"], {"Bootstrap-CL": ("Transformer",)})
+    rows = read_data(arguments_of("--preset", "smoke", "--num_examples", "100")[0])
+    images = {name: len(set(part["image_id"])) for name, part in rows.items()}
+    assert images == {"train": 40, "validation": 5, "test": 5}
+    assert 0.2 < np.mean(rows["train"]["mismatched"][:]) < 0.4
+    assert not any(rows["test"]["mismatched"][:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--scores", "none"), "was given without `scores`, by which it orders the pairs"),
+        (("--features_model", "none"), "Neither `features` nor `features_model` was given"),
+        (("--model", "lstm"), "model='lstm' is none of the captioners"),
+        (
+            ("--model", "updown"),
+            r"model_options names \['intermediate_size', .*'num_encoder_layers'\], which UpDownConfig",
+        ),
+        (("--test_images", "1"), "test_images=1 was given. CIDEr weighs words"),
+    ],
+)
+def test_what_would_spoil_a_run_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        arguments_of("--preset", "smoke", *options)
+
+
+def test_data_without_the_splits(tmp_path):
+    images = [
+        {"filename": f"{n}.jpg", "split": "train", "imgid": n, "sentences": [{"raw": "A dog."}]} for n in range(9)
+    ]
+    (tmp_path / "d.json").write_text(json.dumps({"images": images}))
+    options = ("--preset", "coco", "--data", str(tmp_path / "d.json"), "--features", "x")
+    with pytest.raises(ValueError, match=r"has the splits \['train'\] and no \['validation', 'test'\]"):
+        read_data(arguments_of(*options)[0])
+    parts = read_data(arguments_of(*options, "--held_out", "0.25", "--limit", "8")[0])
+    assert {name: len(part) for name, part in parts.items()} == {"train": 4, "validation": 2, "test": 2}
+
+
+class TestScores:
+    def test_errors(self):
+        with pytest.raises(ValueError, match="scores names 'clip', which is none of the scorers"):
+            make_scorer("clip", {}, "store")
+        with pytest.raises(ValueError, match=r"scores gives 'addup' the options \['weight'\], which it does not have"):
+            make_scorer("addup", {"weight": 1}, "store")
+
+    def test_what_reads_regions_gets_the_runs(self):
+        assert make_scorer("caption_length", {}, "the store").outputs == {"caption_length": "low"}
+        with pytest.raises(FileNotFoundError, match="the store"):
+            make_scorer("visual_entropy", {}, "the store")
+        assert make_scorer("visual_entropy", {"probabilities": "p"}, "the store").regions is None
+
+    def test_region_probabilities_name_what_is_there(self):
+        scenes = make_scenes(30, captions_per_image=1, max_objects=1, validation=0, test=0)["train"]
+        rows = add_region_probabilities(scenes)
+        found = np.array(rows[PROBABILITIES][:])
+        assert found.shape == (30, 10, len(NOUNS))
+        assert np.allclose(found.sum(-1), 1, atol=1e-4)
+        names = [NOUNS[at] for at in found[:, -1].argmax(-1)]  # of the whole image
+        right = [name == objects[0]["noun"] for name, objects in zip(names, scenes["objects"], strict=True)]
+        assert np.mean(right) > 3 / len(NOUNS)
+        entropy = VisualEntropy(probabilities=PROBABILITIES)(rows[:])["visual_entropy"]
+        by_hand = -(found * np.log(found)).sum((1, 2))
+        assert np.allclose(entropy, by_hand, rtol=1e-3)
+
+    @pytest.mark.slow
+    def test_a_language_model_of_scenes(self, tmp_path):
+        data_args = arguments_of("--preset", "smoke", "--text_lines", "400")[0]
+        folder = language_model_of_scenes(data_args, tmp_path)
+        before = (folder / "model.safetensors").stat().st_mtime_ns
+        assert language_model_of_scenes(data_args, tmp_path) == folder
+        assert (folder / "model.safetensors").stat().st_mtime_ns == before
+        losses = LanguageModelLoss(str(folder))({"caption": ["a red ball", "ball red a"]})["language_model_loss"]
+        assert losses[0] < losses[1]
+
+
+def test_a_model_of_other_words_is_no_start(tmp_path):
+    train_word_tokenizer(["a dog"], 1).save_pretrained(tmp_path)
+    prepared = SimpleNamespace(tokenizer=train_word_tokenizer(["a cat"], 1))
+    model_args = arguments_of("--preset", "smoke", "--initial", str(tmp_path))[1]
+    with pytest.raises(ValueError, match="was trained on 4 words, and the data's are 4, or others"):
+        simi_cl_captioning.build_model(model_args, prepared, 20)
+
+
+def test_commands_exist():
+    named = []
+    for recipe in (simi_cl_captioning, simi_cl_tables):
+        lines = [line.partition("  #")[0].strip() for line in recipe.__doc__.splitlines()]
+        named += [line for line in lines if line.startswith(("accelerate launch", "python recipes"))]
+    assert len(named) >= 12
+    for command in named:
+        PAGES.check_command(command)
+
+
+@pytest.mark.slow
+def test_four_arms_on_two_processes(launch, tmp_path):
+    command = [PRESETS.parents[1] / "simi_cl_captioning.py", "--preset", "smoke", "--output_dir", tmp_path]
+    launch(*command, processes=2, timeout=600)
+    runs = json.loads((tmp_path / "results.json").read_text())
+    assert [(run["name"], run["examples"], run["steps"]) for run in runs] == [
+        (name, 448, 28) for name in ("Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL")
+    ]
+
+
+@pytest.mark.slow
+def test_four_arms_on_scenes_and_a_second_start(launch, tmp_path):
+    command = [PRESETS.parents[1] / "simi_cl_captioning.py", "--preset", "smoke", "--output_dir", tmp_path]
+    launch(*command, timeout=600)
+    runs = json.loads((tmp_path / "results.json").read_text())
+    assert [run["name"] for run in runs] == ["Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL"]
+    assert {(run["examples"], run["steps"]) for run in runs} == {(448, 28)}
+    assert [len(run["merges"]) for run in runs] == [0, 2, 2, 2]
+    assert all(len(run["captions"]) == 10 and len(run["captions"][0]["references"]) == 2 for run in runs)
+    assert (tmp_path / "report" / "report.html").is_file()
+    tried = ["caption", tmp_path / "Simi-CL-seed0" / "model", tmp_path / "held_out"]
+    assert len(launch("hf_curriculum.cli", *tried).stdout.splitlines()) == 10
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+    assert len(stamps) == 4
+    launch(*command)
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
