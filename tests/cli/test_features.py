@@ -95,6 +95,8 @@ def test_mistakes(photos, feats):
         2, photos, feats / "x", "--model", "scenes_clip", "--made-by", "me"
     )
     assert "There are no regions at" in failed(1, feats / "none.tsv", feats / "x")
+    (feats / "features.pt").write_bytes(b"\x80\x04N.")
+    assert "features.pt holds pickled Python objects" in failed(1, feats / "features.pt", feats / "x")
     assert "There is no 'me/none' to find regions with" in failed(1, photos, feats / "x", "--model", "me/none")
     assert not (feats / "x").exists()
 
