@@ -39,7 +39,6 @@ from hf_curriculum.cli.common import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.training.arguments import CurriculumTrainingArguments
     from hf_curriculum.training.trainer import CurriculumTrainer
 
@@ -374,7 +373,8 @@ def _trainer(
     images = None if stored else processor.image_processor
     collator = CaptionCollator(processor.tokenizer, images, max_length=options["max_length"], **stored)
     if stored:
-        _check_stored(parts, collator, options["features"])
+        for split, part in parts.items():
+            collator.image_inputs.validate(part, split)
     return CurriculumTrainer(
         captioner,
         args,
@@ -413,18 +413,6 @@ def _captioner(data: Dataset, options: Mapping[str, Any]) -> tuple[Any, Any, dic
             "see nothing of an image. Name a store of the same detector (--features STORE)."
         )
     return captioner, processor, {}
-
-
-def _check_stored(parts: Mapping[str, Dataset], collator: CaptionCollator, store: Path) -> None:
-    """Raises where images have nothing stored, before hours of training end there."""
-    from hf_curriculum.columns import IMAGE_ID
-
-    ids = dict.fromkeys(image for part in parts.values() for image in part.with_format(None)[IMAGE_ID][:])
-    if missing := [image for image in ids if image not in collator.image_inputs.store]:
-        raise ValueError(
-            f"{len(missing):,} of {len(ids):,} images are not in {store}, such as {missing[0]!r}: a captioner would "
-            "see nothing of them. Make a store of all images (`hf-curriculum features`), or leave these rows out."
-        )
 
 
 def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:

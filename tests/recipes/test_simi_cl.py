@@ -15,15 +15,17 @@ import simi_cl_captioning
 import simi_cl_tables
 from datasets import Dataset
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
-from simi_cl.data import read_data
+from simi_cl.data import prepare, read_data
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
 
 from hf_curriculum import (
     CurriculumTrainingArguments,
     LanguageModelLoss,
     curriculum_from,
+    load_captioned,
     make_plan,
     make_scenes,
+    pack_regions,
     train_word_tokenizer,
 )
 from hf_curriculum.config import read_yaml
@@ -168,6 +170,23 @@ def test_data_without_the_splits(tmp_path):
         read_data(arguments_of(*options)[0])
     parts = read_data(arguments_of(*options, "--held_out", "0.25", "--limit", "8")[0])
     assert {name: len(part) for name, part in parts.items()} == {"train": 4, "validation": 2, "test": 2}
+
+
+def test_images_without_regions_are_named_before_anything_is_trained(tmp_path):
+    sentences = [{"raw": "A dog runs."}]
+    splits = ("train", "train", "val", "test")
+    images = [
+        {"filename": f"{n}.jpg", "split": split, "imgid": n, "sentences": sentences} for n, split in enumerate(splits)
+    ]
+    (tmp_path / "d.json").write_text(json.dumps({"images": images}))
+    (tmp_path / "regions").mkdir()
+    ids = [row["image_id"] for part in load_captioned(tmp_path / "d.json", images=False).values() for row in part]
+    for image_id in ids[:-1]:
+        np.savez(tmp_path / "regions" / f"{image_id}.npz", feat=np.ones((2, 3), np.float32))
+    pack_regions(tmp_path / "regions", tmp_path / "store", progress=False)
+    options = ("--preset", "coco", "--data", str(tmp_path / "d.json"), "--features", str(tmp_path / "store"))
+    with pytest.raises(ValueError, match=rf"Of the 1 images of test, 1 are not in .*, such as '{ids[-1]}'"):
+        prepare(arguments_of(*options, "--min_count", "1")[0], tmp_path)
 
 
 class TestScores:
