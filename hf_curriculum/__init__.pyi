@@ -25,6 +25,7 @@ from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
 from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
+from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum

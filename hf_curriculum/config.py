@@ -279,3 +279,17 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def without_nan(value: Any) -> Any:
+    """The same mappings, lists and values with None for NaN and infinity, which JSON lacks.
+
+    Example:
+        >>> without_nan({"a": [float("nan"), 1.5]})
+        {'a': [None, 1.5]}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -40,33 +40,10 @@ def caption_command(
     Images that cannot be read are named on standard error, and the exit status is then 1.
     """
     files = list(_files(images, ids=features is not None))
-    import torch
-
-    from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.evaluation.generate import caption_images
-    from hf_curriculum.models.captioner import load_captioner, stored_images
-    from hf_curriculum.studies.recipe import disable_progress_bars
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    captioner, processor = load_captioner(model_of(model))
-    if getattr(captioner.config, "image_token_id", None) is not None and type(captioner) not in MODELS.values():
-        raise ValueError(
-            f"{model} is a {type(captioner).__name__}, which writes to a prompt that an image stands in. Captions are "
-            "written here by models that take an image alone: those of this library, GIT, BLIP, encoder-decoders."
-        )
-    captioner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
-    read = _decode
-    if features is not None:
-        stored = stored_images(captioner, processor.image_processor, features)
-        processor = CaptionCollator(processor.tokenizer, **stored)
-        read = partial(_look_up, processor.image_inputs)
-    elif getattr(processor.image_processor, "detector", processor.image_processor) is None:
-        raise ValueError(
-            f"{model} has no image processor that finds regions: it was trained on stored ones, and the detector that "
-            "made them is not saved with it. Name a store with the images' regions (--features STORE), as "
-            "`hf-curriculum features` writes it with that detector."
-        )
+    captioner, processor = load_for_captions(model, features)
+    read = _decode if features is None else partial(_look_up, processor.image_inputs)
     found: list[dict[str, str | None]] = []
     options = {"num_beams": beams, "max_new_tokens": max_new_tokens}
     for start in range(0, len(files), batch_size):
@@ -86,6 +63,35 @@ def caption_command(
     if unread := sum(entry["caption"] is None for entry in found):
         note(f"Error: {unread} of {len(found)} images could not be read.")
         raise typer.Exit(1)
+
+
+def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
+    """A captioner, on a GPU where there is one, and what reads its images: a processor, or a collator of features."""
+    import torch
+
+    from hf_curriculum.data.collators import CaptionCollator
+    from hf_curriculum.models.captioner import load_captioner, stored_images
+    from hf_curriculum.studies.recipe import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    captioner, processor = load_captioner(model_of(model))
+    if getattr(captioner.config, "image_token_id", None) is not None and type(captioner) not in MODELS.values():
+        raise ValueError(
+            f"{model} is a {type(captioner).__name__}, which writes to a prompt that an image stands in. Captions are "
+            "written here by models that take an image alone: those of this library, GIT, BLIP, encoder-decoders."
+        )
+    captioner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
+    if features is not None:
+        stored = stored_images(captioner, processor.image_processor, features)
+        return captioner, CaptionCollator(processor.tokenizer, **stored)
+    if getattr(processor.image_processor, "detector", processor.image_processor) is None:
+        raise ValueError(
+            f"{model} has no image processor that finds regions: it was trained on stored ones, and the detector that "
+            "made them is not saved with it. Name a store with the images' regions (--features STORE), as "
+            "`hf-curriculum features` writes it with that detector."
+        )
+    return captioner, processor
 
 
 def _files(given: Iterable[Path], ids: bool) -> Iterator[Path]:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from hf_curriculum.config import without_nan
+from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
 
@@ -65,6 +67,28 @@ def model_of(name: str) -> str:
     folder = Path(name)
     inside = folder / "model"
     return str(inside) if not (folder / "config.json").exists() and (inside / "config.json").is_file() else name
+
+
+def name_of(path: Path) -> str:
+    """What a system is called: its folder, also where the `model` or `captions.json` in it is named; else the file."""
+    path = path.resolve()
+    return path.parent.name if path.name in ("model", "captions.json") else path.stem if path.is_file() else path.name
+
+
+def named_paths(given: Iterable[str], option: str) -> dict[str, Path]:
+    """Name → path, of an option that may be repeated and takes PATH or NAME=PATH."""
+    found: dict[str, Path] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals or Path(one).exists():
+            name, path = name_of(Path(one)), one
+        if name in found:
+            raise typer.BadParameter(
+                f"Two of them are called {name!r}, and one would hide the other. Name them: {option} NAME={path}",
+                param_hint=option,
+            )
+        found[name] = Path(path)
+    return found
 
 
 def load_split(path: Path, split: str) -> Dataset:
@@ -123,7 +147,7 @@ def say(result: str, facts: Any, as_json: bool) -> None:
     """The result of a command on standard output: for people, or as JSON, where NaN and infinity are null."""
     if as_json:
         ascii_alone = not (sys.stdout.encoding or "").lower().startswith("utf")
-        result = json.dumps(_storable(facts), indent=1, ensure_ascii=ascii_alone, allow_nan=False)
+        result = json.dumps(without_nan(facts), indent=1, ensure_ascii=ascii_alone, allow_nan=False)
     typer.echo(result)
 
 
@@ -184,7 +208,7 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except BrokenPipeError:  # the reader of our output, such as `head`, has ended: typer ends quietly
             raise
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, JavaError) as error:
             fail(error)
 
     return run
@@ -194,14 +218,6 @@ def fail(error: Exception) -> NoReturn:
     """Prints an error in a line and ends with exit status 1."""
     note(f"Error: {error}")
     raise typer.Exit(1) from error
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _storable(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_storable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -1,46 +1,226 @@
-"""`hf-curriculum evaluate`: a trained model on benchmarks."""
+"""`hf-curriculum evaluate`: a trained model on benchmarks, or its captions on a data set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, model_of, note, plainly
+from hf_curriculum import __version__
+from hf_curriculum.cli.caption import load_for_captions
+from hf_curriculum.cli.common import AsJson, load_complete, model_of, name_of, named_paths, note, plainly
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from hf_curriculum.evaluation.caption_suite import CaptionEvaluation, CaptionSuite
+
+_Model = Annotated[
+    str,
+    typer.Argument(
+        help="Folder or Hub name of a model with its tokenizer, or the folder of a run; with `--suite captions` also "
+        "a captions.json that any system wrote."
+    ),
+]
+_Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Of `babylm` the folder with the official files; without it, miniatures made from scenes. Of `captions` "
+        "what `score` reads, such as dataset_coco.json or a folder of images and captions, or scored data."
+    ),
+]
+_Task = Annotated[
+    list[str] | None,
+    typer.Option(help="A benchmark or task of `babylm`, such as blimp or devbench/lex-lwl. May be repeated."),
+]
+_Split = Annotated[str | None, typer.Option(help="The split to caption; `test`, if there are several.")]
+_Images = Annotated[str | None, typer.Option(help="The folder of a caption file's images.")]
+_Features = Annotated[Path | None, typer.Option(help="Stored regions or features to read in place of the images.")]
+_Beams = Annotated[int | None, typer.Option(help="Beams of generation; 5, if not given.", min=1)]
+_Tokens = Annotated[
+    int | None, typer.Option(help="Tokens of a caption at most; what the model's own settings say, or else 30.", min=1)
+]
+_Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="bleu, meteor, cider, spice, rouge or clip_score; may be repeated. By default all that can be computed "
+        "here, and why the others cannot."
+    ),
+]
+_Clip = Annotated[
+    str | None, typer.Option(help="The CLIP of CLIPScore: a folder, a name on the Hub, or scenes_clip for scenes.")
+]
+_Compare = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Captions of another system, as PATH or NAME=PATH: its captions.json or the folder that holds it. Adds "
+        "the differences and how significant they are. May be repeated."
+    ),
+]
+_Difficulty = Annotated[
+    Path | None,
+    typer.Option(help="The vanilla model's per_image.csv: divides the images into four sets by its BLEU-4."),
+]
+_Html = Annotated[Path | None, typer.Option(help="Also write a page with images and captions into this folder.")]
 
 
 @plainly
 def evaluate_command(
-    model: Annotated[
-        str, typer.Argument(help="Folder or Hub name of a model with its tokenizer, or the folder of a run.")
-    ],
-    suite: Annotated[str, typer.Option(help="Which benchmarks: `babylm`.")] = "babylm",
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the benchmarks' official files; without it, miniatures made from scenes."),
-    ] = None,
+    ctx: typer.Context,
+    model: _Model,
+    suite: Annotated[str, typer.Option(help="`babylm`, its benchmarks, or `captions`, their metrics.")] = "babylm",
+    data: _Data = None,
     output: Annotated[Path, typer.Option(help="Folder for tables and predictions.")] = Path("evaluation"),
-    task: Annotated[
-        list[str] | None,
-        typer.Option(help="A benchmark or task, such as blimp or devbench/lex-lwl. May be repeated."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Texts that run through the model at once.")] = 64,
+    task: _Task = None,
+    split: _Split = None,
+    images: _Images = None,
+    features: _Features = None,
+    beams: _Beams = None,
+    max_new_tokens: _Tokens = None,
+    metrics: _Metrics = None,
+    clip: _Clip = None,
+    compare: _Compare = None,
+    difficulty_from: _Difficulty = None,
+    html: _Html = None,
+    batch_size: Annotated[int, typer.Option(help="Texts or images that run through the model at once.")] = 64,
     limit: Annotated[int | None, typer.Option(help="Most items of each task: for a quick look only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run benchmarks, write tables as Markdown and JSON, and the challenge's prediction file."""
-    from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
+    """Evaluate a model: benchmarks, or captions by BLEU, METEOR, CIDEr, SPICE and CLIPScore; tables in a folder.
 
-    result = evaluate_pretrained(
-        model_of(model),
-        suite,
-        output_dir=output,
-        data_dir=data,
-        tasks=task or None,
-        batch_size=batch_size,
-        limit=limit,
-        progress=not as_json,
-    )
-    typer.echo((output / "results.json").read_text(encoding="utf-8") if as_json else result.table)
-    note(f"tables and predictions in {output}")
+    `--suite captions` writes a caption for each image of a split and compares it with the image's own captions:
+    results.json, results.md, captions.json (COCO's format of results) and per_image.csv.
+    """
+    if suite not in ("babylm", "captions"):
+        raise typer.BadParameter(f"{suite!r} is not known. There are babylm and captions.", param_hint="--suite")
+    common = ("suite", "model", "data", "output", "batch_size", "limit", "as_json")
+    of_suite = {name: value for name, value in ctx.params.items() if name not in common}
+    for name, value in of_suite.items():
+        if value and (name == "task") == (suite == "captions"):
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"It has no effect with `--suite {suite}`. Leave it out.", param_hint=option)
+    if suite == "captions":
+        del of_suite["task"]
+        shared = {"output": output, "batch_size": batch_size, "limit": limit, "progress": not as_json}
+        found = _evaluate_captions(model, data, **shared, **of_suite)
+        table = found.table
+    else:
+        from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
+
+        table = evaluate_pretrained(
+            model_of(model),
+            suite,
+            output_dir=output,
+            data_dir=data,
+            tasks=task or None,
+            batch_size=batch_size,
+            limit=limit,
+            progress=not as_json,
+        ).table
+    typer.echo((output / "results.json").read_text(encoding="utf-8") if as_json else table)
+    note(f"tables and {'captions' if suite == 'captions' else 'predictions'} in {output}")
+
+
+def _evaluate_captions(
+    model: str,
+    data: str | None,
+    *,
+    output: Path,
+    split: str | None,
+    images: str | None,
+    features: Path | None,
+    beams: int | None,
+    max_new_tokens: int | None,
+    metrics: Sequence[str] | None,
+    clip: str | None,
+    compare: Sequence[str] | None,
+    difficulty_from: Path | None,
+    html: Path | None,
+    batch_size: int,
+    limit: int | None,
+    progress: bool,
+) -> CaptionEvaluation:
+    """What `--suite captions` does."""
+    from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions, write_captions
+    from hf_curriculum.reporting.caption_page import caption_report
+
+    if data is None:
+        raise typer.BadParameter("Captions are compared with those of a data set. Name one.", param_hint="--data")
+    written = read_captions(model) if Path(model).is_file() else None
+    if written is not None and (features or beams or max_new_tokens):
+        raise typer.BadParameter(
+            f"{model} holds captions, and none are generated: --features, --beams and --max-new-tokens have no "
+            "effect. Leave them out, or name a model."
+        )
+    sees = features is None and written is None
+    rows, split = _rows(data, split, images, read=sees or clip is not None, shown=html is not None)
+    others = named_paths(compare or (), "--compare")
+    given = {"clip": clip, "compare": others, "difficulty": difficulty_from, "limit": limit}
+    suite = CaptionSuite(rows, metrics or "all", **given)
+    about: dict[str, Any] = {
+        "version": __version__,
+        "model": model,
+        "data": data,
+        "split": split,
+    }
+    if written is None:
+        settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
+        captions = _generate(suite, model, features, settings, progress=progress)
+        write_captions(output / "captions.json", suite.image_ids, captions)  # before METEOR and SPICE, which take long
+        about |= {"features": features and str(features), **settings}
+    else:
+        captions = suite.captions_of(model, written)
+    found = suite(captions, name_of(Path(model)))
+    found.write(output, about)
+    if html is not None:
+        note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
+    return found
+
+
+def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown: bool) -> tuple[Dataset, str | None]:
+    """The rows of a split, without those whose images cannot be read, where they are read; and the split's name."""
+    from datasets import Dataset
+
+    from hf_curriculum.columns import IMAGE
+    from hf_curriculum.data.images import drop_unreadable_images
+    from hf_curriculum.data.load import load_captioned
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if (Path(data) / FILE_NAME).is_file():
+        loaded = load_complete(Path(data))
+    else:  # images are looked at once it is known which split is wanted
+        loaded = load_captioned(data, images=images if read or shown else False, check_images=False)
+    if isinstance(loaded, Dataset):
+        if split not in (None, str(loaded.split)):
+            raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")
+        rows = loaded
+    else:
+        split = split or "test"
+        if split not in loaded:
+            found = f"{data} has the splits {list(loaded)}, and not {split!r}."
+            raise typer.BadParameter(found, param_hint="--split")
+        rows = loaded[split]
+    if read and IMAGE in rows.column_names:
+        (rows,) = drop_unreadable_images({str(split): rows}).values()
+    return rows, split
+
+
+def _generate(
+    suite: CaptionSuite, model: str, features: Path | None, settings: dict[str, Any], *, progress: bool
+) -> list[str]:
+    """A caption for each image of the suite; `settings` gets the tokens of a caption that the model's own name."""
+    from hf_curriculum.evaluation.generate import generate_captions
+
+    captioner, processor = load_for_captions(model, features)
+    if features is not None:
+        store = processor.image_inputs.store
+        missing = [image_id for image_id in suite.image_ids if image_id not in store]
+        if missing:
+            raise ValueError(
+                f"{features} holds nothing of {len(missing):,} of the {len(suite.image_ids):,} images, the first "
+                f"{missing[0]!r}. A caption is wanted for each of them. Add their features, or name another split."
+            )
+    settings["max_new_tokens"] = settings["max_new_tokens"] or captioner.generation_config.max_new_tokens or 30
+    return generate_captions(captioner, suite.images, processor, progress=progress, **settings)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hf_curriculum.cli.common import WITHOUT_SPLITS, AsJson, Split, load_split, plainly, say, suggest
+from hf_curriculum.cli.common import WITHOUT_SPLITS, AsJson, Split, load_split, named_paths, plainly, say, suggest
 
 
 @plainly
@@ -27,25 +27,9 @@ def report_command(
     """Write a page about a run: plan, decisions, validation curves beside its controls."""
     from hf_curriculum.training.publishing import training_report
 
-    controls: dict[str, Path] = {}
-    for given in control or []:
-        name, folder = _named(given)
-        if name in controls:
-            raise typer.BadParameter(
-                f"Two controls are called {name!r}, and one would hide the other. Name them: --control NAME={folder}",
-                param_hint="--control",
-            )
-        controls[name] = folder
+    controls = named_paths(control or (), "--control")
     data = None if dataset is None else load_split(dataset, split)
     page = training_report(run, controls=controls, dataset=data, title=title).write(output or run / "report")
     say(f"page: {page}", {"page": str(page)}, as_json)
     if (run / "model").is_dir():
         suggest("evaluate", run / "model")
-
-
-def _named(given: str) -> tuple[str, Path]:
-    """A run's name and folder, from FOLDER or NAME=FOLDER."""
-    name, equals, folder = given.partition("=")
-    if equals and not Path(given).exists():
-        return name, Path(folder)
-    return Path(given).resolve().name, Path(given)

@@ -2,9 +2,11 @@
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.evaluation.babylm.suite import Benchmark as Benchmark
 from hf_curriculum.evaluation.captions.compare import CaptionComparison as CaptionComparison
+from hf_curriculum.evaluation.caption_suite import CaptionEvaluation as CaptionEvaluation
 from hf_curriculum.evaluation.captions.metrics import CaptionEvaluator as CaptionEvaluator
 from hf_curriculum.evaluation.captions.caption_metric import CaptionMetric as CaptionMetric
 from hf_curriculum.evaluation.captions.metrics import CaptionScores as CaptionScores
+from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.evaluation.captions.cider import CiderD as CiderD
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
@@ -31,8 +33,10 @@ from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks 
 from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metrics_by_set
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
+from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.evaluation.generate import references as references
 from hf_curriculum.evaluation.nouns import singular as singular
 from hf_curriculum.evaluation.captions.tokens import tokenize as tokenize
 from hf_curriculum.evaluation.captions.tokens import tokenize_all as tokenize_all
+from hf_curriculum.evaluation.caption_suite import write_captions as write_captions

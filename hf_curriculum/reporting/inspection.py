@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,14 @@ from hf_curriculum.data.captions import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import ScoreProvenance, numeric_column, read_column, read_provenance, score_values
-from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
+from hf_curriculum.reporting.figures.distribution import (
+    ScoreRow,
+    score_correlations,
+    score_distribution,
+    score_distributions,
+)
 from hf_curriculum.reporting.html import file_stem
-from hf_curriculum.reporting.report import Gallery, Report
+from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.registry import scorer_from
 
@@ -93,6 +99,7 @@ class Inspection:
                 "Rank correlation of each two scores, both from their easy end.",
                 name="correlations",
             )
+            add_distributions(report, dataset, {score.column: score.easy for score in self.scores if score.scored})
         for number, score in enumerate(self.scores):
             self._add_score(report, dataset, score, number)
         return report
@@ -118,6 +125,8 @@ class Inspection:
             ]
             if items:
                 report.add_gallery(Gallery(f"{name} by {score.column}", items))
+        if score.easiest:  # examples are wanted
+            add_image_captions(report, dataset, score.column, score.easy)
 
 
 def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, examples: int = 8) -> Inspection:
@@ -164,6 +173,84 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
     images = len(read_column(dataset, IMAGE_ID).unique()) if IMAGE_ID in dataset.column_names else None
     return Inspection(len(dataset), images, summaries, matrix)
+
+
+def add_distributions(
+    report: Report,
+    dataset: Dataset,
+    columns: Mapping[str, str],
+    cuts: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> None:
+    """Several scores' distributions in one figure, if there are several.
+
+    Args:
+        report: the page.
+        dataset: with the scores.
+        columns: score column -> which end is easy.
+        cuts: score column -> the thresholds of its buckets.
+
+    Source: Simi-CL, Figure 4.
+    """
+    if len(columns) < 2:
+        return
+    rows = {
+        column: ScoreRow(score_values(dataset, column), easy, cuts.get(column, ())) for column, easy in columns.items()
+    }
+    lines = " Dashed lines: thresholds between buckets." if any(row.cuts for row in rows.values()) else ""
+    caption = f"From each score's easiest value, 0, to its hardest, 1.{lines} Spread: standard deviation."
+    report.add_figure("Scores side by side", partial(score_distributions, rows), caption, name="score_distributions")
+
+
+def add_image_captions(report: Report, dataset: Dataset, column: str, easy: str, count: int = 3) -> None:
+    """The images whose captions' scores lie furthest apart, each with its captions from easy to hard.
+
+    Nothing is added where rows have no image, id or caption, or no image has captions of different scores.
+
+    Args:
+        report: the page.
+        dataset: with the score.
+        column: the score.
+        easy: which of its ends is easy.
+        count: images at most.
+
+    Source: Simi-CL, Figure 1.
+    """
+    if not {IMAGE, IMAGE_ID, CAPTION} <= set(dataset.column_names):
+        return
+    scores = score_values(dataset, column).astype(np.float64)
+    chosen = _of_widest_range(dataset, scores if easy == "low" else -scores, count)
+    if not chosen:
+        return
+    captions = read_column(dataset, CAPTION)
+    finite = scores[np.isfinite(scores)]
+    low, high = (finite.min(), finite.max()) if easy == "high" else (finite.max(), finite.min())
+    items = [
+        (
+            image,
+            [
+                CaptionLine(f"{scores[row]:.4g}", captions[row].as_py() or "", (scores[row] - low) / (high - low))
+                for row in rows
+            ],
+        )
+        for image, rows in zip(images_of(dataset, [rows[0] for rows in chosen]), chosen, strict=True)
+    ]
+    about = f"Images whose captions differ most in {column}; each caption with its score, the easiest first."
+    report.add_gallery(CaptionGallery(f"Captions of an image by {column}", items, about))
+
+
+def _of_widest_range(dataset: Dataset, difficulty: np.ndarray, count: int) -> list[list[int]]:
+    """Rows of the images whose captions' difficulties (rows,) lie furthest apart, from easy to hard."""
+    images = pc.dictionary_encode(read_column(dataset, IMAGE_ID)).indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(np.isfinite(difficulty) & (images >= 0))
+    images = images[rows]
+    order = np.lexsort((rows, difficulty[rows], images))
+    starts = np.flatnonzero(np.diff(images[order], prepend=-1))
+    ends = np.append(starts[1:], len(order))
+    if not len(order):
+        return []
+    ranges = difficulty[rows[order[ends - 1]]] - difficulty[rows[order[starts]]]
+    widest = [place for place in np.argsort(-ranges, kind="stable")[:count] if ranges[place] > 0]
+    return [rows[order[starts[place] : ends[place]]].tolist() for place in widest]
 
 
 def _exact_scores(dataset: Dataset, column: str) -> np.ndarray:

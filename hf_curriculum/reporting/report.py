@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -166,8 +166,8 @@ class Report:
             title, caption, name, out.getvalue(), [inline_jpeg(full, longest)], kind="frame natural"
         )
 
-    def add_gallery(self, gallery: Gallery) -> Report:
-        """A `Gallery` of thumbnails."""
+    def add_gallery(self, gallery: Gallery | CaptionGallery) -> Report:
+        """A `Gallery` of thumbnails, or images with several captions each."""
         return self._add(gallery.title, gallery.to_html())
 
     def to_html(self) -> str:
@@ -272,3 +272,67 @@ class Gallery:
             for image, caption, note in self.items
         ]
         return _PARTS.gallery(prose(self.text), items)
+
+
+class CaptionLine(NamedTuple):
+    """A line beside an image in a `CaptionGallery`.
+
+    Args:
+        label: what stands before the caption: its score, or who wrote it.
+        caption: shown up to 300 characters.
+        ease: from 0, hard, to 1, easy: colours the label; None leaves it in the colour of text.
+
+    Example:
+        >>> CaptionLine("0.31", "a dog on a beach", ease=1.0).label
+        '0.31'
+    """
+
+    label: str
+    caption: str
+    ease: float | None = None
+
+
+@dataclass(frozen=True)
+class CaptionGallery:
+    """Images below each other, several captions beside each.
+
+    Args:
+        title: heading of the section, or None to join the section before.
+        items: (image, lines); an image is anything `hf_curriculum.data.images.to_rgb` reads, or None where it cannot
+            be shown.
+        text: what to look at, above the images.
+
+    Raises:
+        ValueError: no items; an ease that is not from 0 to 1.
+
+    Source: Simi-CL, Figures 1 and 3.
+
+    Example:
+        >>> lines = [CaptionLine("0.31", "a dog on a beach", 1.0), CaptionLine("0.17", "what a day", 0.0)]
+        >>> gallery = CaptionGallery("Captions by score", [(Image.new("RGB", (64, 64)), lines)])
+    """
+
+    title: str | None
+    items: Sequence[tuple[Any, Sequence[CaptionLine]]]
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.items:
+            raise ValueError(f"The gallery {self.title!r} has no images. Leave it out, or pass (image, lines).")
+        wrong = [line for _, lines in self.items for line in lines if not (line.ease is None or 0 <= line.ease <= 1)]
+        if wrong:
+            raise ValueError(
+                f"The line {wrong[0].label!r} has ease={wrong[0].ease}. It is mixed from two colours: pass a number "
+                "from 0, hard, to 1, easy."
+            )
+
+    def to_html(self) -> Markup:
+        """The text and the images, without the heading; every caption escaped, every image inline."""
+        items = [
+            (
+                None if image is None else inline_jpeg(image, THUMBNAIL),
+                [(label, caption, None if ease is None else round(100 * ease)) for label, caption, ease in lines],
+            )
+            for image, lines in self.items
+        ]
+        return _PARTS.captions(prose(self.text), items)

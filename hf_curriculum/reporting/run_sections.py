@@ -11,13 +11,27 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.planning.curriculum import is_greater_better, metric_name
 from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.figures.curves import (
+    examples_until,
+    has_value,
+    merges_of,
+    metric_label,
+    validation_curves,
+)
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
-from hf_curriculum.reporting.html import file_stem
-from hf_curriculum.reporting.inspection import images_of, of_different_images, rank_for_show, scored_captions
+from hf_curriculum.reporting.html import file_stem, number
+from hf_curriculum.reporting.inspection import (
+    add_distributions,
+    add_image_captions,
+    images_of,
+    of_different_images,
+    rank_for_show,
+    scored_captions,
+)
 from hf_curriculum.reporting.report import Gallery, Report
 
 _SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
@@ -25,7 +39,7 @@ _SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
 `steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
-and `references` per image."""
+and `references` per image; and `decisions` (`Plan.log`), where there were any."""
 
 
 def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
@@ -61,6 +75,10 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     made = read_provenance(dataset).get(column)
     if made is not None:
         report.add_text(None, f"`{column}` was written by `{made.scorer}`; its {easy} values are easy.")
+    ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
+    shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
+    cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
+    add_distributions(report, dataset, shown, cuts_of)
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))
@@ -71,35 +89,23 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
             report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(images, texts, strict=True)]))
         else:
             report.add_table(title, ["caption", "score"], texts)
+    add_image_captions(report, dataset, column, easy)
+
+
+def _any_score(dataset: Dataset, column: str) -> bool:
+    return column in dataset.column_names and bool(np.isfinite(score_values(dataset, column)).any())
 
 
 def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
-    """Validation curves by examples and by seconds, and the scores of the examples drawn, where there are any."""
-    evaluated = {
-        _label(run, runs): [entry for entry in run["log"] if "eval_loss" in entry and "examples" in entry]
-        for run in runs
-    }
-    curves = {name: points for name, points in evaluated.items() if any(map(_has_loss, points))}
-    first, *_ = evaluated
-    boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]] if first in curves else []
-    from_start = all(next(filter(_has_loss, points))["examples"] == 0 for points in curves.values())
-    since = "from step 0" if from_start else "from each run's first evaluation"
-    for axis, caption in (
-        ("examples", f"Validation loss {since} by examples seen; thin lines begin a phase."),
-        ("seconds", "The same by seconds of training, evaluation not counted."),
-    ):
-        if not curves:
-            break
-        report.add_figure(
-            "Validation loss" if axis == "examples" else None,
-            partial(validation_curves, curves, x=axis, boundaries=boundaries),
-            caption,
-            name=f"validation_loss_by_{axis}",
-        )
-    diverged = [name for name, points in evaluated.items() if not all(map(_has_loss, points))]
-    if diverged:
-        text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
-        report.add_text(None if curves else "Validation loss", text)
+    """Validation curves with what joined the pools, and the scores of the examples drawn, where there are any.
+
+    Each loss, each CIDEr-D and each metric that decisions were taken on has a figure. Where one of several runs has no
+    curriculum, a table says after how many examples each run was as good as that one at its best.
+    """
+    metrics = _shown_metrics(runs)
+    for metric in metrics:
+        _add_curves(report, runs, metric)
+    _add_speed(report, runs, metrics)
     ends = [entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry]
     if ends:
         rounds = [
@@ -112,6 +118,94 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
             name="drawn_scores",
         )
     _add_drawn(report, runs[0])
+
+
+_CURVE = re.compile(r"eval_(?:\w+_)?(?:loss|cider)")
+
+
+def _shown_metrics(runs: Sequence[RunFacts]) -> list[str]:
+    """The metrics that have a figure, the validation loss first, the others as they were logged."""
+    logged = dict.fromkeys(name for run in runs for entry in run["log"] for name in entry)
+    decided = {metric_name(one["metric"]) for run in runs for one in run.get("decisions", ()) if "metric" in one}
+    shown = [name for name in logged if _CURVE.fullmatch(name) or name in decided]
+    return sorted(shown, key=lambda name: name != "eval_loss")
+
+
+def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
+    """A metric by examples, the validation loss by seconds too, and which runs diverged."""
+    evaluated = {
+        _label(run, runs): [entry for entry in run["log"] if metric in entry and "examples" in entry] for run in runs
+    }
+    curves = {name: points for name, points in evaluated.items() if any(has_value(one, metric) for one in points)}
+    merges = {
+        _label(run, runs): merges_of(run.get("decisions", ()), run["plan"]["global_batch_size"])
+        for run in runs
+        if _label(run, runs) in curves
+    }
+    title, is_loss = metric_label(metric).partition(" (")[0], metric == "eval_loss"
+    first, boundaries, marks = _label(runs[0], runs), [], "thin lines begin a phase"
+    if any(merges.values()):
+        marks = "in a ring: the bucket that joins there, * forced in"
+    elif first in curves:
+        boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
+    starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
+    since = "from each run's first evaluation" if any(starts) else "from step 0"
+    drawn = partial(validation_curves, curves, metric=metric, boundaries=boundaries, merges=merges)
+    if is_greater_better(metric, None):
+        controls = _controls(runs)
+        drawn = partial(drawn, log=False, reference=_best(controls[0], metric) if len(controls) == 1 else None)
+    stem = "validation_loss" if is_loss else file_stem(metric, 0)
+    if curves:
+        caption = f"{title} {since} by examples seen; {marks}."
+        report.add_figure(title, partial(drawn, x="examples"), caption, name=f"{stem}_by_examples")
+    if curves and is_loss:
+        caption = "The same by seconds of training, evaluation not counted."
+        report.add_figure(None, partial(drawn, x="seconds"), caption, name=f"{stem}_by_seconds")
+    diverged = [name for name, points in evaluated.items() if not all(has_value(one, metric) for one in points)]
+    if diverged and is_loss:
+        text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
+        report.add_text(None if curves else title, text)
+
+
+def _add_speed(report: Report, runs: Sequence[RunFacts], metrics: Sequence[str]) -> None:
+    """After how many examples each run was as good as the run without a curriculum, of its seed, at its best."""
+    controls = _controls(runs)
+    if not controls:
+        return
+    rows = []
+    for run in runs:
+        control = next((one for one in controls if one["seed"] == run["seed"]), controls[0])
+        rows.append((_label(run, runs), *(_until_best(run, control, metric) for metric in metrics)))
+    if not any(any(cells) for _, *cells in rows):
+        return
+    report.add_table(
+        "Examples until as good as without a curriculum",
+        ["run", *(metric_label(metric).partition(" (")[0] for metric in metrics)],
+        rows,
+        note=f"In brackets: the best value of {controls[0]['name']} (of the same seed, where there are several).",
+        align="l" + "r" * len(metrics),
+    )
+
+
+def _controls(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    """The runs without a curriculum, where there are others too."""
+    found = [run for run in runs if run["plan"]["curriculum"]["type"] == "iid"]
+    return found if len(found) < len(runs) else []
+
+
+def _best(run: RunFacts, metric: str) -> float | None:
+    """The best value of a metric in a run's log."""
+    values = [entry[metric] for entry in run["log"] if has_value(entry, metric)]
+    return (max if is_greater_better(metric, None) else min)(values, default=None)
+
+
+def _until_best(run: RunFacts, control: RunFacts, metric: str) -> str | None:
+    """How many examples until the control's best value, and that value; None where either was not evaluated."""
+    best = _best(control, metric)
+    if best is None:
+        return None
+    seen = examples_until(run["log"], metric, best, greater_is_better=is_greater_better(metric, None))
+    return None if np.isnan(seen) else f"{'never' if np.isinf(seen) else number(seen)} ({number(best)})"
 
 
 _MOST_ROWS = 12
@@ -191,10 +285,6 @@ def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]
     reached = np.cumsum([stage["new"] for stage in plan["stages"]])
     positions = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
     return [float(ranked[min(max(position, 1), len(ranked)) - 1]) for position in sorted(positions)]
-
-
-def _has_loss(entry: Mapping[str, Any]) -> bool:
-    return bool(np.isfinite(entry["eval_loss"]))
 
 
 def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:

@@ -9,8 +9,8 @@ from PIL import Image
 
 from hf_curriculum import BabySteps, Phases, SelfPaced, make_plan
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, THEMES, new_figure, number_ticks, spread, to_png
-from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.figures.distribution import score_distribution
+from hf_curriculum.reporting.figures.curves import examples_until, merges_of, metric_label, validation_curves
+from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distribution, score_distributions
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
@@ -38,8 +38,12 @@ DRAWN = [
 SHARES = {"bucket 1": [1.0, 0.5, 0.25], "bucket 2": [0.0, 0.5, 0.75]}
 FIGURES = {
     "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
+    "scores": lambda theme: score_distributions(
+        {"noun_count": ScoreRow(SCORES, cuts=(2, 4)), "clip_similarity": ScoreRow(SCORES, "high")}, theme=theme
+    ),
     "growth": lambda theme: pool_growth(POOLS, theme=theme),
     "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
+    "merges": lambda theme: validation_curves(CURVES, merges={"curriculum": [(160, "2"), (200, "3*")]}, theme=theme),
     "drawn": lambda theme: drawn_scores(DRAWN, theme=theme),
     "shares": lambda theme: drawn_shares([8, 16, 24], SHARES, theme=theme),
 }
@@ -183,6 +187,42 @@ class TestScoreDistribution:
             score_distribution([1, 2, 3], name="n", cuts=(1, 2), shares=(0.5, 0.5))
 
 
+class TestScoreDistributions:
+    def test_scores_of_both_directions_run_from_easy_to_hard(self):
+        clip = ScoreRow([0.1, 0.2, 0.3, 0.5], easy="high", cuts=(0.3,))
+        assert clip.normalised(clip.finite) == pytest.approx([1, 0.75, 0.5, 0])
+        loss = ScoreRow([30, np.nan, 50, 40], cuts=(40,))
+        assert loss.normalised(loss.finite).tolist() == [0, 1, 0.5]
+        axes = axes_of(score_distributions({"clip": clip, "loss": loss}))
+        cuts = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+        assert cuts == [pytest.approx(0.5), pytest.approx(0.5)]
+        assert axes.get_title("right") == ""  # not the same number of examples
+
+    def test_histograms_stand_below_each_other(self):
+        scores = np.array([0.0, 0.05, 0.1, 5.05, 10.0])
+        axes = axes_of(score_distributions({"one": ScoreRow(scores), "two": ScoreRow(scores, easy="high")}))
+        one, two = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
+        assert one[1][:-1].tolist() == [1, *[0] * 39, pytest.approx(1 / 3), *[0] * 38, pytest.approx(1 / 3)]
+        assert two[1][:-1] == pytest.approx(one[1][:-1][::-1] - 1.25)  # mirrored, a row below
+        spread = np.std(scores / 10)
+        assert texts(axes.figure) == ["one", f"spread {spread:.3g}", "two", f"spread {spread:.3g}"]
+        assert axes.get_title("right") == "5 examples"
+
+    def test_whole_numbers_have_a_bar_each_and_constants_stand_in_the_middle(self):
+        axes = axes_of(score_distributions({"n": ScoreRow([1, 2, 2, 4]), "c": ScoreRow([7.5, 7.5])}))
+        whole, constant = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
+        assert whole[1].tolist() == [0.5, 1, 0, 0.5, 0]
+        assert constant[0][np.argmax(constant[1])] == 0.5
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"`easy` is 'hard'.*pass \"low\" or \"high\""):
+            ScoreRow([1], easy="hard")
+        with pytest.raises(ValueError, match="`rows` is empty"):
+            score_distributions({})
+        with pytest.raises(ValueError, match="No example has a finite `n`"):
+            score_distributions({"n": ScoreRow([np.nan])})
+
+
 class TestPoolGrowth:
     def test_steps_labels_and_axes(self):
         figure = pool_growth(POOLS)
@@ -263,7 +303,35 @@ class TestValidationCurves:
     def test_dollars_in_names_are_no_mathematics(self):
         assert to_png(validation_curves({"$\\frac{": CURVES["control"]})).startswith(b"\x89PNG")
 
+    def test_merges_stand_on_their_own_line(self):
+        merges = {"curriculum": [(160, "2"), (224, "3*"), (300, "4")], "control": [(192, "2")]}
+        figure = validation_curves(CURVES, merges=merges)
+        rings = [text for text in axes_of(figure).texts if text.get_bbox_patch() is not None]
+        # 224 lies halfway between two evaluations, 300 behind the run's last
+        assert [(ring.get_text(), *ring.xy) for ring in rings] == [
+            ("2", 160, pytest.approx(2.5)),
+            ("3*", 224, pytest.approx((2.5 + 1.65) / 2)),
+            ("2", 192, pytest.approx((6.0 + 1.61) / 2)),
+        ]
+        colours = [ring.get_bbox_patch().get_edgecolor() for ring in rings]
+        lines = [matplotlib.colors.to_rgba(line.get_color()) for line in axes_of(figure).lines[:2]]
+        assert colours == [lines[0], lines[0], lines[1]]
+
+    def test_merges_by_time_stand_by_each_run_s_own_clock(self):
+        merges = {"curriculum": [(160, "2")], "control": [(192, "2")]}
+        figure = validation_curves(CURVES, x="seconds", merges=merges)
+        rings = [text for text in axes_of(figure).texts if text.get_bbox_patch() is not None]
+        assert [ring.xy[0] for ring in rings] == [pytest.approx(100 / 60), pytest.approx(150 / 60)]
+
+    def test_a_reference_is_inside_the_axis(self):
+        points = [{"examples": 0, "eval_cider": 0.1}, {"examples": 9, "eval_cider": 0.2}]
+        figure = validation_curves({"c": points}, metric="eval_cider", reference=0.9, log=False)
+        assert axes_of(figure).get_ylim()[1] > 0.9
+        assert [0.9, 0.9] in [list(line.get_ydata()) for line in axes_of(figure).lines]
+
     def test_errors(self):
+        with pytest.raises(ValueError, match=r"`merges` names 'baby', and the runs are \['curriculum', 'control'\]"):
+            validation_curves(CURVES, merges={"baby": [(1, "2")]})
         with pytest.raises(ValueError, match=r"`x` is 'hours'.*pass one of them"):
             validation_curves(CURVES, x="hours")
         with pytest.raises(ValueError, match="`runs` is empty"):
@@ -272,6 +340,41 @@ class TestValidationCurves:
             validation_curves({"c": [{"examples": 0, "eval_loss": -1.0}]}, log=True)
         with pytest.raises(ValueError, match="run 'c' has no finite `eval_loss` in its 1 evaluations"):
             validation_curves({"c": [{"examples": 0, "eval_loss": None}]})
+
+
+class TestExamplesUntil:
+    LOG = (
+        {"examples": 200, "eval_cider": 0.5},
+        {"examples": 100, "eval_cider": 0.3, "eval_loss": 2.0},
+        {"examples": 300, "eval_cider": float("nan"), "eval_loss": 1.0},
+        {"eval_cider": 0.9},  # evaluated after training, without a clock
+        {"examples": 400, "eval_cider": 0.6, "eval_loss": 1.5},
+    )
+
+    @pytest.mark.parametrize(("target", "examples"), [(0.3, 100), (0.31, 200), (0.5, 200), (0.6, 400), (0.61, np.inf)])
+    def test_the_first_evaluation_that_is_as_good(self, target, examples):
+        assert examples_until(self.LOG, "eval_cider", target) == examples
+
+    def test_a_loss_should_fall(self):
+        assert examples_until(self.LOG, "eval_loss", 1.5, greater_is_better=False) == 300
+        assert examples_until(self.LOG, "eval_loss", 0.9, greater_is_better=False) == np.inf
+
+    def test_a_metric_that_was_never_evaluated(self):
+        assert np.isnan(examples_until(self.LOG, "eval_spice", 0.1))
+
+    def test_merges_of_a_log(self):
+        log = [
+            {"step": 4, "decision": "stay", "bucket": 0},
+            {"step": 9, "decision": "merge", "bucket": 1},
+            {"step": 20, "decision": "forced", "bucket": 2},
+            {"step": 30, "decision": "stop", "bucket": 2},
+        ]
+        assert merges_of(log, 10) == [(90, "2"), (200, "3*")]
+        assert merges_of([{"step": 4, "decision": "threshold", "pool": 7}, {"step": 5, "decision": "merge"}], 10) == []
+
+    def test_labels_of_metrics(self):
+        assert metric_label("eval_pairs_loss") == "Validation loss of pairs (nats per token)"
+        assert metric_label("eval_noun_recall") == "eval_noun_recall"
 
 
 class TestDrawnScores:

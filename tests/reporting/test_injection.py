@@ -17,13 +17,20 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
+from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
+from hf_curriculum.reporting.caption_page import caption_report
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
 from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.figures.distribution import score_correlations, score_distribution
+from hf_curriculum.reporting.figures.distribution import (
+    ScoreRow,
+    score_correlations,
+    score_distribution,
+    score_distributions,
+)
 from hf_curriculum.reporting.figures.drawn import drawn_scores
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
@@ -44,7 +51,8 @@ def scored(text, images=True):
     """Three rows whose captions, ids, score's name and provenance are all this text."""
     text = text.replace("\0", "")  # which no column's name can hold
     columns = {"image": [Image.new("RGB", (4, 4), "teal")] * 3} if images else {}
-    data = Dataset.from_dict({**columns, "caption": [text] * 3, "image_id": [f"{text}{i}" for i in range(3)]})
+    ids = [f"{text}{i // 2}" for i in range(3)]  # the first image has two captions
+    data = Dataset.from_dict({**columns, "caption": [text] * 3, "image_id": ids})
     data = data.add_column(text, np.float32([0, 1, 2]))
     made = ScoreProvenance(text, text, {text: text}, model=text, revision=text, easy="low")
     return attach_provenance(data, {text: made})
@@ -103,6 +111,7 @@ def undrawn(monkeypatch):
         "reporting.run_sections.validation_curves",
         "reporting.inspection.score_distribution",
         "reporting.inspection.score_correlations",
+        "reporting.inspection.score_distributions",
         "hub.data_card.score_distribution",
     ):
         monkeypatch.setattr(f"hf_curriculum.{place}", lambda *given, **options: None)
@@ -118,9 +127,10 @@ def test_figures_can_be_drawn_of_any_name(text):
     quantiles = {"round": 0, "phase": 1, "q0": 0.0, "q25": 1.0, "q50": 2.0, "q75": 3.0, "q100": 4.0}
     for figure in (
         pool_growth({text: pools_of(plan), f"{text} control": pools_of(plan)}),
-        validation_curves({text: curve, f"{text} control": curve}),
+        validation_curves({text: curve, f"{text} control": curve}, merges={text: [(4, text)]}),
         score_distribution(np.float32([1, 2, 2, 3]), name=text),
         score_correlations([text, f"{text}!"], np.eye(2), theme=DARK.narrow()),
+        score_distributions({text: ScoreRow([1, 2, 3]), f"{text}!": ScoreRow([1, 2, 3])}),
         drawn_scores([quantiles, {**quantiles, "round": 1, "phase": 2}], name=text),
         interval_rows(rows, label=text, title=text),
     ):
@@ -153,8 +163,37 @@ def test_inspection(text, tmp_path, undrawn):
     data = attach_provenance(data.add_column(other, np.float32([2, 1, 0])), {other: ScoreProvenance(other, text)})
     found = inspect_scores(data)
     page = found.to_report(data, text).write(tmp_path)
-    check_page(page.read_text("utf-8"), text)
-    assert len(list((tmp_path / "figures").iterdir())) == 3  # two distributions and their agreement
+    html = page.read_text("utf-8")
+    check_page(html, text)
+    assert html.count('<ul class="captioned">') == 2
+    assert len(list((tmp_path / "figures").iterdir())) == 4  # two distributions, both in one, and their agreement
+
+
+@storable
+def test_captions_of_systems(text, tmp_path):
+    """Captions, ids, domains and names of systems, in every file that an evaluation writes."""
+    ids = [f"{number} {text}" for number in range(3)]
+    images = [Image.new("RGB", (4, 4))] * 3
+    data = Dataset.from_dict({"image_id": ids, "caption": [f"a {text}"] * 3, "domain": [text] * 3, "image": images})
+    written = dict.fromkeys(ids, f"word {text}")
+    suite = CaptionSuite(data, ["rouge"], compare={text: {**written, ids[0]: ""}}, resamples=2)
+    found = suite(list(written.values()), f"{text} ours")
+    found.write(tmp_path)
+    assert read_captions(tmp_path) == written
+    with (tmp_path / "per_image.csv").open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["image_id"], row["domain"]) for row in rows] == [(image_id, text) for image_id in ids]
+    read = (tmp_path / "results.md").read_text("utf-8")
+    assert not set(NEVER) & set(read)
+    assert structure(read) == structure(_results_of_a_word(tmp_path / "plain"))
+    check_page(caption_report(found, suite.images, text).to_html(), text)
+
+
+def _results_of_a_word(folder):
+    data = Dataset.from_dict({"image_id": list("abc"), "caption": ["a word"] * 3, "domain": ["word"] * 3})
+    suite = CaptionSuite(data, ["rouge"], compare={"word": {"a": "", "b": "word", "c": "word"}}, resamples=2)
+    suite(["word"] * 3, "word ours").write(folder)
+    return (folder / "results.md").read_text("utf-8")
 
 
 def header_and_body(card):

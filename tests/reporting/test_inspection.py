@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import PIL.Image
@@ -12,7 +13,7 @@ from datasets import Dataset, Features, Image, Value
 from hf_curriculum import CaptionLength, NounCount, Phases, Report, WordRarity, add_scores, make_plan, make_scenes
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.reporting.figures.distribution import score_correlations
-from hf_curriculum.reporting.inspection import inspect_scores, rank_correlation
+from hf_curriculum.reporting.inspection import add_image_captions, inspect_scores, rank_correlation
 from hf_curriculum.reporting.run_sections import add_scores_section
 
 
@@ -193,3 +194,82 @@ def test_the_card_shows_the_caption_that_has_the_score(undrawn):
     text = DataCard("me/scored", {"train": scored}, "train")._examples(0, "noun_count")
     assert "| a dog, a cat and a bird | a | 2 |" in text
     assert "| a dog | a |" not in text
+
+
+def of_images(scores, ids, **more):
+    columns = {"image": [PIL.Image.new("RGB", (8, 8))] * len(ids), "image_id": ids}
+    captions = [f"caption {row}" for row in range(len(ids))]
+    return Dataset.from_dict({**columns, "caption": captions, "s": np.float32(scores), **more})
+
+
+def lines_of_images(html):
+    """The (label, caption, share of the easy colour) of each image of the gallery."""
+    gallery = html.partition('<ul class="captioned">')[2].partition("</ul>")[0]
+    line = r'<dt dir="auto" class="ease" style="--ease: (\d+)%">(.*?)</dt><dd dir="auto">(.*?)</dd>'
+    return [
+        [(label, caption, int(ease)) for ease, label, caption in re.findall(line, part)]
+        for part in gallery.split("<li>")[1:]
+    ]
+
+
+@pytest.mark.parametrize("easy", ["low", "high"])
+def test_an_image_s_captions_by_score(undrawn, easy):
+    """The images with the widest range first, their captions from easy to hard; what has no score stays out."""
+    data = of_images([1, 5, 2, 2, 9, np.nan, 3, 6], ["a", "a", "b", "b", "c", "c", "d", "d"])
+    report = Report("t")
+    add_image_captions(report, data, "s", easy, count=2)
+    a = [("1", "caption 0", 100), ("5", "caption 1", 50)]
+    d = [("3", "caption 6", 75), ("6", "caption 7", 38)]
+    if easy == "high":
+        a, d = ([(score, caption, 100 - ease) for score, caption, ease in reversed(part)] for part in (a, d))
+    assert lines_of_images(report.to_html()) == [a, d]
+
+
+def test_images_that_have_one_score_have_no_such_gallery(undrawn):
+    report = Report("t").add_text("end", "end")
+    for data in (
+        of_images([1, 2], ["a", "b"]),
+        of_images([1, 1], ["a", "a"]),
+        of_images([np.nan, np.nan], ["a", "a"]),
+        of_images([1, 2], [None, None]),
+        of_images([1, 2], ["a", "a"]).remove_columns("image"),
+        of_images([1, 2], ["a", "a"]).remove_columns("image_id"),
+    ):
+        add_image_captions(report, data, "s", "low")
+    assert "captioned" not in report.to_html().partition("<main")[2]
+
+
+def test_the_page_shows_captions_of_one_image(undrawn):
+    from hf_curriculum import ScoreProvenance, attach_provenance
+
+    data = of_images([1, 5, 2], ["a", "a", "b"])
+    data = attach_provenance(data, {"s": ScoreProvenance("s", "Mine", easy="high")})
+    html = inspect_scores(data, examples=1).to_report(data, "t").to_html()
+    assert [line[1] for line in lines_of_images(html)[0]] == ["caption 1", "caption 0"]
+    assert "captioned" not in inspect_scores(data, examples=0).to_report(data, "t").to_html().partition("<main")[2]
+
+
+def test_scores_side_by_side(monkeypatch):
+    figures = {}
+    keep = lambda report, title, figure, caption, *, name: figures.update({name: (figure, caption)})  # noqa: E731
+    monkeypatch.setattr(Report, "add_figure", keep)
+    data = of_images(np.arange(8), list("aabbccdd"), t=np.float32(np.arange(8)[::-1]))
+    from hf_curriculum import ScoreProvenance, attach_provenance
+
+    made = {name: ScoreProvenance(name, "Mine", easy=easy) for name, easy in (("s", "low"), ("t", "high"))}
+    data = attach_provenance(data, made)
+    plan = make_plan(Phases(4), np.arange(8.0), global_batch_size=2).to_dict()
+    add_scores_section(Report("t"), data, "s", {**plan, "easy": "low"})
+    (figure, caption) = figures["score_distributions"]
+    assert {name: (row.easy, row.cuts) for name, row in figure.args[0].items()} == {
+        "s": ("low", [1, 3, 5]),
+        "t": ("high", [6, 4, 2]),
+    }
+    assert "Dashed lines: thresholds between buckets." in caption
+    inspect_scores(data).to_report(data, "t")
+    (figure, caption) = figures["score_distributions"]
+    assert [row.cuts for row in figure.args[0].values()] == [(), ()]
+    assert "Dashed" not in caption
+    figures.clear()
+    inspect_scores(data, ["s"]).to_report(data, "t")
+    assert "score_distributions" not in figures

@@ -16,7 +16,7 @@ from hf_curriculum.reporting import report as report_module
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.figures.growth import pool_growth
 from hf_curriculum.reporting.html import cell, inline_jpeg, prose, reads_as_number
-from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery
 from hf_curriculum.reporting.run_sections import add_results
 
 HOSTILE = [
@@ -387,3 +387,20 @@ def test_what_reads_as_a_number(value, expected):
 )
 def test_prose(text, html):
     assert prose(text) == html
+
+
+def test_several_captions_beside_an_image():
+    lines = [CaptionLine("0.3", "easy", 1.0), CaptionLine("ours (12)", "<b>", None), CaptionLine("0.1", "x" * 400, 0)]
+    report = Report("r").add_gallery(CaptionGallery("By score", [(picture(), lines), (None, [])], "Look."))
+    page = report.to_html()
+    assert re.findall(r"--ease: (\d+)%", page) == ["100", "0"]
+    assert '<dt dir="auto">ours (12)</dt><dd dir="auto">&lt;b&gt;</dd>' in page
+    assert "x" * 300 + "…" in page
+    assert "x" * 301 not in page
+    assert page.count("image cannot be read") == 1
+    assert "--hard: " + LIGHT.series[1] in page
+    Page(page)
+    with pytest.raises(ValueError, match="The gallery 'none' has no images"):
+        CaptionGallery("none", [])
+    with pytest.raises(ValueError, match=r"line 'a' has ease=1.5.*from 0, hard, to 1, easy"):
+        CaptionGallery("t", [(None, [CaptionLine("a", "b", 1.5)])])

@@ -42,7 +42,7 @@ class RegionProcessor(BaseImageProcessor):
         max_regions: of each image are kept at most.
         mean, std: of each feature, taken away and divided by; `extract_regions(standardise=True)` finds them.
         box_values, normalise, by_area, boxes: see `arrange_regions`.
-        made_by: what made the features of a store, where the detector is not known, for the error.
+        made_by: what made the features that a model was trained on, as `RegionStore.facts` has it.
         batch_size: images that run through the detector at once.
 
     Shapes: a call gives `region_features` float32 (images, regions, dims), `region_mask` int64 (images, regions) and,
@@ -133,6 +133,7 @@ class RegionProcessor(BaseImageProcessor):
         """
         if (Path(store.path) / "preprocessor_config.json").is_file():
             made = cls.from_pretrained(store.path)
+            made.made_by = store.facts["made_by"]
         else:
             names = [about["path"] for about in store.facts["sources"]]
             made = cls(None, made_by=store.facts["made_by"] or f"whoever wrote {', '.join(names)}")

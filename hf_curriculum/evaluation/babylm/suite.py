@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_curriculum.config import without_nan
 from hf_curriculum.evaluation.babylm.devbench import DEVBENCH, LOOKING, run_devbench
 from hf_curriculum.evaluation.babylm.glue import GLUE, run_glue
 from hf_curriculum.evaluation.babylm.run import GlueSettings, Run, TaskResult
@@ -341,7 +342,7 @@ def write_results(
         "tasks": {name: result.to_dict() for name, result in results.items()},
         "not_run": dict(not_run),
     }
-    encoded = json.dumps(_without_nan(content), indent=1, ensure_ascii=False)
+    encoded = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
     (folder / RESULTS_FILE).write_text(encoded + "\n", encoding="utf-8")
     (folder / "results.md").write_text(text, encoding="utf-8")
     write_predictions(folder / "predictions.json.gz", results)
@@ -375,15 +376,6 @@ def _details(name: str, result: TaskResult) -> str:
         rows.append(("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
     shown = table(("subtask", *measures, "items"), rows, for_terminals=True)
     return f"\n### {BENCHMARKS[name].title}\n\n{shown}" + "".join(f"\n{one}\n" for one in (*notes, *result.notes))
-
-
-def _without_nan(value: Any) -> Any:
-    """The same with null for NaN, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 @dataclass(frozen=True)

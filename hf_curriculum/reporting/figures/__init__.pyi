@@ -2,13 +2,17 @@
 from hf_curriculum.reporting.figures.canvas import DARK as DARK
 from hf_curriculum.reporting.figures.study import IntervalRow as IntervalRow
 from hf_curriculum.reporting.figures.canvas import LIGHT as LIGHT
+from hf_curriculum.reporting.figures.distribution import ScoreRow as ScoreRow
 from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
+from hf_curriculum.reporting.figures.curves import examples_until as examples_until
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
+from hf_curriculum.reporting.figures.curves import merges_of as merges_of
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
 from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
 from hf_curriculum.reporting.figures.distribution import score_distribution as score_distribution
+from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions
 from hf_curriculum.reporting.figures.canvas import to_png as to_png
 from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_METRICS = {"eval_loss": "Validation loss (nats per token)"}
+_METRICS = {"loss": "loss (nats per token)", "cider": "CIDEr-D"}
 _MARKERS = "osD^vP"
 
 
@@ -35,11 +36,15 @@ def validation_curves(
     x: Literal["examples", "seconds"] = "examples",
     metric: str = "eval_loss",
     boundaries: Sequence[float] = (),
+    merges: Mapping[str, Sequence[tuple[float, str]]] = MappingProxyType({}),
+    reference: float | None = None,
     label: str | None = None,
     log: bool | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
     """A metric from step 0 on, one line per run, its last value written at its end.
+
+    Where a bucket joined a run's pool its line has a ring with the bucket's number.
 
     Args:
         runs: name -> its evaluations, each a mapping with `x` and `metric`; those that lack a finite `metric` are
@@ -48,27 +53,37 @@ def validation_curves(
         metric: what is shown.
         boundaries: where a new phase starts, in examples; on the axis of seconds they stand where the first run
             got there by its own clock.
-        label: name and unit of the metric; by default known for `eval_loss`, else `metric`.
+        merges: name -> (examples seen, label of up to 4 characters) of what joined that run's pool, see `merges_of`.
+        reference: a value that a dashed line marks: the control's best.
+        label: name and unit of the metric; by default that of `metric_label`.
         log: whether the y axis is logarithmic; by default when values are positive and span a factor of three.
         theme: colours and width.
 
     Raises:
-        ValueError: an unknown `x`; no run, or a run without a finite value of `metric`; `log=True` for values that
-            are not all positive.
+        ValueError: an unknown `x`; no run, or a run without a finite value of `metric`; `merges` of another run;
+            `log=True` for values that are not all positive.
+
+    Source: Simi-CL, Figure 2.
 
     Example:
         >>> points = [{"examples": 0, "eval_loss": 4.1}, {"examples": 800, "eval_loss": 2.0}]
         >>> figure = validation_curves({"curriculum": points}, boundaries=[400])
+        >>> figure = validation_curves({"baby steps": points}, merges={"baby steps": [(400, "2")]})
     """
     if x not in ("examples", "seconds"):
         raise ValueError(f'`x` is {x!r}. Runs are compared by "examples" seen or by "seconds": pass one of them.')
     lines = {name: _points(name, points, x, metric) for name, points in runs.items()}
     if not lines:
         raise ValueError("`runs` is empty: there is no curve to draw. Pass name -> evaluations.")
+    if unknown := [name for name in merges if name not in runs]:
+        raise ValueError(
+            f"`merges` names {unknown[0]!r}, and the runs are {list(runs)}: its marks belong to no curve. Pass that "
+            "run, or leave its merges out."
+        )
     values = np.concatenate([y for _, y in lines.values()])
     end = max(float(xs[-1]) for xs, _ in lines.values()) or 1.0
     unit, scale = ("Examples seen", 1.0) if x == "examples" else _time_unit(end)
-    label = label or _METRICS.get(metric, metric)
+    label = label or metric_label(metric)
     log = bool(values.min() > 0 and values.max() >= 3 * values.min()) if log is None else log
     figure, axes = new_figure(
         theme,
@@ -78,7 +93,10 @@ def validation_curves(
     )
     axes.set_xlim(-0.01 * end / scale, end / scale)
     number_ticks(axes.xaxis, theme, room=8)
-    _scale_values(axes, theme, float(values.min()), float(values.max()), log)
+    ends = [*values, *([] if reference is None else [reference])]
+    _scale_values(axes, theme, float(min(ends)), float(max(ends)), log)
+    if reference is not None:
+        axes.axhline(reference, color=theme.muted, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     for index, (xs, ys) in enumerate(lines.values()):
         axes.plot(
             xs / scale,
@@ -91,8 +109,88 @@ def validation_curves(
             zorder=3 - 0.1 * index,
         )
     _draw_boundaries(axes, theme, _on_axis(boundaries, x, next(iter(runs.values()))), scale)
-    _label_ends(axes, theme, {name: (xs / scale, ys) for name, (xs, ys) in lines.items()})
+    shown = {name: (xs / scale, ys) for name, (xs, ys) in lines.items()}
+    _label_ends(axes, theme, shown)
+    marks = {}
+    for name, own in merges.items():
+        places = _on_axis([at for at, _ in own], x, runs[name])
+        marks[name] = [(at / scale, text) for at, (_, text) in zip(places, own, strict=True)]
+    _mark_merges(axes, theme, shown, marks)
     return figure
+
+
+def metric_label(metric: str) -> str:
+    """Name and unit of a metric of `evaluate()`, and the set it is of, if that is named.
+
+    Example:
+        >>> metric_label("eval_loss"), metric_label("eval_images_cider"), metric_label("eval_bleu_4")
+        ('Validation loss (nats per token)', 'Validation CIDEr-D of images', 'eval_bleu_4')
+    """
+    part, _, name = metric.removeprefix("eval_").rpartition("_")
+    if name not in _METRICS:
+        return metric
+    words, unit, rest = f"Validation {_METRICS[name]}".partition(" (")
+    return f"{words} of {part}{unit}{rest}" if part else f"{words}{unit}{rest}"
+
+
+def merges_of(decisions: Sequence[Mapping[str, Any]], global_batch_size: int) -> list[tuple[int, str]]:
+    """When buckets joined a run's pool, from its log of decisions, as `validation_curves` marks it.
+
+    Args:
+        decisions: of a curriculum that merges buckets, such as `BabySteps`; none for any other.
+        global_batch_size: examples per step.
+
+    Returns:
+        (examples seen, the bucket's number, from 1) in order; a `*` behind one that was forced in.
+
+    Example:
+        >>> merges_of([{"step": 4, "decision": "stay"}, {"step": 9, "decision": "merge", "bucket": 1}], 10)
+        [(90, '2')]
+    """
+    marks = {"merge": "", "forced": "*"}
+    return [
+        (entry["step"] * global_batch_size, f"{entry['bucket'] + 1}{marks[entry['decision']]}")
+        for entry in decisions
+        if entry.get("decision") in marks and "bucket" in entry
+    ]
+
+
+def examples_until(
+    log: Sequence[Mapping[str, Any]], metric: str, target: float, *, greater_is_better: bool = True
+) -> float:
+    """How many examples a run had seen when an evaluation first was as good as a target: `math.inf` if none was.
+
+    Args:
+        log: evaluations with `examples` and `metric`, others are skipped; in any order.
+        metric: what is compared.
+        target: the value to reach, such as the best of the vanilla model.
+        greater_is_better: whether the metric should rise.
+
+    Returns:
+        Examples; infinity where the target was not reached, NaN without a finite value of the metric.
+
+    Source: Simi-CL, section 4.2: "accelerate the convergence speed towards the best vanilla model performance".
+
+    Example:
+        >>> log = [{"examples": 100, "eval_cider": 0.2}, {"examples": 200, "eval_cider": 0.5}]
+        >>> examples_until(log, "eval_cider", 0.4), examples_until(log, "eval_cider", 0.6)
+        (200.0, inf)
+    """
+    points = [(entry["examples"], entry[metric]) for entry in log if has_value(entry, metric) and "examples" in entry]
+    if not points:
+        return math.nan
+    sign = 1 if greater_is_better else -1
+    return min((float(examples) for examples, value in points if sign * value >= sign * target), default=math.inf)
+
+
+def has_value(entry: Mapping[str, Any], metric: str) -> bool:
+    """Whether a log entry has a finite value of the metric.
+
+    Example:
+        >>> has_value({"eval_loss": 1.5}, "eval_loss"), has_value({"eval_loss": float("nan")}, "eval_loss")
+        (True, False)
+    """
+    return entry.get(metric) is not None and math.isfinite(entry[metric])
 
 
 def _scale_values(axes: Axes, theme: Theme, low: float, high: float, log: bool) -> None:
@@ -108,11 +206,7 @@ def _scale_values(axes: Axes, theme: Theme, low: float, high: float, log: bool) 
 
 
 def _points(name: str, points: Sequence[Mapping[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    kept = sorted(
-        (float(point[x]), float(point[metric]))
-        for point in points
-        if point.get(metric) is not None and math.isfinite(point[metric])
-    )
+    kept = sorted((float(point[x]), float(point[metric])) for point in points if has_value(point, metric))
     if not kept:
         raise ValueError(
             f"The run {name!r} has no finite `{metric}` in its {len(points)} evaluations, so it has no curve. "
@@ -171,3 +265,21 @@ def _label_ends(axes: Axes, theme: Theme, lines: Mapping[str, tuple[np.ndarray, 
         text = f"{short}\n{number(ys[-1])}" if theme.is_narrow else f"{short}  {number(ys[-1])}"
         style = {"va": "center", "ha": "left", "color": colour, "weight": "bold", "linespacing": 1.05}
         annotate(axes, theme, text, (1, ys[-1]), (8, moved - height), coords=("axes fraction", "data"), **style)
+
+
+def _mark_merges(
+    axes: Axes,
+    theme: Theme,
+    lines: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    merges: Mapping[str, Sequence[tuple[float, str]]],
+) -> None:
+    """A ring on each run's line where something joined its pool, the label in it."""
+    ring = {"boxstyle": "circle,pad=0.25", "facecolor": theme.surface, "linewidth": 1.6}
+    for index, (name, (xs, ys)) in enumerate(lines.items()):
+        colour = theme.series[index % len(theme.series)]
+        for at, text in merges.get(name, ()):
+            if not xs[0] <= at <= xs[-1]:
+                continue  # no evaluation as early, or as late
+            style = {"size": 7, "ha": "center", "va": "center", "color": theme.text, "zorder": 4}
+            style["bbox"] = {**ring, "edgecolor": colour}
+            annotate(axes, theme, one_line(text, 4), (at, float(np.interp(at, xs, ys))), (0, 0), **style)

@@ -1,14 +1,15 @@
-"""The cumulative distribution of a score, with the thresholds between buckets."""
+"""Distributions of scores, with the thresholds between buckets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import FuncFormatter, MultipleLocator, NullLocator
 
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
@@ -26,6 +27,10 @@ _CHARACTER = 0.085
 """Width of a character of a label, in inches."""
 _ROW = 11
 """Height of a row of labels, in points."""
+BINS = 80
+"""Bars of a histogram, fewer for whole numbers of a smaller range."""
+_GAP = 1.25
+"""From the foot of one histogram to that of the next, in heights of a histogram."""
 _Label = tuple[float, str, int]
 """Score it stands at, text, row."""
 
@@ -221,3 +226,106 @@ def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme
         text = "–" if np.isnan(value) else f"{value:.2f}"
         axes.text(column, row, text, ha="center", va="center", color=theme.text, fontsize=small)
     return figure
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRow:
+    """One score of `score_distributions`.
+
+    Args:
+        scores: one per example, in its natural unit; those that are not finite are left out.
+        easy: which end is easy.
+        cuts: the thresholds of the buckets: the score of the hardest example of each but the last.
+
+    Raises:
+        ValueError: an `easy` that is neither end.
+
+    Example:
+        >>> ScoreRow([0.1, 0.3], easy="high", cuts=(0.2,)).normalised(np.array([0.1, 0.2, 0.3])).round(3).tolist()
+        [1.0, 0.5, 0.0]
+    """
+
+    scores: ArrayLike
+    easy: Literal["low", "high"] = "low"
+    cuts: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        if self.easy not in ("low", "high"):
+            raise ValueError(f'`easy` is {self.easy!r}. It says which end of a score is easy: pass "low" or "high".')
+
+    @property
+    def finite(self) -> np.ndarray:
+        """The scores that are finite, float64 (n,)."""
+        values = np.asarray(self.scores, dtype=np.float64).ravel()
+        return values[np.isfinite(values)]
+
+    def normalised(self, values: ArrayLike) -> np.ndarray:
+        """Values as shares of the way from the easiest score, 0, to the hardest, 1; 0.5 where all scores are equal."""
+        low, high = self.finite.min(), self.finite.max()
+        if low == high:
+            return np.full(np.shape(values), 0.5)
+        shares = (np.asarray(values, dtype=np.float64) - low) / (high - low)
+        return shares if self.easy == "low" else 1 - shares
+
+
+def score_distributions(rows: Mapping[str, ScoreRow], *, theme: Theme = LIGHT) -> Figure:
+    """Histograms of normalised scores below each other, with a dashed line at every threshold between buckets.
+
+    0 is the easiest score and 1 the hardest, so that scores of different units and directions stand on one axis. Each
+    histogram is as high as its fullest bar. Beside it stands the standard deviation of the normalised scores.
+
+    Args:
+        rows: name of the score -> its values and thresholds, the first at the top.
+        theme: colours and width.
+
+    Raises:
+        ValueError: no row, or one without a finite score.
+
+    Source: Simi-CL, appendix A and Figure 4; the paper does not say how scores are normalised.
+
+    Example:
+        >>> rows = {"clip_similarity": ScoreRow([0.2, 0.25, 0.3, 0.31], easy="high", cuts=(0.25,)),
+        ...         "lm_loss": ScoreRow([30.0, 42.0, 44.0, 90.0], cuts=(42.0,))}
+        >>> figure = score_distributions(rows)
+    """
+    if not rows:
+        raise ValueError("`rows` is empty: there is no distribution to draw. Pass name -> ScoreRow.")
+    if blank := [name for name, row in rows.items() if not len(row.finite)]:
+        raise ValueError(f"No example has a finite `{blank[0]}`: it has no distribution. Leave it out.")
+    counts = {len(row.finite) for row in rows.values()}
+    figure, axes = new_figure(
+        theme,
+        "Distributions of scores",
+        subtitle=f"{counts.pop():,} examples" if len(counts) == 1 else "",
+        x_label="Normalised score   (easy → hard)",
+        y_label="Share of the examples, by score",
+        height=1.5 + 0.75 * len(rows),
+    )
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim((1 - len(rows)) * _GAP, 1.05)
+    number_ticks(axes.xaxis, theme)
+    axes.yaxis.set_major_locator(NullLocator())
+    for index, (name, row) in enumerate(rows.items()):
+        _draw_row(axes, theme, -index * _GAP, theme.series[index % len(theme.series)], name, row)
+    return figure
+
+
+def _draw_row(axes: Axes, theme: Theme, foot: float, colour: str, name: str, row: ScoreRow) -> None:
+    """One histogram on its own foot, its thresholds, and its name and spread to the right."""
+    shares = row.normalised(row.finite)
+    finite = row.finite
+    whole = bool(np.all(finite == np.round(finite)))
+    counts, edges = np.histogram(shares, bins=min(BINS, int(np.ptp(finite)) + 1) if whole else BINS, range=(0, 1))
+    heights = np.append(counts / counts.max(), 0)
+    axes.fill_between(edges, foot, foot + heights, step="post", color=colour, alpha=0.25, linewidth=0)
+    axes.plot(edges, foot + heights, drawstyle="steps-post", color=colour, linewidth=1.4)
+    axes.plot([0, 1], [foot, foot], color=theme.line, linewidth=0.8, zorder=1)
+    for cut in np.unique(row.normalised(row.cuts)):
+        axes.plot([cut, cut], [foot, foot + 1], color=theme.text, linewidth=1, linestyle=(0, (3, 2)), zorder=3)
+    spread = f"spread {number(float(shares.std()))}"
+    for text, lift, style in (
+        (one_line(name, 16 if theme.is_narrow else 28), 0.55, {"weight": "bold", "color": colour}),
+        (spread, 0.2, {"color": theme.muted, "size": text_size(theme, 8.5)}),
+    ):
+        at = {"coords": ("axes fraction", "data"), "va": "center", "ha": "left"}
+        annotate(axes, theme, text, (1, foot + lift), (8, 0), **at, **style)
