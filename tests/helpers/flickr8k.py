@@ -59,7 +59,7 @@ def prepare_embeddings(data: Path, folder: Path) -> None:
 
 
 def prepare_pixels(data: Path, folder: Path, images: int | None = None) -> None:
-    """A thousand photographs, of each the ten boxes that FastestDet is surest of; or the first of them.
+    """800 photographs, of each the ten boxes that FastestDet is surest of; or the first of them.
 
     A region's features are the probabilities of COCO's 80 classes, times the box's confidence. The similarity of a
     pair is the mean, over the classes that the caption mentions, of the highest of these in the photograph.
