@@ -1,6 +1,6 @@
 """The cards in `model_cards/`, made again: recipes run on embedded data, and what they recorded is rendered.
 
-    python recipes/record_cards.py                      # all of them; about twenty minutes on one CPU thread
+    python recipes/record_cards.py                      # all of them; about half an hour on one CPU thread
     python recipes/record_cards.py babylm_git_c         # one
     python recipes/record_cards.py --render             # the cards from the facts that are there; nothing is trained
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -47,14 +48,25 @@ class Recorded:
     @property
     def command(self) -> str:
         """What a person types."""
-        return " ".join(("accelerate launch", f"recipes/{self.recipe}", *self.options))
+        return f"accelerate launch recipes/{shlex.join((self.recipe, *self.options))}"
 
 
+_DROPOUTS = "feature_dropout: 0.1, word_dropout: 0.1, output_dropout: 0.1"
+_SIZES = {
+    "updown": f"{{hidden_size: 96, attention_size: 48, {_DROPOUTS}}}",
+    "aoanet": f"{{hidden_size: 96, num_attention_heads: 4, num_refiner_layers: 2, {_DROPOUTS}, context_dropout: 0.1}}",
+}
+_SIMI_CL = ("--grid", "none")  # the curriculum's arm alone
 SYSTEMS = {
     "babylm_git_c": Recorded("babylm_git.py"),
     "babylm_git_tc": Recorded("babylm_git.py", ("--text", "scenes")),
     "babylm_flamingo_c": Recorded("babylm_flamingo.py"),
     "babylm_flamingo_tc": Recorded("babylm_flamingo.py", ("--text", "scenes")),
+    "simi_cl_transformer": Recorded("simi_cl_captioning.py", _SIMI_CL),
+    **{
+        f"simi_cl_{name}": Recorded("simi_cl_captioning.py", (*_SIMI_CL, "--model", name, "--model_options", sizes))
+        for name, sizes in _SIZES.items()
+    },
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 from typer.core import TyperCommand
 
 from hf_curriculum.cli.common import (
@@ -38,11 +39,14 @@ from hf_curriculum.cli.common import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from hf_curriculum.data.collators import CaptionCollator
     from hf_curriculum.training.arguments import CurriculumTrainingArguments
     from hf_curriculum.training.trainer import CurriculumTrainer
 
 VALIDATION = 0.05
 """The share of the images that is held out where the data has no split `validation` and none is named."""
+_NEW_GIT, _ON_REGIONS = ("small", "git"), ("transformer", "updown", "aoanet")
+"""New captioners by name: on images, and on stored regions."""
 _NUMBER = re.compile(r"-[\d.].*")
 _FROM_FILE = "hf_curriculum.config"
 _OPTION_OF = {"output_dir": "output", "num_train_epochs": "epochs", "per_device_train_batch_size": "batch_size"}
@@ -101,6 +105,29 @@ _Validation = Annotated[
         f"or else {VALIDATION:g}."
     ),
 ]
+_Model = Annotated[
+    str,
+    typer.Option(
+        help="`small` or `git`: a GIT of about a million parameters, from scratch; `transformer`, `updown`, `aoanet`: "
+        "a captioner on the regions of --features, from scratch; or a folder or Hub name of a captioner."
+    ),
+]
+_Features = Annotated[
+    Path | None,
+    typer.Option(
+        help="Stored regions or features to read in place of the images, as `hf-curriculum features` writes them."
+    ),
+]
+_Options = Annotated[
+    str | None,
+    typer.Option(
+        help="More fields of a new captioner on regions, as JSON or YAML: '{hidden_size: 96}'. The defaults are the "
+        "paper's sizes."
+    ),
+]
+_MinCount = Annotated[
+    int, typer.Option(help="How often a word occurs at least, to be known to a new captioner on regions.", min=1)
+]
 _Config = Annotated[
     Path | None,
     typer.Option(
@@ -122,12 +149,10 @@ def train_command(
         str | None,
         typer.Option(help="The score to sort by; the first one, if not given.", autocompletion=complete_column),
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="`small`: a GIT of about a million parameters, from scratch; or a folder or Hub name of one."
-        ),
-    ] = "small",
+    model: _Model = "small",
+    model_options: _Options = None,
+    features: _Features = None,
+    min_count: _MinCount = 5,
     epochs: Annotated[
         float | None,
         typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero),
@@ -143,11 +168,12 @@ def train_command(
     config: _Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a captioner in the order of a curriculum; `report` then shows what came out.
+    """Train a captioner, on images or on stored regions, in the order of a curriculum; then see its `report`.
 
     Every flag of TrainingArguments may follow: --report_to tensorboard --bf16 --push_to_hub --hub_model_id me/model.
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli train ...` or `torchrun`.
     """
+    _check_model(context)
     rule = named_curriculum(curriculum, "--curriculum")
     data = load_split(dataset, split)
     args = training_arguments(
@@ -164,7 +190,7 @@ def train_command(
     held_out = _held_out(dataset, split, validation)
     with _told_how_to_go_on(output):
         share = validation or VALIDATION
-        facts = _train(_trainer(data, held_out, args, model, image_size, max_length, share), show_plan=not as_json)
+        facts = _train(_trainer(data, held_out, args, context.params, share), show_plan=not as_json)
 
     from hf_curriculum.training.setup import close_process_group
 
@@ -172,7 +198,7 @@ def train_command(
     if facts is not None:
         _say_result(facts, args.learning_rate, as_json)
         suggest("report", output, "--dataset", dataset, *in_split(split))
-        suggest("caption", output / "model", output / "held_out")
+        suggest("caption", output / "model", *_to_caption(output, data, features))
 
 
 def training_arguments(
@@ -264,6 +290,15 @@ def _told_how_to_go_on(output: Path) -> Iterator[None]:
         fail(OSError(_full(output)))
 
 
+def _to_caption(output: Path, data: Dataset, features: Path | None) -> tuple[Any, ...]:
+    """What the trained model can caption: the held-out images, or an image of the store."""
+    if features is None:
+        return (output / "held_out",)
+    from hf_curriculum.columns import IMAGE_ID
+
+    return data.with_format(None).select_columns(IMAGE_ID)[0][IMAGE_ID], "--features", features
+
+
 def _how_to_go_on(output: Path) -> str:
     """What an interrupted run left, and the command that goes on."""
     from hf_curriculum.training.checkpoints import is_complete
@@ -289,22 +324,45 @@ def _full(output: Path) -> str:
     )
 
 
+def _check_model(context: typer.Context) -> None:
+    """Options that do not go together with the model, or would count for nothing."""
+    model, features = context.params["model"], context.params["features"]
+    given = {
+        name: context.get_parameter_source(name).name in ("COMMANDLINE", "DEFAULT_MAP")
+        for name in ("image_size", "min_count", "model_options")
+    }
+    if model in _ON_REGIONS and features is None:
+        raise typer.BadParameter(
+            f"The captioner {model!r} reads stored regions. Name their store, which `hf-curriculum features` writes, "
+            "or train `--model small`, which reads images.",
+            param_hint="--features",
+        )
+    if model in _NEW_GIT and features is not None:
+        raise typer.BadParameter(
+            "A new GIT has a vision tower of its own, to which stored features mean nothing. Name a captioner on "
+            f"regions (--model {', '.join(_ON_REGIONS)}), a trained one, or leave --features out.",
+            param_hint="--features",
+        )
+    read = {"image_size": model in _NEW_GIT, "min_count": model in _ON_REGIONS, "model_options": model in _ON_REGIONS}
+    if unread := [name for name in read if given[name] and not read[name]]:
+        of = "a new GIT's" if unread[0] == "image_size" else "for a new captioner on regions"
+        option = f"--{unread[0].replace('_', '-')}"
+        raise typer.BadParameter(f"It is {of}, and has no effect on --model {model}. Leave it out.", param_hint=option)
+
+
 def _trainer(
     data: Dataset,
     held_out: Dataset | None,
     args: CurriculumTrainingArguments,
-    model: str,
-    image_size: int,
-    max_length: int,
+    options: Mapping[str, Any],
     validation: float,
 ) -> CurriculumTrainer:
-    """A captioner, new or loaded, with its data."""
+    """A captioner, new or loaded, with its data; `options` are the command's."""
     from datasets import DatasetDict
     from transformers import set_seed
 
     from hf_curriculum.data.captions import hold_out
     from hf_curriculum.data.collators import CaptionCollator
-    from hf_curriculum.models.captioner import load_captioner, new_captioner
     from hf_curriculum.training.trainer import CurriculumTrainer
 
     set_seed(args.seed)
@@ -312,15 +370,61 @@ def _trainer(
         parts = hold_out(data, validation, seed=args.seed)
     else:
         parts = DatasetDict(train=data, validation=held_out)
-    captioner, processor = new_captioner(parts["train"], image_size) if model == "small" else load_captioner(model)
+    captioner, processor, stored = _captioner(parts["train"], options)
+    images = None if stored else processor.image_processor
+    collator = CaptionCollator(processor.tokenizer, images, max_length=options["max_length"], **stored)
+    if stored:
+        _check_stored(parts, collator, options["features"])
     return CurriculumTrainer(
         captioner,
         args,
-        data_collator=CaptionCollator(processor.tokenizer, processor.image_processor, max_length=max_length),
+        data_collator=collator,
         train_dataset=parts["train"],
         eval_dataset=parts["validation"],
         processing_class=processor,
     )
+
+
+def _captioner(data: Dataset, options: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """The captioner, its processor, and what its collator reads in place of images."""
+    from hf_curriculum.data.image_inputs import RegionInputs
+    from hf_curriculum.data.regions.open import open_regions
+    from hf_curriculum.models import captioner as captioners
+
+    model, features = options["model"], options["features"]
+    if model in _NEW_GIT:
+        return *captioners.new_captioner(data, options["image_size"]), {}
+    if model in _ON_REGIONS:
+        regions, words = RegionInputs(open_regions(features)), {"min_count": options["min_count"]}
+        fields = yaml.safe_load(options["model_options"] or "{}")
+        if not isinstance(fields, dict):
+            raise typer.BadParameter(
+                f"{options['model_options']} is no mapping of fields to values, as '{{hidden_size: 96}}' is.",
+                param_hint="--model-options",
+            )
+        words["max_words"] = options["max_length"] - 2
+        return *captioners.new_region_captioner(model, data, regions, **words, **fields), {"regions": regions}
+    captioner, processor = captioners.load_captioner(model)
+    if features is not None:
+        return captioner, processor, captioners.stored_images(captioner, processor.image_processor, features)
+    if getattr(processor.image_processor, "detector", processor.image_processor) is None:
+        raise ValueError(
+            f"{model} was trained on stored regions, and the detector that made them is not saved with it: it would "
+            "see nothing of an image. Name a store of the same detector (--features STORE)."
+        )
+    return captioner, processor, {}
+
+
+def _check_stored(parts: Mapping[str, Dataset], collator: CaptionCollator, store: Path) -> None:
+    """Raises where images have nothing stored, before hours of training end there."""
+    from hf_curriculum.columns import IMAGE_ID
+
+    ids = dict.fromkeys(image for part in parts.values() for image in part.with_format(None)[IMAGE_ID][:])
+    if missing := [image for image in ids if image not in collator.image_inputs.store]:
+        raise ValueError(
+            f"{len(missing):,} of {len(ids):,} images are not in {store}, such as {missing[0]!r}: a captioner would "
+            "see nothing of them. Make a store of all images (`hf-curriculum features`), or leave these rows out."
+        )
 
 
 def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:
@@ -355,15 +459,16 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
 
 def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) -> None:
     """Held-out images and what the model writes to them, for the report and to try the model on."""
-    from hf_curriculum.columns import IMAGE_ID
-    from hf_curriculum.evaluation.generate import caption_images, one_row_per_image, references
+    from hf_curriculum.columns import IMAGE, IMAGE_ID
+    from hf_curriculum.evaluation.generate import generate_captions, one_row_per_image, references
     from hf_curriculum.reporting.inspection import images_of
 
     rows = one_row_per_image(trainer.eval_dataset)
     rows = rows.select(range(min(most, len(rows))))
-    images = {number: image for number, image in enumerate(images_of(rows, range(len(rows)))) if image is not None}
+    shown = images_of(rows, range(len(rows))) if IMAGE in rows.column_names else ()
+    images = {number: image for number, image in enumerate(shown) if image is not None}
     model = trainer.accelerator.unwrap_model(trainer.model)
-    captions = caption_images(model, list(images.values()), trainer.processing_class, max_new_tokens=30)
+    captions = generate_captions(model, rows.select(list(images)), trainer.data_collator, max_new_tokens=30)
     known, ids, entries = references(trainer.eval_dataset), rows[IMAGE_ID][:], []
     folder.mkdir(exist_ok=True)
     for (number, image), caption in zip(images.items(), captions, strict=True):

@@ -27,13 +27,14 @@ Facts = Mapping[str, Any]
 """What `gather_facts` gathers; all of it JSON. A card can be rendered again from it at any time:
 
 `model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
-(name, description, rows, evaluation_rows), `score` (column, easy, provenance, statistics) or None, `curriculum` and
-`plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before` (earlier stages:
-stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value, reference, source; on a
-benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`),
-`cost` (examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author
-says: `license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python
-that uses the model, where that is not an Auto class.
+(name, description, rows, evaluation_rows), of a captioner on regions `images` (reads, detector, numbers_per_region,
+made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, provenance, statistics) or None,
+`curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
+(earlier stages: stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value,
+reference, source; on a benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`), `cost`
+(examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author says:
+`license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python that
+uses the model, where that is not an Auto class.
 """
 
 
@@ -146,11 +147,12 @@ def _section(facts: Facts, folder: str) -> str:
     cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
-        use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"]),
+        use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"], facts.get("images")),
         note=_note(facts),
         curriculum=_curriculum(facts),
         growth=f"![Examples that training could draw from]({folder}/{_GROWTH})\n" if figures else "",
         scores=_scores(facts.get("score")),
+        reading=_reading(facts),
         settings=_pairs(facts["settings"]),
         before=_entries("Stages before this one", facts.get("before") or ()),
         curves=f"![Validation loss by examples seen]({folder}/{_CURVES})\n" if _curve(facts) else "",
@@ -173,8 +175,9 @@ def _summary(facts: Facts) -> str:
     trained = model.get("trainable", model["parameters"])
     some = f" ({trained:,} trained)" if trained != model["parameters"] else ""
     shown = "in random order, without a curriculum" if rule is None else f"with the curriculum {plain(rule['type'])}"
+    article = "An" if model["class"][:1] in "AEIOU" else "A"
     return (
-        f"A {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
+        f"{article} {plain(model['class'], 80)} with {model['parameters']:,} parameters{some}{base}, trained on "
         f"{data['rows']:,} examples{name} {shown}{ranked}."
     )
 
@@ -189,17 +192,45 @@ def _curriculum(facts: Facts) -> str:
     )
 
 
+def _reading(facts: Facts) -> str:
+    """What a captioner on regions reads, as a table; nothing for other models."""
+    if not facts.get("images"):
+        return ""
+    images, words = facts["images"], facts["words"]
+    named = {name.replace("_", " "): value for name, value in images.items()}
+    of_words = {name.replace("_", " "): value for name, value in words.items()}
+    return f"What it sees of an image:\n\n{_pairs(named)}\nThe words it writes:\n\n{_pairs(of_words)}"
+
+
+_IMAGE = 'image = Image.open("photo.jpg").convert("RGB")'
+_PRINT = "print(processor.tokenizer.batch_decode(ids, skip_special_tokens=True)[0])"
 _CAPTION = (
     "",
-    'image = Image.open("photo.jpg").convert("RGB")',
+    _IMAGE,
     'pixels = processor.image_processor(images=image, return_tensors="pt").pixel_values',
     "ids = model.generate(pixel_values=pixels, max_new_tokens=30, num_beams=5)",
-    "print(processor.tokenizer.batch_decode(ids, skip_special_tokens=True)[0])",
+    _PRINT,
 )
 """Where a card's code ends: a caption."""
+_CAPTION_OF_REGIONS = (
+    "",
+    _IMAGE,
+    'seen = processor.image_processor(images=image, return_tensors="pt")',
+    "ids = model.generate(**seen)  # its own number of words and beams",
+    _PRINT,
+)
+"""The same where the image processor gives what the model reads: regions of a known detector, or pixels."""
+_CAPTION_OF_STORE = (
+    "",
+    'regions = RegionInputs.for_model(open_regions("store"), processor.image_processor)  # of the same detector',
+    'seen = regions.batch([{"image_id": next(iter(regions.store))}])',
+    "ids = model.generate(**seen)  # its own number of words and beams",
+    _PRINT,
+)
+"""The same where the detector is not known: regions come from a store alone."""
 
 
-def _code(model: Mapping[str, Any]) -> str:
+def _code(model: Mapping[str, Any], images: Mapping[str, Any] | None) -> str:
     repo, auto = json.dumps(model["repo_id"]), model["auto"]
     if model["is_adapter"]:
         return f"from peft import AutoPeftModel\n\nmodel = AutoPeftModel.from_pretrained({repo})"
@@ -215,8 +246,10 @@ def _code(model: Mapping[str, Any]) -> str:
     if model["processor"]:
         lines.append(f"processor = {model['processor']}.from_pretrained({repo})")
     if auto == "AutoModelForImageTextToText" and model["processor"] == "AutoProcessor":
-        lines.insert(lines.index(""), "from PIL import Image")
-        lines += _CAPTION
+        stored = images is not None and images["reads"] == "region_features" and not images.get("detector")
+        needed = "from hf_curriculum import RegionInputs, open_regions" if stored else "from PIL import Image"
+        lines.insert(lines.index(""), needed)
+        lines += _CAPTION if images is None else _CAPTION_OF_STORE if stored else _CAPTION_OF_REGIONS
     return "\n".join(lines)
 
 
@@ -288,9 +321,14 @@ def _citation(facts: Facts) -> str:
 
 
 def _curve(facts: Facts) -> list[Mapping[str, Any]]:
+    """Evaluations with their loss; of several evaluation sets that of the first."""
     if not facts["plan"]:
         return []
-    return [one for one in facts["history"] if one.get("eval_loss") is not None and "examples" in one]
+    named = [name for one in facts["history"] for name in one if name.startswith("eval_") and name.endswith("_loss")]
+    loss = next(iter(named), "eval_loss")
+    return [
+        {**one, "eval_loss": one[loss]} for one in facts["history"] if one.get(loss) is not None and "examples" in one
+    ]
 
 
 def _pairs(content: Mapping[str, Any]) -> str:

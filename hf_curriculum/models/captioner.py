@@ -18,12 +18,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.data.tokenizer import train_wordpiece
+from hf_curriculum.data.tokenizer import train_word_tokenizer, train_wordpiece
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.models.vision_features import VisionFeatures
+from hf_curriculum.names import MODELS
 
 
 def new_captioner(
@@ -40,6 +42,43 @@ def new_captioner(
     tokenizer = train_wordpiece(dataset, vocab_size)
     config = small_git_config(len(tokenizer), tokenizer=tokenizer, image_size=image_size, **options)
     return git_from_config(config), GitProcessor(make_image_processor(image_size), tokenizer)
+
+
+def new_region_captioner(
+    name: str, dataset: Dataset, regions: RegionInputs, *, min_count: int = 5, max_words: int = 16, **options: Any
+) -> tuple[PreTrainedModel, CaptionProcessor]:
+    """A captioner on regions from scratch, with the words of the data set's captions.
+
+    Args:
+        name: "transformer", "updown" or "aoanet".
+        dataset: its captions' words are counted.
+        regions: of its images; those of the first one say how many numbers a region has.
+        min_count: of `train_word_tokenizer`.
+        max_words: of `train_word_tokenizer`.
+        options: further fields of the model's configuration, whose defaults are the paper's sizes.
+
+    Raises:
+        ValueError: a field that the configuration does not have; of `train_word_tokenizer`.
+        MissingFeaturesError: the first image has no regions (a ValueError too).
+
+    Source: Zhang et al. 2022 (Simi-CL), section 4.1 and Table 4.
+
+    Example:
+        >>> new_region_captioner("updown", train, RegionInputs(store), hidden_size=64)   # doctest: +SKIP
+    """
+    config_class = MODELS[name].config_class
+    kinds = [kind for kind in config_class.__mro__ if kind.__module__.startswith("hf_curriculum.")]
+    known = {field for kind in kinds for field in signature(kind.__init__).parameters} - {"self", "kwargs"}
+    if unknown := sorted(set(options) - known):
+        raise ValueError(
+            f"{config_class.__name__} has no field {', '.join(unknown)}, which would count for nothing. It has "
+            f"{', '.join(sorted(known))}."
+        )
+    tokenizer = train_word_tokenizer(dataset, min_count, max_words=max_words)
+    width = regions.read(dataset.with_format(None).select_columns(IMAGE_ID)[0])["region_features"].shape[-1]
+    config = config_class(vocab_size=len(tokenizer), region_feature_size=width, **options)
+    model = AutoModelForImageTextToText.from_config(config)
+    return model, CaptionProcessor(regions.image_processor, tokenizer)
 
 
 def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedModel, GitProcessor | CaptionProcessor]:

@@ -26,6 +26,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
@@ -281,6 +283,7 @@ def gather_facts(
             "rows": plan.ranking.num_rows,
             "evaluation_rows": _rows(trainer.eval_dataset),
         },
+        **_reading_facts(trainer),
         "score": _score_facts(trainer),
         "curriculum": rule,
         "plan": plan.to_dict(),
@@ -359,6 +362,39 @@ def _image_processor(trainer: PublishingTrainer) -> Any:
     return getattr(collator, "image_processor", None) if getattr(collator, "tokenizer", None) is not None else None
 
 
+_REGIONS = ("detector", "revision", "threshold", "min_regions", "max_regions", "grid")
+_VIEW = ("box_values", "normalise", "by_area", "boxes")
+
+
+def _reading_facts(trainer: PublishingTrainer) -> dict[str, Any]:
+    """What a captioner on regions reads of images, `images`, and of captions, `words`; nothing for other models."""
+    inputs = getattr(trainer.data_collator, "image_inputs", None)
+    processor = getattr(inputs, "image_processor", None)
+    config: Any = getattr(trainer.accelerator.unwrap_model(trainer.model), "config", None)
+    if isinstance(processor, RegionProcessor):
+        made, store = processor.to_dict(), getattr(inputs, "store", None)
+        of_detector = _REGIONS if made["grid"] is None else ("detector", "revision", "grid")
+        images = {name: made[name] for name in (*of_detector, *_VIEW) if made["detector"] or name in _VIEW}
+        if isinstance(store, RegionStore):
+            about = store.facts
+            images["regions_per_image"] = round(about["regions"] / about["images"], 1)
+            images |= {"made_by": about["made_by"], "standardised": store.moments is not None}
+        images = {name: value for name, value in images.items() if value not in (None, False)}
+        images = {
+            "reads": "region_features",
+            "numbers_per_region": getattr(config, "region_feature_size", None),
+            **images,
+        }
+    elif getattr(config, "region_feature_size", None) and config.vision_config is not None:
+        vision = config.vision_config
+        images = {"reads": "pixel_values", "vision_model": vision.model_type, "trained": config.train_vision}
+    else:
+        return {}
+    tokenizer, collator = trainer.data_collator.tokenizer, trainer.data_collator
+    words = {"tokens": len(tokenizer), "unknown": tokenizer.unk_token, "max_length": collator.max_length}
+    return {"images": images, "words": words}
+
+
 def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
     ranking = trainer.plan.ranking
     scores = ranking.scores
@@ -396,13 +432,16 @@ def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:
 
 
 def _evaluated(seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The metrics of the last evaluation, without its speed."""
+    """The metrics of the last evaluation, of all its sets, without their speed."""
     if not seen:
         return []
+    last = {
+        name: value for entry in seen if entry.get("step") == seen[-1].get("step") for name, value in entry.items()
+    }
     speed = ("_runtime", "_per_second")
     return [
         {"metric": name.removeprefix("eval_"), "value": value, "source": "evaluation data, last evaluation"}
-        for name, value in seen[-1].items()
+        for name, value in last.items()
         if name.startswith("eval_") and isinstance(value, (int, float)) and not name.endswith(speed)
     ]
 

@@ -23,7 +23,7 @@ from hf_curriculum import (
     ScoreProvenance,
     attach_provenance,
 )
-from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
+from hf_curriculum.hub.model_card import _curve, eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
 from hf_curriculum.training.checkpoints import named_on_hub
@@ -278,6 +278,24 @@ def test_results_are_those_of_the_last_evaluation_and_what_was_given(tmp_path):
     assert "eval_note" not in found["history"][1]
     trainer.state.log_history = []
     assert gather_facts(trainer)["results"] == []
+
+
+def test_results_and_curve_of_several_evaluation_sets(facts, tmp_path):
+    trainer = make(tmp_path)
+    trainer.state.log_history = [
+        {"step": step, "examples": 2 * step, f"eval_{name}_loss": loss / step, f"eval_{name}_runtime": 1.0}
+        for step in (2, 4) for name, loss in (("pairs", 8.0), ("images", 4.0))
+    ]  # fmt: skip
+    found = gather_facts(trainer)
+    assert [(one["metric"], one["value"]) for one in found["results"]] == [("pairs_loss", 2.0), ("images_loss", 1.0)]
+    card = {**facts, "history": found["history"]}
+    assert set(model_figures(card)) == set(model_figures(facts))
+    assert [(one["examples"], one["eval_loss"]) for one in _curve(card)] == [(4, 4.0), (8, 2.0)]
+
+
+def test_the_article_of_a_class_fits_its_name(facts):
+    for name, words in (("UpDownForCausalLM", "\nAn UpDownForCausalLM with"), ("Net", "\nA Net with")):
+        assert words in render_model_card({**facts, "model": {**facts["model"], "class": name}})
 
 
 def test_a_token_does_not_reach_the_pickled_arguments(tmp_path):

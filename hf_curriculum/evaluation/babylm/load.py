@@ -6,8 +6,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks
 from hf_curriculum.evaluation.babylm.suite import SuiteResult, evaluate_suite
+from hf_curriculum.models.captioner import reads
 from hf_curriculum.scorers.pretrained import load_model
 
 
@@ -62,7 +64,7 @@ def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, An
 
     Raises:
         FileNotFoundError: there is no such model, or it has no tokenizer or image processor.
-        ValueError: weights are missing.
+        ValueError: weights are missing; a captioner on stored regions, whose detector is not saved with it.
 
     Example:
         >>> model, tokenizer, image_processor = load_for_evaluation("my-model")  # doctest: +SKIP
@@ -80,8 +82,18 @@ def load_for_evaluation(name: str, revision: str | None = None) -> tuple[Any, An
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = load_model(AutoModelForImageTextToText if sees else AutoModelForCausalLM, name, revision)
     tokenizer = _load(AutoTokenizer, name, revision)
-    image_processor = _load(AutoImageProcessor, name, revision, backend="pil") if sees else None
-    return model, tokenizer, image_processor
+    if not sees:
+        return model, tokenizer, None
+    if reads(model, "region_features") and config.vision_config is None:
+        found = CaptionProcessor.from_pretrained(name, revision=revision).image_processor
+        if getattr(found, "detector", found) is None:
+            raise ValueError(
+                f"{name} was trained on stored regions, and the detector that made them is not saved with it: it sees "
+                f"nothing of a benchmark's images. Evaluate its captions (`hf-curriculum evaluate {name} --suite "
+                "captions --features STORE`), or texts on images of a store (`TextImageScorer(..., regions=store)`)."
+            )
+        return model, tokenizer, found
+    return model, tokenizer, _load(AutoImageProcessor, name, revision, backend="pil")
 
 
 def _load(auto_class: Any, name: str, revision: str | None, **options: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_curriculum.config import digest
@@ -19,7 +20,7 @@ from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, RegionInpu
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.evaluation.generate import evaluation_mode
 from hf_curriculum.models.captioner import image_text as find_image_text
-from hf_curriculum.models.captioner import images_of_texts
+from hf_curriculum.models.captioner import images_of_texts, reads
 from hf_curriculum.scorers.text.language_model import padded
 
 
@@ -32,7 +33,7 @@ class TextImageScorer:
     Args:
         model: any causal language model, or captioner whose `forward` takes `input_ids`, `attention_mask` and
             `pixel_values`, none but the first of which it needs (GIT, Flamingo, stock GIT, LLaVA-like models of one
-            image size).
+            image size); or a captioner on regions, which scores texts on images alone.
         tokenizer: the model's.
         image_processor: the model's; None for text alone.
         batch_size: most texts that run through the model at once.
@@ -46,8 +47,9 @@ class TextImageScorer:
             are then ids of it.
 
     Raises:
-        ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or that reads
-            no text alone (without `regions`); `regions` beside an image processor, or empty.
+        ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or whose
+            `forward` needs more than text; a captioner on regions without `regions` or image processor, or whose
+            processor has no detector; `regions` beside an image processor, or empty.
 
     Source: Saha et al. 2024 (BabyLM), section 4; the BabyLM 2024 evaluation pipeline.
 
@@ -155,8 +157,12 @@ class TextImageScorer:
             batch = torch.tensor([ids] * len(images), device=self.device)
             image_inputs = self._image_inputs(list(images))
             mask = torch.ones_like(batch)
-            outputs = self.model(input_ids=batch, attention_mask=mask, output_hidden_states=True, **image_inputs)
-            return outputs.hidden_states[-1].float().mean(1).cpu().numpy()
+            inputs = {"input_ids": batch, "attention_mask": mask, **image_inputs}
+            if reads(self.model, "region_features"):  # which has them inside alone
+                states = self.model.base_model(**inputs).last_hidden_state
+            else:
+                states = self.model(**inputs, output_hidden_states=True).hidden_states[-1]
+            return states.float().mean(1).cpu().numpy()
 
     def fingerprint(self) -> str:
         """A digest of some 16 values of every weight, which any training changes, the tokenizer and these settings."""
@@ -186,10 +192,19 @@ class TextImageScorer:
                 f"A {type(self.model).__name__} reads no text alone: its `forward` needs {needed}. Most benchmarks "
                 "have no images. Evaluate a model whose images can be left out, such as GIT."
             )
+        if self.inputs is None and reads(self.model, "region_features"):
+            raise ValueError(
+                f"A {type(self.model).__name__} reads no text without an image, and no image can be read for it. Pass "
+                "its `image_processor`, or what it was trained on, `regions=open_regions(store)`."
+            )
 
     def _check_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
-        image = next(iter(self.inputs.store)) if isinstance(self.inputs, RegionInputs) else None
+        image = None
+        if isinstance(self.inputs, RegionInputs):
+            image = next(iter(self.inputs.store))
+        elif reads(self.model, "region_features"):
+            image = Image.new("RGB", (64, 64))
         with torch.inference_mode(), evaluation_mode(self.model):
             # (vocabulary,) each
             first, second = self.model(input_ids=pair, **self._image_inputs([image] * 2)).logits[:, -2].float()
@@ -203,6 +218,11 @@ class TextImageScorer:
     def _image_inputs(self, images: list[Any]) -> dict[str, torch.Tensor]:
         """The model's arguments for images, each of which is opened and encoded once."""
         given = sum(image is not None for image in images)
+        if not given and reads(self.model, "region_features"):
+            raise ValueError(
+                f"There are texts without an image, and a {type(self.model).__name__} reads none without. Choose "
+                "tasks with images (`tasks=`), or evaluate a model whose images can be left out, such as GIT."
+            )
         if not given:
             return {}
         if given < len(images):

@@ -21,6 +21,7 @@ from hf_curriculum.evaluation.babylm.text_tasks import EWOK, SUPPLEMENT, run_bli
 from hf_curriculum.evaluation.babylm.vqa import run_vqa
 from hf_curriculum.evaluation.babylm.winoground import run_winoground
 from hf_curriculum.markdown import table
+from hf_curriculum.models.captioner import reads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -147,7 +148,7 @@ def evaluate_suite(
     folder, sources = Path(data_dir), dict(sources or {})
     _check_sources(sources)
     chosen = _asked(tasks) if tasks is not None else dict.fromkeys(SUITES[suite])
-    not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, image_processor)
+    not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, model, image_processor)
     _check_images(chosen, image_processor, not_run)
     scorer = TextImageScorer(
         model,
@@ -233,13 +234,15 @@ def _check_sources(sources: Mapping[str, str]) -> None:
 
 
 def _left_out(
-    names: Sequence[str], folder: Path, sources: Mapping[str, str], image_processor: Any | None
+    names: Sequence[str], folder: Path, sources: Mapping[str, str], model: Any, image_processor: Any | None
 ) -> dict[str, str]:
     """Benchmark → why it cannot be run."""
-    reasons = {}
+    reasons, sees_always = {}, reads(model, "region_features")
     for name in names:
         if BENCHMARKS[name].images and image_processor is None:
             reasons[name] = "it has images, and no image processor was given"
+        elif sees_always and not BENCHMARKS[name].images:
+            reasons[name] = "it has no images, and the model reads no text without one"
         elif not (folder / BENCHMARKS[name].folder).is_dir() and not (name in sources and not BENCHMARKS[name].images):
             reasons[name] = f"{folder / BENCHMARKS[name].folder} does not exist"
     if len(reasons) == len(names):

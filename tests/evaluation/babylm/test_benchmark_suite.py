@@ -6,9 +6,17 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from transformers import GPT2Config
+import tiny_models
+from transformers import AutoModelForImageTextToText, GPT2Config
 
-from hf_curriculum import BENCHMARKS, GlueSettings, evaluate_pretrained, evaluate_suite
+from hf_curriculum import (
+    BENCHMARKS,
+    CaptionProcessor,
+    GlueSettings,
+    RegionProcessor,
+    evaluate_pretrained,
+    evaluate_suite,
+)
 from hf_curriculum.evaluation.babylm import load
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation
 from hf_curriculum.evaluation.babylm.run import TaskResult, unweighted_means
@@ -288,3 +296,24 @@ def test_only_whole_benchmarks_of_the_hub_name_its_data_set(tmp_path):
         rows = result.card_results()
         assert len(rows) == 3
         assert not [row for row in rows if "dataset" in row or "task" in row]
+
+
+def test_a_saved_captioner_on_regions_is_evaluated_on_what_has_images(tmp_path, miniature):
+    model = AutoModelForImageTextToText.from_pretrained(tiny_models.region_transformer(128))
+    processor = CaptionProcessor(RegionProcessor("scenes_clip", grid=2), tiny_models.tokenizer())
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "model")
+    options = {"data_dir": miniature, "output_dir": tmp_path / "out", "limit": 3, "device": "cpu", "progress": False}
+    found = evaluate_pretrained(str(tmp_path / "model"), prefix_token="[CLS]", **options)
+    assert set(found.tasks) == {name for name, benchmark in BENCHMARKS.items() if benchmark.images}
+    assert found.not_run["blimp"] == "it has no images, and the model reads no text without one"
+    assert all(0 <= value <= 1 for value in found.tasks["winoground"].averages.values())
+
+
+@pytest.mark.parametrize("processor", [None, RegionProcessor()])
+def test_a_captioner_whose_detector_is_not_known_says_so(tmp_path, processor):
+    model = AutoModelForImageTextToText.from_pretrained(tiny_models.region_transformer())
+    for part in (model, CaptionProcessor(processor, tiny_models.tokenizer())):
+        part.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"the detector that made them is not saved with it.*--features STORE"):
+        load_for_evaluation(str(tmp_path / "model"))

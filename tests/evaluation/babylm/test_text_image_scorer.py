@@ -23,7 +23,7 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
-from hf_curriculum import TextImageScorer, make_image_processor
+from hf_curriculum import RegionProcessor, TextImageScorer, make_image_processor
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.evaluation.babylm.scorer import Item, ItemEncoder, prefix_token_id
@@ -295,3 +295,40 @@ def test_a_captioner_on_regions_scores_texts_on_images_of_a_store():
         TextImageScorer(model, words, make_image_processor(16), regions=store)
     with pytest.raises(ValueError, match=r"`regions` hold no image"):
         TextImageScorer(model, words, regions={})
+
+
+def region_captioner(dims=128):
+    """A captioner on regions with random weights."""
+    return AutoModelForImageTextToText.from_pretrained(tiny_models.region_transformer(dims)).eval()
+
+
+def test_a_captioner_on_regions_scores_texts_on_images_that_its_detector_reads(pictures):
+    model, words = region_captioner(), tiny_models.tokenizer()
+    detector = RegionProcessor("scenes_clip", grid=2)
+    scorer = TextImageScorer(model, words, detector, prefix_token="[CLS]")
+    found = scorer.choice_scores([Item(("a red ball", "two dogs"), image=image) for image in pictures[:2]])
+    for image, scores in zip(pictures, found, strict=False):
+        seen = detector(images=[image], return_tensors="pt")
+        for choice, score in zip(("a red ball", "two dogs"), scores, strict=True):
+            ids = [words.cls_token_id, *words(f" {choice}", add_special_tokens=False)["input_ids"]]
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([ids]), **seen).logits[0].double().log_softmax(-1)
+            assert score == pytest.approx(sum(logits[at, token].item() for at, token in enumerate(ids[1:])), abs=1e-3)
+    assert abs(found[0][0] - found[1][0]) > 1e-3  # the image counts
+    states = scorer.image_features(pictures)
+    ids = torch.tensor([words(" ")["input_ids"]])
+    with torch.no_grad():
+        seen = detector(images=[pictures[2]], return_tensors="pt")
+        wanted = model.model(input_ids=ids, **seen).last_hidden_state.mean(1)[0]
+    assert states[2] == pytest.approx(wanted.numpy(), abs=1e-4)
+
+
+def test_what_a_captioner_on_regions_cannot_read_is_said_before_anything_is_scored():
+    words = tiny_models.tokenizer()
+    with pytest.raises(ValueError, match=r"reads no text without an image, and no image can be read for it\. Pass"):
+        TextImageScorer(region_captioner(), words)
+    with pytest.raises(ValueError, match=r"features that this model reads were made by .* outside of this library"):
+        TextImageScorer(region_captioner(), words, RegionProcessor())
+    scorer = TextImageScorer(region_captioner(), words, RegionProcessor("scenes_clip", grid=2), prefix_token="[CLS]")
+    with pytest.raises(ValueError, match=r"texts without an image, and a RegionTransformerForCausalLM reads none"):
+        scorer.choice_scores(TEXTS)
