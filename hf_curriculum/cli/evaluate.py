@@ -157,7 +157,13 @@ def _evaluate_captions(
     sees = features is None and written is None
     rows, split = _rows(data, split, images, read=sees or clip is not None, shown=html is not None)
     others = named_paths(compare or (), "--compare")
-    given = {"clip": clip, "compare": others, "difficulty": difficulty_from, "limit": limit}
+    given = {
+        "name": name_of(Path(model)),
+        "clip": clip,
+        "compare": others,
+        "difficulty": difficulty_from,
+        "limit": limit,
+    }
     suite = CaptionSuite(rows, metrics or "all", **given)
     about: dict[str, Any] = {
         "version": __version__,
@@ -172,7 +178,7 @@ def _evaluate_captions(
         about |= {"features": features and str(features), **settings}
     else:
         captions = suite.captions_of(model, written)
-    found = suite(captions, name_of(Path(model)))
+    found = suite(captions)
     found.write(output, about)
     if html is not None:
         note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
@@ -191,7 +197,8 @@ def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown
     if (Path(data) / FILE_NAME).is_file():
         loaded = load_complete(Path(data))
     else:  # images are looked at once it is known which split is wanted
-        loaded = load_captioned(data, images=images if read or shown else False, check_images=False)
+        wanted = images if images is not None or read or shown else False
+        loaded = load_captioned(data, images=wanted, check_images=False)
     if isinstance(loaded, Dataset):
         if split not in (None, str(loaded.split)):
             raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")

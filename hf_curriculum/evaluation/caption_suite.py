@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,15 @@ _NO_CLIP = (
     "CLIPScore needs a CLIP, and none was named. Pass `clip=` (--clip), such as openai/clip-vit-base-patch32, which "
     "is then downloaded, or scenes_clip for the embedded scenes."
 )
+
+
+class CaptionTable(NamedTuple):
+    """A table of an evaluation: its title, its columns, its rows, and notes below it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str | None, ...]]
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +137,15 @@ class CaptionEvaluation:
             for title, columns, rows, notes in self.tables()
         )
 
-    def tables(self) -> list[tuple[str, list[str], list[tuple[str | None, ...]], list[str]]]:
-        """Title, columns, rows and notes of each table; values times 100, the first table without a title."""
+    def tables(self) -> list[CaptionTable]:
+        """The tables of an evaluation: values times 100, the first table without a title."""
         names = [name for name in TITLES if name in self.values]
         missing = [name for metric in self.unavailable for name in VALUES[metric]]
         shown = [name for name in TITLES if name in names or name in missing]
         rows = [(TITLES[name], *(_hundredfold(s.corpus.get(name)) for s in self.scores.values())) for name in shown]
         notes = [f"Values times 100 on {len(self.image_ids):,} images."]
         notes += [f"{TITLES[VALUES[metric][0]]} is missing: {reason}" for metric, reason in self.unavailable.items()]
-        found = [("", ["metric", *self.scores], rows, [*notes, *self.notes])]
+        found = [CaptionTable("", ["metric", *self.scores], rows, [*notes, *self.notes])]
         if self.comparison is not None:
             found.append(_differences(self.comparison))
         for heading, sets in self.sets.items():
@@ -147,7 +156,7 @@ class CaptionEvaluation:
             ]
             columns = [heading, "images", "system", *(TITLES[name] for name in names)]
             note = "CIDEr-D weighs words by the references of the set, and is 0 for a set of one image."
-            found.append((f"By {heading}", columns, rows, [note] if "cider" in names else []))
+            found.append(CaptionTable(f"By {heading}", columns, rows, [note] if "cider" in names else []))
         return found
 
     def write(self, folder: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
@@ -186,6 +195,7 @@ class CaptionSuite:
         dataset: a row per caption or per image, with `image_id` and `caption`; with a column `domain` (NoCaps) the
             metrics are also given for each domain.
         metrics: names in `VALUES`, or `"all"`: every one that can be computed here; of the others the reason is said.
+        name: of the evaluated system.
         clip: a CLIP for CLIPScore, as `CLIPSimilarity` takes it; None leaves CLIPScore out.
         compare: name → captions of another system: its `captions.json`, the folder that holds one, or image id →
             caption.
@@ -203,7 +213,8 @@ class CaptionSuite:
         FileNotFoundError: a file of captions or of values is not there.
         JavaError: METEOR or SPICE is asked for by name, and Java or a file it needs is missing.
         ValueError: a column is missing, an image without references or of two domains, an unknown metric, CLIPScore
-            by name without `clip`, a file that lacks images or cannot be read, a `limit` below 1.
+            by name without `clip`, a file that lacks images or cannot be read, a `limit` below 1, or `name` is that of
+            a system in `compare`.
 
     Source: Simi-CL, Tables 1 and 2 and appendix B; Agrawal et al. 2019 (NoCaps: scores by domain).
 
@@ -211,7 +222,7 @@ class CaptionSuite:
         >>> from datasets import Dataset
         >>> rows = {"image_id": ["1", "1", "2"], "caption": ["a dog", "one dog", "one cat"]}
         >>> suite = CaptionSuite(Dataset.from_dict(rows), ["rouge"], compare={"other": {"1": "a", "2": "a"}})
-        >>> found = suite(["a dog", "a cat"], "ours")
+        >>> found = suite(["a dog", "a cat"])
         >>> found.comparison.differences[0].difference > 0
         True
     """
@@ -221,6 +232,7 @@ class CaptionSuite:
         dataset: Dataset,
         metrics: Sequence[str] | str = "all",
         *,
+        name: str = "model",
         clip: str | CLIPSimilarity | None = None,
         compare: Mapping[str, str | PathLike[str] | Mapping[str, str]] | None = None,
         difficulty: str | PathLike[str] | Mapping[str, float] | None = None,
@@ -231,41 +243,44 @@ class CaptionSuite:
     ) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"`limit` is {limit}, which leaves no image. Pass 1 or more, or None for all.")
+        self.name: str = name
+        if name in (compare or {}):
+            raise ValueError(
+                f"A system in `compare` is called {name!r}, as is the evaluated one, and one would hide the other. "
+                "Give it another name (--compare NAME=PATH)."
+            )
         named = [metrics] if isinstance(metrics, str) else list(metrics)
         if clip is None and "clip_score" in named:
             raise ValueError(_NO_CLIP)
         found = references(dataset)
         images = one_row_per_image(dataset)
-        self.num_images = len(images)
-        self.images = images if limit is None else images.select(range(min(limit, len(images))))
+        self.num_images: int = len(images)
+        self.images: Dataset = images if limit is None else images.select(range(min(limit, len(images))))
         self.image_ids: list[str] = self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
-        self.references = [found[image_id] for image_id in self.image_ids]
+        self.references: list[list[str]] = [found[image_id] for image_id in self.image_ids]
         shown = None
         if clip is not None:
             reader = "CLIPScore compares captions with images."
             require_columns(images.column_names, [IMAGE], reader=reader, remedy="Load them, or leave `clip` out.")
             shown = self.images.with_format(None)[IMAGE]
         options = {} if clip is None else {"images": shown, "clip": clip}
-        self.evaluate = CaptionEvaluator(self.references, metrics, **options)
+        self.evaluate: CaptionEvaluator = CaptionEvaluator(self.references, metrics, **options)
         if clip is None and "clip_score" in self.evaluate.unavailable:
             self.evaluate.unavailable["clip_score"] = _NO_CLIP
-        self.others = {name: self.captions_of(name, given) for name, given in (compare or {}).items()}
-        self.sets = self._domains(dataset) | self._difficulty(difficulty, num_sets)
-        self.resampling = {"resamples": resamples, "seed": seed}
+        self.others: dict[str, list[str]] = {
+            name: self.captions_of(name, given) for name, given in (compare or {}).items()
+        }
+        self.sets: dict[str, dict[str, np.ndarray]] = self._domains(dataset) | self._difficulty(difficulty, num_sets)
+        self.resampling: dict[str, int] = {"resamples": resamples, "seed": seed}
 
-    def __call__(self, captions: Sequence[str], name: str = "model") -> CaptionEvaluation:
+    def __call__(self, captions: Sequence[str]) -> CaptionEvaluation:
         """Evaluates one caption per image, in the order of `images`.
 
         Raises:
             JavaError: METEOR or SPICE failed.
-            ValueError: not one caption per image, or `name` is that of a system in `compare`.
+            ValueError: not one caption per image.
         """
-        if name in self.others:
-            raise ValueError(
-                f"A system in `compare` is called {name!r}, as is the evaluated one, and one would hide the other. "
-                "Give it another name (--compare NAME=PATH)."
-            )
-        systems = {**self.others, name: list(captions)}
+        systems = {**self.others, self.name: list(captions)}
         found = {system: self.evaluate(written) for system, written in systems.items()}
         metrics, unavailable = self.evaluate.metrics, dict(self.evaluate.unavailable)
         # A metric that failed for one system on the way is missing for all.
@@ -278,8 +293,17 @@ class CaptionSuite:
             options = {"images": self.evaluate.images, "clip": self.evaluate.clip, **self.resampling}
             comparison = compare_captions(scores, self.references, metrics, **options)
         by_set = {heading: self._by_set(systems, scores, sets) for heading, sets in self.sets.items()}
-        kept = name, self.image_ids, self.references, systems, scores, self.sets, by_set, comparison
-        return CaptionEvaluation(*kept, notes=tuple(self._notes(scores)))
+        return CaptionEvaluation(
+            name=self.name,
+            image_ids=self.image_ids,
+            references=self.references,
+            captions=systems,
+            scores=scores,
+            sets=self.sets,
+            by_set=by_set,
+            comparison=comparison,
+            notes=tuple(self._notes(scores)),
+        )
 
     def captions_of(self, name: str, given: str | PathLike[str] | Mapping[str, str]) -> list[str]:
         """A system's captions in the order of `images`, from its file, folder or mapping.
@@ -355,7 +379,7 @@ class CaptionSuite:
         return notes
 
 
-def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[str | None, ...]], list[str]]:
+def _differences(found: CaptionComparison) -> CaptionTable:
     """The table of differences between systems, pair by pair."""
     pairs = list(dict.fromkeys((one.system, one.baseline) for one in found.differences))
     titles = list(TITLES)
@@ -377,7 +401,7 @@ def _differences(found: CaptionComparison) -> tuple[str, list[str], list[tuple[s
         "difference is not above 0."
     )
     columns = ["metric", "systems", "difference", f"{100 * found.confidence:g} % interval", "p"]
-    return "Differences", columns, rows, [note]
+    return CaptionTable("Differences", columns, rows, [note])
 
 
 def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:
@@ -394,7 +418,7 @@ def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions
         {"image_id": int(image_id) if _is_number(image_id) else image_id, "caption": caption}
         for image_id, caption in zip(image_ids, captions, strict=True)
     ]
-    write_atomically(path, json.dumps(entries, ensure_ascii=False))
+    write_atomically(Path(path), json.dumps(entries, ensure_ascii=False))
 
 
 def read_captions(path: str | PathLike[str]) -> dict[str, str]:

@@ -55,7 +55,12 @@ def caption_report(found: CaptionEvaluation, images: Dataset, title: str, *, exa
 
 
 def add_captions_of_systems(
-    report: Report, found: CaptionEvaluation, images: Dataset, rows: Sequence[int], title: str, examples: int = 3
+    report: Report,
+    found: CaptionEvaluation,
+    images: Dataset,
+    rows: Sequence[int] | np.ndarray,
+    title: str,
+    examples: int = 3,
 ) -> None:
     """Images of a set, with what each system wrote, its CIDEr-D of the image, and references.
 

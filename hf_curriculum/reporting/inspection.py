@@ -180,6 +180,8 @@ def add_distributions(
     dataset: Dataset,
     columns: Mapping[str, str],
     cuts: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    *,
+    name: str = "score_distributions",
 ) -> None:
     """Several scores' distributions in one figure, if there are several.
 
@@ -188,6 +190,7 @@ def add_distributions(
         dataset: with the scores.
         columns: score column -> which end is easy.
         cuts: score column -> the thresholds of its buckets.
+        name: of the PNG file.
 
     Source: Simi-CL, Figure 4.
     """
@@ -198,7 +201,7 @@ def add_distributions(
     }
     lines = " Dashed lines: thresholds between buckets." if any(row.cuts for row in rows.values()) else ""
     caption = f"From each score's easiest value, 0, to its hardest, 1.{lines} Spread: standard deviation."
-    report.add_figure("Scores side by side", partial(score_distributions, rows), caption, name="score_distributions")
+    report.add_figure("Scores side by side", partial(score_distributions, rows), caption, name=name)
 
 
 def add_image_captions(report: Report, dataset: Dataset, column: str, easy: str, count: int = 3) -> None:

@@ -78,7 +78,7 @@ def add_scores_section(report: Report, dataset: Dataset, column: str, plan: Mapp
     ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
     shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
     cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
-    add_distributions(report, dataset, shown, cuts_of)
+    add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{column}", 0))
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
         found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))
@@ -162,7 +162,7 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
         caption = "The same by seconds of training, evaluation not counted."
         report.add_figure(None, partial(drawn, x="seconds"), caption, name=f"{stem}_by_seconds")
     diverged = [name for name, points in evaluated.items() if not all(has_value(one, metric) for one in points)]
-    if diverged and is_loss:
+    if diverged and metric.endswith("loss"):
         text = f"A validation loss is not a number, and no curve shows it: {', '.join(diverged)} diverged."
         report.add_text(None if curves else title, text)
 

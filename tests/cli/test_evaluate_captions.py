@@ -241,6 +241,7 @@ def test_mistakes(photos, evaluated, tmp_path):
         ((git, *suite, "--data", photos, "--metrics", "blue"), 1, "['blue'] in `metrics` is not known"),
         ((git, *suite, "--data", photos, "--compare", tmp_path / "gone"), 1, "There is no file"),
         ((git, *suite, "--data", photos, "--compare", f"a={vanilla}", "--compare", f"a={vanilla}"), 2, "called 'a'"),
+        ((git, *suite, "--data", photos, "--compare", f"git={vanilla}"), 1, "called 'git', as is the evaluated one"),
         ((tiny_models.gpt2(), *suite, "--data", photos, *COUNTED), 1, "no model that writes text to images"),
         ((tmp_path / "gone", *suite, "--data", photos, *COUNTED), 1, "There is no captioner"),
         ((git, *suite, "--data", tmp_path / "gone.json"), 1, "gone.json"),

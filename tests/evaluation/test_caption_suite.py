@@ -52,10 +52,10 @@ def truths(data):
 
 def test_values_are_those_of_the_metrics():
     data, (ours, _) = pairs(), systems()
-    suite = CaptionSuite(data, COUNTED)
+    suite = CaptionSuite(data, COUNTED, name="ours")
     assert suite.image_ids == [str(100 + row) for row in range(12)]
     assert suite.references == truths(data)
-    found = suite(ours, "ours")
+    found = suite(ours)
     expected = CaptionEvaluator(truths(data), COUNTED)(ours)
     assert found.values == expected.corpus
     for name, values in expected.per_image.items():
@@ -69,8 +69,10 @@ def test_values_are_those_of_the_metrics():
 def test_differences_are_those_of_the_comparison():
     data, (ours, other) = pairs(), systems()
     given = {f"{100 + row}": caption for row, caption in enumerate(other)}
-    suite = CaptionSuite(data, COUNTED, compare={"other": {**given, "7": "of another image"}}, resamples=50, seed=3)
-    found = suite(ours, "ours")
+    suite = CaptionSuite(
+        data, COUNTED, name="ours", compare={"other": {**given, "7": "of another image"}}, resamples=50, seed=3
+    )
+    found = suite(ours)
     expected = compare_captions({"other": other, "ours": ours}, truths(data), COUNTED, resamples=50, seed=3)
     assert found.comparison.to_dict() == expected.to_dict()
     assert list(found.scores) == ["other", "ours"]
@@ -83,15 +85,15 @@ def test_differences_are_those_of_the_comparison():
 def test_a_system_does_not_win_against_itself():
     data, (ours, _) = pairs(40), systems(40)
     given = {str(100 + row): caption for row, caption in enumerate(ours)}
-    found = CaptionSuite(data, COUNTED, compare={"itself": given}, resamples=200)(ours, "ours")
+    found = CaptionSuite(data, COUNTED, name="ours", compare={"itself": given}, resamples=200)(ours)
     assert {one.p for one in found.comparison.differences} == {1.0}
 
 
 def test_differences_stand_pair_by_pair():
     data, (ours, other) = pairs(), systems()
     given = [dict(zip((str(100 + row) for row in range(12)), texts, strict=True)) for texts in (ours, other)]
-    suite = CaptionSuite(data, ["cider", "bleu"], compare=dict(zip("ab", given, strict=True)), resamples=5)
-    rows = suite(ours, "c").tables()[1][2]
+    suite = CaptionSuite(data, ["cider", "bleu"], name="c", compare=dict(zip("ab", given, strict=True)), resamples=5)
+    rows = suite(ours).tables()[1][2]
     assert [row[1] for row in rows] == [pair for pair in ("b - a", "c - a", "c - b") for _ in range(5)]
     assert [row[0] for row in rows[:5]] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D"]
 
@@ -100,11 +102,16 @@ def test_differences_stand_pair_by_pair():
 def test_sets_of_difficulty_are_those_of_the_vanilla_model(metrics, tmp_path):
     """Table 2: images divided by the vanilla model's BLEU-4 for each image, as it was written."""
     data, (ours, vanilla) = pairs(), systems()
-    CaptionSuite(data, COUNTED)(vanilla, "vanilla").write(tmp_path / "vanilla")
+    CaptionSuite(data, COUNTED, name="vanilla")(vanilla).write(tmp_path / "vanilla")
     suite = CaptionSuite(
-        data, metrics, compare={"vanilla": tmp_path / "vanilla"}, difficulty=tmp_path / "vanilla", resamples=5
+        data,
+        metrics,
+        name="ours",
+        compare={"vanilla": tmp_path / "vanilla"},
+        difficulty=tmp_path / "vanilla",
+        resamples=5,
     )
-    found = suite(ours, "ours")
+    found = suite(ours)
     bleu = CaptionEvaluator(truths(data), ["bleu"])(vanilla).per_image["bleu_4"]
     sets = difficulty_sets(bleu, 4)
     assert list(found.sets["difficulty"]) == ["level 1 (easiest)", "level 2", "level 3", "level 4 (hardest)"]
@@ -164,7 +171,7 @@ def test_a_metric_that_fails_for_one_system_is_missing_for_all(monkeypatch, tmp_
 def test_files(tmp_path):
     data, (ours, _) = pairs(), systems()
     data = data.add_column("domain", ["in"] * 24)
-    found = CaptionSuite(data, COUNTED)(ours, "ours")
+    found = CaptionSuite(data, COUNTED, name="ours")(ours)
     found.write(tmp_path / "out", {"model": "ours"})
     entries = json.loads((tmp_path / "out" / "captions.json").read_text())
     assert entries[0] == {"image_id": 100, "caption": ours[0]}  # a number, as COCO's server wants it
@@ -234,8 +241,8 @@ class TestPage:
         given = {str(100 + row): caption for row, caption in enumerate(vanilla)}
         shown = [Image.new("RGB", (8, 8), (row, 0, 0)) for row in range(images)] * 2
         data = Dataset.from_dict({**data.to_dict(), "image": shown})
-        suite = CaptionSuite(data, COUNTED, compare={"vanilla": given}, resamples=5, **options)
-        return suite, suite(ours, "ours")
+        suite = CaptionSuite(data, COUNTED, name="ours", compare={"vanilla": given}, resamples=5, **options)
+        return suite, suite(ours)
 
     def test_a_gallery_per_set_with_each_system_s_cider_and_references(self):
         difficulty = {str(100 + row): -row for row in range(8)}  # the first image is the easiest
@@ -311,9 +318,8 @@ class TestMistakes:
 
     def test_names_that_hide_each_other(self):
         given = {str(100 + row): "a" for row in range(12)}
-        suite = CaptionSuite(pairs(), COUNTED, compare={"model": given})
         with pytest.raises(ValueError, match="A system in `compare` is called 'model', as is the evaluated one"):
-            suite(["a"] * 12)
+            CaptionSuite(pairs(), COUNTED, compare={"model": given})
 
     @pytest.mark.parametrize(
         ("text", "message"),

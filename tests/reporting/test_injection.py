@@ -176,8 +176,9 @@ def test_captions_of_systems(text, tmp_path):
     images = [Image.new("RGB", (4, 4))] * 3
     data = Dataset.from_dict({"image_id": ids, "caption": [f"a {text}"] * 3, "domain": [text] * 3, "image": images})
     written = dict.fromkeys(ids, f"word {text}")
-    suite = CaptionSuite(data, ["rouge"], compare={text: {**written, ids[0]: ""}}, resamples=2)
-    found = suite(list(written.values()), f"{text} ours")
+    others = {text: {**written, ids[0]: ""}}
+    suite = CaptionSuite(data, ["rouge"], name=f"{text} ours", compare=others, resamples=2)
+    found = suite(list(written.values()))
     found.write(tmp_path)
     assert read_captions(tmp_path) == written
     with (tmp_path / "per_image.csv").open(newline="", encoding="utf-8") as lines:
@@ -191,8 +192,8 @@ def test_captions_of_systems(text, tmp_path):
 
 def _results_of_a_word(folder):
     data = Dataset.from_dict({"image_id": list("abc"), "caption": ["a word"] * 3, "domain": ["word"] * 3})
-    suite = CaptionSuite(data, ["rouge"], compare={"word": {"a": "", "b": "word", "c": "word"}}, resamples=2)
-    suite(["word"] * 3, "word ours").write(folder)
+    others = {"word": {"a": "", "b": "word", "c": "word"}}
+    CaptionSuite(data, ["rouge"], name="word ours", compare=others, resamples=2)(["word"] * 3).write(folder)
     return (folder / "results.md").read_text("utf-8")
 
 

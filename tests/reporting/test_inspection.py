@@ -260,12 +260,14 @@ def test_scores_side_by_side(monkeypatch):
     data = attach_provenance(data, made)
     plan = make_plan(Phases(4), np.arange(8.0), global_batch_size=2).to_dict()
     add_scores_section(Report("t"), data, "s", {**plan, "easy": "low"})
-    (figure, caption) = figures["score_distributions"]
+    (figure, caption) = figures["distributions_s"]
     assert {name: (row.easy, row.cuts) for name, row in figure.args[0].items()} == {
         "s": ("low", [1, 3, 5]),
         "t": ("high", [6, 4, 2]),
     }
     assert "Dashed lines: thresholds between buckets." in caption
+    add_scores_section(Report("t"), data, "t", {**plan, "easy": "high"})
+    assert list(figures["distributions_t"][0].args[0]) == ["t", "s"]  # in a report of several arms
     inspect_scores(data).to_report(data, "t")
     (figure, caption) = figures["score_distributions"]
     assert [row.cuts for row in figure.args[0].values()] == [(), ()]

@@ -68,6 +68,15 @@ def test_a_metric_that_decides_has_a_figure_too(figures):
     assert figures["eval_recall_by_examples"][1].keywords["reference"] is None  # there is no run beside it
 
 
+def test_a_set_s_loss_that_is_no_number_is_said(figures):
+    baby = run("baby", BABY, [0.2, 0.1])
+    broken = {**baby, "name": "broken", "log": [{"eval_pairs_loss": float("nan"), "examples": 4}]}
+    report = Report("t")
+    add_training(report, [baby, broken])
+    assert "no curve shows it: broken diverged." in report.to_html()
+    assert list(figures["eval_pairs_loss_by_examples"][1].args[0]) == ["baby"]
+
+
 def cells(report):
     _, _, rest = report.to_html().partition("Examples until as good as without a curriculum</h2>")
     return re.findall(r"<td[^>]*>(.*?)</td>", rest.partition("</table")[0])

@@ -103,6 +103,7 @@ def validation_curves(
             ys,
             color=theme.series[index % len(theme.series)],
             linewidth=2.2,
+            linestyle="-" if index < len(theme.series) else (0, (4, 1.5)),  # colours begin again
             marker=_MARKERS[index % len(_MARKERS)] if len(xs) <= 40 else None,
             markersize=4.5,
             clip_on=False,
