@@ -40,7 +40,9 @@ def given(tmp_path_factory):
     scenes = make_scenes(24, image_size=32, validation=0.0, test=0.0)["train"]
     save_scored(add_scores(scenes, CaptionLength()), folder / "scored")
     extract_regions(scenes, "scenes_clip", folder / "store", grid=2, standardise=True)
-    extract_regions(scenes.select(range(20)), "scenes_clip", folder / "less", grid=2)
+    first = scenes[0]["image_id"]
+    without = scenes.select([row for row, image in enumerate(scenes["image_id"]) if image != first])
+    extract_regions(without, "scenes_clip", folder / "less", grid=2)
     save_scored(add_scores(scenes.remove_columns("image"), CaptionLength()), folder / "captions")
     return folder
 
