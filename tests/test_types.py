@@ -120,8 +120,8 @@ PAGES_OWN = re.compile(
     r"|Invalid self argument \"_BaseModelWithGenerate\" to attribute function \"generate\""
 )
 """Not of our making: `datasets` cannot say whether a source has splits, and its `Dataset` is not one of `torch`; the
-Auto classes of `transformers` promise models whose `generate` they type wrongly; pages collect options in a plain dict,
-and use a name twice."""
+Auto classes of `transformers` promise models whose `generate` they type wrongly; pages collect options in a plain
+dict, and use a name twice."""
 
 
 @pytest.mark.slow
