@@ -16,7 +16,7 @@ import simi_cl_tables
 from datasets import Dataset
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.data import read_data
-from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
+from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
 from hf_curriculum import (
     CurriculumTrainingArguments,
@@ -27,6 +27,7 @@ from hf_curriculum import (
     train_word_tokenizer,
 )
 from hf_curriculum.config import read_yaml
+from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
 from hf_curriculum.studies.grid import budget_of
@@ -57,7 +58,7 @@ def test_presets_are_complete(name):
     assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "photographs", "smoke"}))
 def test_every_number_of_a_preset_says_where_it_is_from(name):
     text = (PRESETS / f"{name}.yaml").read_text()
     numbers = [line for line in text.splitlines() if re.match(r"\s*\w+: .*\d", line) and "{" not in line[:3]]
@@ -171,11 +172,31 @@ def test_data_without_the_splits(tmp_path):
 
 
 class TestScores:
-    def test_errors(self):
-        with pytest.raises(ValueError, match="scores names 'clip', which is none of the scorers"):
-            make_scorer("clip", {}, "store")
-        with pytest.raises(ValueError, match=r"scores gives 'addup' the options \['weight'\], which it does not have"):
-            make_scorer("addup", {"weight": 1}, "store")
+    @pytest.mark.parametrize(
+        ("scores", "error", "message"),
+        [
+            ("clip: {}", ValueError, "scores names 'clip', which is none of the scorers"),
+            (
+                "addup: {weight: 1}",
+                ValueError,
+                r"scores gives 'addup' the options \['weight'\], which it does not have",
+            ),
+            ("add_scores_from: {source: x, on: a}", ValueError, "YAML takes a bare `on` for true"),
+            ("add_scores_from: {source: x.csv}", FileNotFoundError, "scores names the file 'x.csv', which does not"),
+        ],
+    )
+    def test_errors(self, scores, error, message):
+        with pytest.raises(error, match=message):
+            arguments_of("--preset", "smoke", "--scores", f"{{{scores}}}")
+
+    def test_scores_made_elsewhere(self, tmp_path):
+        pairs = Dataset.from_dict({"image_id": ["7", "7", "8"], "caption": ["a dog", "a cat", "a dog"]})
+        (tmp_path / "s.csv").write_text("image_id,caption,similarity\n8,a dog,0.25\n7,a cat,0.5\n")
+        options = ("--preset", "smoke", "--scores", f"{{add_scores_from: {{source: {tmp_path}/s.csv, easy: high}}}}")
+        rows, column = score(SimpleNamespace(data={"train": pairs}), arguments_of(*options)[0], tmp_path)
+        assert (column, resolve_easy(rows, column)) == ("similarity", "high")
+        np.testing.assert_array_equal(rows[column][:], [np.nan, 0.5, 0.25])
+        arguments_of("--preset", "smoke", "--scores", "{add_scores_from: {source: '{Transformer}/s.csv'}}")
 
     def test_what_reads_regions_gets_the_runs(self):
         assert make_scorer("caption_length", {}, "the store").outputs == {"caption_length": "low"}
