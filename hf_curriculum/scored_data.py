@@ -24,7 +24,7 @@ from hf_curriculum.provenance import (
     validate_recorded,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 FILE_NAME = "scores.json"
 """The file that `write_provenance` puts beside a saved data set."""

@@ -39,7 +39,7 @@ from hf_curriculum.cli.common import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from hf_curriculum.data.collators import CaptionCollator
+    from hf_curriculum.data.image_inputs import ImageInputs
     from hf_curriculum.training.arguments import CurriculumTrainingArguments
     from hf_curriculum.training.trainer import CurriculumTrainer
 
@@ -370,11 +370,9 @@ def _trainer(
         parts = hold_out(data, validation, seed=args.seed)
     else:
         parts = DatasetDict(train=data, validation=held_out)
-    captioner, processor, stored = _captioner(parts["train"], options)
+    captioner, processor, stored = _captioner(parts, options)
     images = None if stored else processor.image_processor
     collator = CaptionCollator(processor.tokenizer, images, max_length=options["max_length"], **stored)
-    if stored:
-        _check_stored(parts, collator, options["features"])
     return CurriculumTrainer(
         captioner,
         args,
@@ -385,28 +383,31 @@ def _trainer(
     )
 
 
-def _captioner(data: Dataset, options: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+def _captioner(parts: Mapping[str, Dataset], options: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """The captioner, its processor, and what its collator reads in place of images."""
-    from hf_curriculum.data.image_inputs import RegionInputs
+    from hf_curriculum.data.image_inputs import FeatureInputs, RegionInputs
     from hf_curriculum.data.regions.open import open_regions
     from hf_curriculum.models import captioner as captioners
 
     model, features = options["model"], options["features"]
     if model in _NEW_GIT:
-        return *captioners.new_captioner(data, options["image_size"]), {}
+        return *captioners.new_captioner(parts["train"], options["image_size"]), {}
     if model in _ON_REGIONS:
-        regions, words = RegionInputs(open_regions(features)), {"min_count": options["min_count"]}
+        regions = RegionInputs(open_regions(features))
         fields = yaml.safe_load(options["model_options"] or "{}")
         if not isinstance(fields, dict):
             raise typer.BadParameter(
                 f"{options['model_options']} is no mapping of fields to values, as '{{hidden_size: 96}}' is.",
                 param_hint="--model-options",
             )
-        words["max_words"] = options["max_length"] - 2
-        return *captioners.new_region_captioner(model, data, regions, **words, **fields), {"regions": regions}
+        _check_stored(parts, regions)
+        fields |= {"min_count": options["min_count"], "max_words": options["max_length"] - 2}
+        return *captioners.new_region_captioner(model, parts["train"], regions, **fields), {"regions": regions}
     captioner, processor = captioners.load_captioner(model)
     if features is not None:
-        return captioner, processor, captioners.stored_images(captioner, processor.image_processor, features)
+        stored = captioners.stored_images(captioner, processor.image_processor, features)
+        _check_stored(parts, stored["regions"] if "regions" in stored else FeatureInputs(stored["vision_features"]))
+        return captioner, processor, stored
     if getattr(processor.image_processor, "detector", processor.image_processor) is None:
         raise ValueError(
             f"{model} was trained on stored regions, and the detector that made them is not saved with it: it would "
@@ -415,16 +416,10 @@ def _captioner(data: Dataset, options: Mapping[str, Any]) -> tuple[Any, Any, dic
     return captioner, processor, {}
 
 
-def _check_stored(parts: Mapping[str, Dataset], collator: CaptionCollator, store: Path) -> None:
+def _check_stored(parts: Mapping[str, Dataset], inputs: ImageInputs) -> None:
     """Raises where images have nothing stored, before hours of training end there."""
-    from hf_curriculum.columns import IMAGE_ID
-
-    ids = dict.fromkeys(image for part in parts.values() for image in part.with_format(None)[IMAGE_ID][:])
-    if missing := [image for image in ids if image not in collator.image_inputs.store]:
-        raise ValueError(
-            f"{len(missing):,} of {len(ids):,} images are not in {store}, such as {missing[0]!r}: a captioner would "
-            "see nothing of them. Make a store of all images (`hf-curriculum features`), or leave these rows out."
-        )
+    for split, part in parts.items():
+        inputs.validate(part, split)
 
 
 def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
+from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
@@ -18,6 +20,7 @@ from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.values import BoxValues, arrange_regions, stack_regions
+from hf_curriculum.provenance import read_column
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -76,6 +79,29 @@ class ImageInputs:
     def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> dict[str, torch.Tensor]:
         """A batch of rows; errors name the row, counted from `first_row` where that is given."""
         return self.stack(list(_by_row(self.read, examples, first_row)))
+
+    def validate(self, dataset: Dataset, name: str, rows: np.ndarray | None = None) -> None:
+        """Looks whether everything that is read by `image_id` is stored for a data set, without reading features.
+
+        Args:
+            dataset: has a column `image_id`.
+            name: of the data set, in the error.
+            rows: those that are read, int64 (n,); by default all.
+
+        Raises:
+            MissingFeaturesError: it is not.
+        """
+        missing, count = self._missing(dataset, rows)
+        if any(missing.values()):
+            parts = [f"{len(ids):,} {reason}, such as {ids[0]!r}" for reason, ids in missing.items() if ids]
+            raise MissingFeaturesError(
+                f"Of the {count:,} images of {name}, {'; '.join(parts)}: reading would end at the first. "
+                f"Store what is read of all of them, or leave their rows out (`dataset.filter`, by `{IMAGE_ID}`)."
+            )
+
+    def _missing(self, dataset: Dataset, rows: np.ndarray | None) -> tuple[dict[str, list[str]], int]:
+        """Ids of images of which something is not stored, by what it is; and the number of images."""
+        return {}, 0
 
     def _sizes_differ(self, name: str, sizes: list[tuple[int, ...]]) -> str:
         return (
@@ -138,7 +164,7 @@ class PixelInputs(ImageInputs):
         self.image_processor = image_processor
         self.augment = augment
         self.image_column = image_column
-        self.columns = (image_column,)
+        self.columns: tuple[str, ...] = (image_column,)
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
 
     @property
@@ -212,6 +238,10 @@ class FeatureInputs(ImageInputs):
         """The features of the row's image."""
         # Copied out of the file, so that a worker reads it and not the main process.
         return {"image_features": torch.from_numpy(np.array(_stored(self.store, example[IMAGE_ID])))}
+
+    def _missing(self, dataset: Dataset, rows: np.ndarray | None) -> tuple[dict[str, list[str]], int]:
+        ids = _distinct_ids(dataset, rows)
+        return _not_in(self.store, ids), len(ids)
 
     def _sizes_differ(self, name: str, sizes: list[tuple[int, ...]]) -> str:
         return (
@@ -329,6 +359,13 @@ class RegionInputs(ImageInputs):
             features = torch.nn.functional.normalize(features, dim=2)
         return {"region_features": features, "region_mask": mask}
 
+    def _missing(self, dataset: Dataset, rows: np.ndarray | None) -> tuple[dict[str, list[str]], int]:
+        ids = _distinct_ids(dataset, rows)
+        if not isinstance(self.store, RegionStore):
+            return _not_in(self.store, ids), len(ids)
+        boxes = any(self.options[name] for name in ("box_values", "by_area", "boxes"))
+        return self.store.missing(ids, boxes=boxes), len(ids)
+
     def _features_of(self, regions: Regions) -> torch.Tensor:
         """The features of an image's regions, float32 (regions, dims)."""
         if regions.features is None and len(regions):
@@ -389,6 +426,16 @@ def _check_detector(store: Mapping[str, Regions], processor: Any) -> None:
 def _all_finite(features: torch.Tensor) -> bool:
     # A sum is quicker to look at; it may overflow where no number is infinite.
     return math.isfinite(float(features.sum())) or bool(features.isfinite().all())
+
+
+def _distinct_ids(dataset: Dataset, rows: np.ndarray | None) -> list[str]:
+    """The `image_id` of a data set's images, or of those of some rows."""
+    column = read_column(dataset, IMAGE_ID)
+    return (column if rows is None else column.take(pa.array(rows))).unique().to_pylist()
+
+
+def _not_in(store: Mapping[str, Any], ids: list[str]) -> dict[str, list[str]]:
+    return {f"are not in {_name(store)}": [image_id for image_id in ids if image_id not in store]}
 
 
 def _stored(store: Mapping[str, Any], wanted: Any, method: str = "__getitem__") -> Any:

@@ -74,6 +74,7 @@ def generate_captions(
         reader="Captions are generated from images, or from features found by their ids.",
         remedy="Pass `image_column=`.",
     )
+    inputs.validate(dataset, "the data set")
     rows = dataset.with_format(None).select_columns(list(inputs.columns))
     weight = next(model.parameters())
     options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}

@@ -32,7 +32,7 @@ from hf_curriculum.streaming.shards import write_parquet
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, HfApi
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _OURS = re.compile(
     r"data/[^/]+-\d{5}-of-\d{5}\.parquet|bucket_\d+/\d{5}-of-\d{5}\.parquet|buckets\.json"

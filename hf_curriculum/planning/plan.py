@@ -25,7 +25,7 @@ from hf_curriculum.rng import PAD_INDEX, mix64
 if TYPE_CHECKING:
     from datasets import Dataset
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 15
 

@@ -16,7 +16,7 @@ from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Easy = Literal["low", "high"]
 Unscored = Literal["last", "drop", "error"]

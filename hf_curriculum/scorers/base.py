@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from datasets import Dataset, IterableDataset
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class _Renamed:

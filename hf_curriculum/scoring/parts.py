@@ -20,7 +20,7 @@ from datasets import Dataset
 from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.provenance import read_column
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _MARK = b"hf_curriculum_part"
 _MANIFEST = "run.json"

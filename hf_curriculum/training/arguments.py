@@ -149,7 +149,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     max_grad_value: float | None = field(
         default=None, metadata={"help": "Largest absolute value of each gradient, after accumulation and unscaling."}
     )
-    scheduled_sampling: dict | str | None = field(
+    scheduled_sampling: dict[str, Any] | str | None = field(
         default=None,
         metadata={
             "help": "How often a recurrent captioner reads a word of its own: {increase: 0.05, every: 5, start: 0, "

@@ -24,8 +24,9 @@ from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.streaming.plan import StreamPlan
 from hf_curriculum.training.sampler import drawn_quantiles
+from hf_curriculum.training.setup import validate_captions
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 LOSSES = ("loss", "train_loss", "eval_loss")
 """Numbers that are NaN or infinite only where a run has diverged."""
@@ -268,8 +269,9 @@ class PacingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Tries the first batch, and takes a decision that is due before the first step."""
+        """Looks at the data's captions, tries the first batch, takes a decision that is due before the first step."""
         self._announced = None
+        validate_captions(self.trainer)
         self.trainer.try_first_batch()
         if self.trainer.decision_is_due():
             self.trainer.reach_decision()

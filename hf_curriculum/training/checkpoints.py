@@ -20,6 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_curriculum.config import write_atomically
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.curriculum import with_old_defaults
@@ -137,11 +138,13 @@ class TrainingData:
         rows: of the training data.
         collator: the name of the collator's class or function.
         transform: the name of the data set's transform, if it has one.
+        regions: the fingerprint of the store of regions that the collator reads, if it does.
     """
 
     rows: RowsFingerprint
     collator: str | None
     transform: str | None
+    regions: str | None = None
 
     @classmethod
     def of(cls, dataset: Any, collator: Any) -> TrainingData:
@@ -149,7 +152,13 @@ class TrainingData:
         if isinstance(dataset, BucketedStream):
             return cls(RowsFingerprint("BucketedStream", dataset.index.num_rows), _name_of(collator), None)
         shape = dataset.format if isinstance(dataset, Dataset) else {"format_kwargs": {}}
-        return cls(fingerprint_rows(dataset), _name_of(collator), _name_of(shape["format_kwargs"].get("transform")))
+        store = getattr(getattr(collator, "image_inputs", None), "store", None)
+        return cls(
+            rows=fingerprint_rows(dataset),
+            collator=_name_of(collator),
+            transform=_name_of(shape["format_kwargs"].get("transform")),
+            regions=store.fingerprint if isinstance(store, RegionStore) else None,
+        )
 
     def difference(self, now: TrainingData) -> str:
         """What is different now, in words; empty if nothing is."""
@@ -158,6 +167,8 @@ class TrainingData:
             before, after = getattr(self, name), getattr(now, name)
             if before != after:
                 found.append(f"its {name} was {before or 'none'}, is {after or 'none'}")
+        if None not in (self.regions, now.regions) and self.regions != now.regions:
+            found.append("its stored regions were found by another detector, or in another way")
         return "; ".join(filter(None, found))
 
 
@@ -198,6 +209,8 @@ def write_curriculum(
     }
     if data is not None:
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
+        if data.regions is not None:
+            facts["data"]["regions"] = data.regions
     if step is not None:
         facts["pools"] = [stage.slices for stage in plan.stages]
         facts["next_rows"] = next_rows(plan, step, min(step + _NEXT_STEPS, plan.known_steps))
@@ -386,7 +399,7 @@ def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | P
         blocks = None  # they only say which rows differ
     try:
         rows = RowsFingerprint.from_dict(facts["rows"], blocks)
-        before = TrainingData(rows, facts["collator"], facts["transform"])
+        before = TrainingData(rows, facts["collator"], facts["transform"], facts.get("regions"))
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"data lacks {error}") from error
     found = before.difference(now)

@@ -14,7 +14,7 @@ from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_m
 from hf_curriculum.training.prediction import generate_predictions
 from hf_curriculum.training.publishing import PublishingTrainer
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 METRICS = ("bleu", "cider", "rouge")
 """What is computed of generated captions where there is no `compute_metrics`."""

@@ -100,7 +100,7 @@ def _predicts_next(model: nn.Module) -> bool:
 def base_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers for several processes and adapters."""
     model = unwrap_model(model)
-    return model.getbase_model() if hasattr(model, "getbase_model") else model
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def try_first_batch(trainer: Any) -> None:

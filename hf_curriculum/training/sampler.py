@@ -275,7 +275,9 @@ class RoundReader:
     """
 
     def __init__(self, loader: Any, iterator: Iterator[Any], decisions: int) -> None:
-        self.loader, self.iterator, self.decisions = loader, iterator, decisions
+        self.loader: Any = loader
+        self.iterator: Iterator[Any] = iterator
+        self.decisions: int = decisions
 
     def is_current(self, plan: Plan) -> bool:
         """Whether the current iterator has the next step of this plan."""

@@ -28,8 +28,10 @@ from transformers import (
 from transformers.data.data_collator import DefaultDataCollator
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
+from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, metric_name
@@ -38,8 +40,9 @@ from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, as_numbers, rank_dataset, rank_scores, resolve_easy
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
+from hf_curriculum.training.prediction import base_model
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def open_training_data(data: Any) -> Any:
@@ -279,6 +282,30 @@ def validate_shared_images(model: nn.Module, collator: Any, num_devices: int) ->
         raise ValueError(
             f"The collator has share_images=True, and one process spreads each batch over {num_devices} devices, row "
             "by row: images and captions would be separated. Launch one process per device (torchrun)."
+        )
+
+
+def validate_captions(trainer: Any) -> None:
+    """What a collator reads of images is stored for all data, and its words are those of the model."""
+    collator = trainer.data_collator
+    inputs = getattr(collator, "image_inputs", None)
+    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {None: trainer.eval_dataset}
+    named = {"train_dataset": trainer.train_dataset}
+    named |= {"eval_dataset" if name is None else f"eval_dataset[{name!r}]": data for name, data in sets.items()}
+    for name, data in named.items():
+        if isinstance(inputs, ImageInputs) and isinstance(data, Dataset) and IMAGE_ID in data.column_names:
+            inputs.validate(data, name, trainer.plan.ranking.order if name == "train_dataset" else None)
+    model, tokenizer = base_model(trainer.model), getattr(collator, "tokenizer", None)
+    if tokenizer is None or not hasattr(getattr(model, "config", None), "region_feature_size"):
+        return  # others may have more words than they are given, or other ids for generation
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+    read, written = ({name: getattr(one, name, None) for name in tokens} for one in (model.config, tokenizer))
+    differ = [name for name in tokens if None not in (read[name], written[name]) and read[name] != written[name]]
+    if len(tokenizer) > model.config.vocab_size or differ:
+        raise ValueError(
+            f"The collator's tokenizer has {len(tokenizer):,} words and the ids {written}, and the "
+            f"{type(model).__name__} {model.config.vocab_size:,} and {read}: it would take words for others. Give the "
+            "collator the tokenizer of this model, or build the model with `vocab_size=len(tokenizer)` and its ids."
         )
 
 

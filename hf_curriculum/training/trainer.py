@@ -118,6 +118,10 @@ class CurriculumTrainer(SchedulingTrainer):
     args_class: type[Any] = CurriculumTrainingArguments
     """What `args` is, for those who build it by name."""
     model: Any  # `Trainer` may be without one; not here
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Any
+    is_in_train: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -499,8 +503,9 @@ class CurriculumTrainer(SchedulingTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """`Trainer.train`, by the arguments and the data as they are now.
 
-        Before the first step one batch is collated (not of a `BucketedStream`, whose shards would have to be opened),
-        and what a curriculum decides on is tried: the losses of that batch, or the metric's name.
+        Before the first step stored regions or features are looked up for every image, and one batch is collated (not
+        of a `BucketedStream`, whose shards would have to be opened); and what a curriculum decides on is tried: the
+        losses of that batch, or the metric's name.
 
         Args:
             resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
@@ -509,7 +514,8 @@ class CurriculumTrainer(SchedulingTrainer):
 
         Raises:
             ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
-                another plan or other data; or what the curriculum decides on cannot be had.
+                another plan or other data; nothing is stored of an image, or words are another
+                model's; or what the curriculum decides on cannot be had.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hf_curriculum import MODELS, CurriculumTrainingArguments
+from hf_curriculum import MODELS, SCORERS, CurriculumTrainingArguments, add_scores_from
 from hf_curriculum.studies.recipe import RecipeParser
 
 SCENES = "scenes"
 """Names the embedded data."""
+JOINED = "add_scores_from"
+"""In the place of a scorer: scores of pairs that were made elsewhere, joined by that function with these options."""
 PRESETS = Path(__file__).parents[1] / "presets" / "simi_cl_captioning"
 
 
@@ -44,7 +48,8 @@ class DataArguments:
     max_words: int = field(metadata={"help": "words of a caption, the rest is truncated"})
     scores: dict | None = field(
         metadata={
-            "help": "scorer → its options, one after the other; pairs are ordered by the last one's; none if none"
+            "help": "scorer → its options, one after the other; pairs are ordered by the last one's; none if none; "
+            '"add_scores_from" → its arguments, for scores made elsewhere by `image_id` and `caption`'
         }
     )
     text_lines: int = field(metadata={"help": 'lines of scene text for the language model called "scenes"'})
@@ -93,8 +98,9 @@ def check_arguments(
     """Refuses what would spoil a run's end.
 
     Raises:
-        ValueError: a curriculum without a score, no features and nothing that makes them, an unknown captioner, or
-            options that it does not have.
+        FileNotFoundError: scores made elsewhere are not there.
+        ValueError: a curriculum without a score, no features and nothing that makes them, an unknown scorer or
+            captioner, or options that it does not have.
     """
     rule = training_args.curriculum
     if rule is not None and rule.needs_scores and not data_args.scores:
@@ -102,6 +108,7 @@ def check_arguments(
             f"curriculum={rule.to_dict()} was given without `scores`, by which it orders the pairs. Pass `--scores "
             "'{clip_similarity: {}}'`, or train in random order, `--curriculum none`."
         )
+    check_scores(data_args.scores or {})
     if data_args.features is None and data_args.features_model is None:
         raise ValueError(
             "Neither `features` nor `features_model` was given, so there is nothing that a captioner could see. Pass "
@@ -116,6 +123,33 @@ def check_arguments(
             f"model_options names {unknown}, which {kinds[0].__name__} does not have, so they would not count. Give "
             "those of this captioner, `--model_options '{hidden_size: 96}'`."
         )
+
+
+def check_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuses scores that could not be computed or joined, before the arms that come first are trained.
+
+    Raises:
+        FileNotFoundError: scores made elsewhere are not there.
+        ValueError: no such scorer, or an option that it does not have.
+    """
+    for name, options in scores.items():
+        if name != JOINED and name not in SCORERS:
+            raise ValueError(
+                f"scores names {name!r}, which is none of the scorers {sorted(SCORERS)} and not {JOINED!r}. Correct "
+                "the name."
+            )
+        parameters = inspect.signature(add_scores_from if name == JOINED else SCORERS[name]).parameters
+        if unknown := sorted(set(options) - set(parameters)):
+            raise ValueError(
+                f"scores gives {name!r} the options {unknown}, which it does not have; it has {sorted(parameters)}. "
+                "Correct them; YAML takes a bare `on` for true: write it in quotation marks."
+            )
+        source = options.get("source", "")
+        if name == JOINED and "{" not in source and not Path(source).is_file():  # another run's is not there yet
+            raise FileNotFoundError(
+                f"scores names the file {source!r}, which does not exist, so the pairs could not be ordered by what "
+                "it should hold. Correct `source`."
+            )
 
 
 CAPTIONERS = ("transformer", "updown", "aoanet")

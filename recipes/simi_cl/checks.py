@@ -14,7 +14,6 @@ from simi_cl.data import Prepared, prepare
 from simi_cl.scores import score
 
 from hf_curriculum import Study
-from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.evaluation.captions.metrics import available_metrics
 from hf_curriculum.studies.study import StudyRun
@@ -24,7 +23,7 @@ _TRIED = 16
 
 
 def check_runs(study: Study) -> None:
-    """Looks for the regions and metrics of each arm that is still to be trained, and scores a few pairs with it.
+    """Looks for the metrics of each arm that is still to be trained, and scores a few pairs with it.
 
     An arm that needs another one is not tried: its scores are made with that one's model.
 
@@ -32,7 +31,7 @@ def check_runs(study: Study) -> None:
         study: not begun yet.
 
     Raises:
-        ValueError: an arm could not be trained or tested here; all such arms are named.
+        ValueError: an arm could not be scored or tested here; all such arms are named. Images without regions.
     """
     waiting: dict[str, StudyRun] = {}
     for item in study.runs:
@@ -65,25 +64,8 @@ def _reasons(item: StudyRun, folder: Path) -> Iterator[str]:
     except JavaError as error:
         yield f"{error}\n  Or leave out what cannot be computed: --metrics all"
     prepared = prepare(data_args, folder)
-    if missing := _missing_regions(prepared):
-        yield missing
-    elif item.settings["curriculum"] and data_args.scores and not item.needs:
+    if item.settings["curriculum"] and data_args.scores and not item.needs:
         yield from _unscored(prepared, data_args, folder)
-
-
-def _missing_regions(prepared: Prepared) -> str | None:
-    """Which images have no regions."""
-    wanted = dict.fromkeys(str(image_id) for part in prepared.data.values() for image_id in part[IMAGE_ID][:])
-    store = prepared.regions.store
-    missing = [image_id for image_id in wanted if image_id not in store]
-    if not missing:
-        return None
-    return (
-        f"{len(missing):,} of {len(wanted):,} images have no regions in {prepared.store}, such as {missing[0]!r}; it "
-        f"has {len(store):,} images, such as {next(iter(store), None)!r}. A captioner would see nothing of them. Name "
-        "the store of these images with --features, or make one that has the data's ids: "
-        "`hf-curriculum features DATA STORE --model MODEL --images FOLDER`."
-    )
 
 
 def _unscored(prepared: Prepared, data_args: DataArguments, folder: Path) -> Iterator[str]:

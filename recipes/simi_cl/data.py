@@ -110,7 +110,10 @@ def _prepare(given: str, folder: Path) -> Prepared:
             data, data_args.min_count, splits=data_args.vocabulary_splits, max_words=data_args.max_words
         )
     options = {name: getattr(data_args, name) for name in ("box_values", "normalise", "by_area")}
-    return Prepared(data, RegionInputs(open_regions(store), **options), store, tokenizer)
+    regions = RegionInputs(open_regions(store), **options)
+    for name, split in data.items():
+        regions.validate(split, name)
+    return Prepared(data, regions, store, tokenizer)
 
 
 @lru_cache(maxsize=1)

@@ -65,7 +65,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
 def try_command(model: Path, prepared: Prepared, data_args: DataArguments) -> list[str]:
     """What captions the first test images, written as files; or all stored ones, where the model finds no regions."""
     test = prepared.data["test"]
-    if IMAGE not in test.column_names or prepared.regions.image_processor is None:
+    if IMAGE not in test.column_names or prepared.regions.image_processor.detector is None:
         options = ["--suite", "captions", "--data", data_args.data, "--features", prepared.store]
         return ["hf-curriculum", "evaluate", str(model), *options]
     images, folder = one_row_per_image(test), model.parents[1] / "held_out"

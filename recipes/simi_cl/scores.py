@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from datasets import Dataset, List, Value
-from simi_cl.arguments import SCENES, DataArguments
+from simi_cl.arguments import JOINED, SCENES, DataArguments
 from simi_cl.data import Prepared
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
@@ -24,10 +24,11 @@ from hf_curriculum import (
     CurriculumTrainingArguments,
     Scorer,
     add_scores,
+    add_scores_from,
     load_text,
     train_word_tokenizer,
 )
-from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
 from hf_curriculum.evaluation.generate import one_row_per_image
 from hf_curriculum.scenes.captions import write_scene_text
@@ -50,13 +51,17 @@ def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[D
         folder: of the study; a language model of scene text is kept there.
 
     Raises:
-        ValueError: no such scorer, or an option that it does not have.
+        ValueError: scores made elsewhere do not fit the pairs.
     """
     rows = prepared.data["train"]
     for name, options in data_args.scores.items():
         if options.get("model") == SCENES:  # trained by all processes together
             options = {**options, "model": str(language_model_of_scenes(data_args, folder))}
         with PartialState().main_process_first():
+            if name == JOINED:
+                rows = add_scores_from(rows, **{"on": [IMAGE_ID, CAPTION], **options})
+                column = rows.column_names[-1]
+                continue
             if options.get("probabilities") == PROBABILITIES and data_args.data == SCENES:
                 rows = add_region_probabilities(rows)
             scorer = make_scorer(name, options, prepared.store)
@@ -68,15 +73,8 @@ def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[D
 
 def make_scorer(name: str, options: Mapping[str, Any], store: str) -> Scorer:
     """A scorer of the library by its name; one that reads regions and was given no other source gets the run's."""
-    if name not in SCORERS:
-        raise ValueError(f"scores names {name!r}, which is none of the scorers {sorted(SCORERS)}. Correct the name.")
     kind, options = SCORERS[name], dict(options)
     parameters = inspect.signature(kind).parameters
-    if unknown := sorted(set(options) - set(parameters)):
-        raise ValueError(
-            f"scores gives {name!r} the options {unknown}, which it does not have; it has {sorted(parameters)}. "
-            "Correct them."
-        )
     if "regions" in parameters and not {"detector", "regions", "probabilities"} & set(options):
         options["regions"] = store
     return kind(**options)

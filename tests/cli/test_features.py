@@ -104,6 +104,8 @@ def test_mistakes(photos, feats):
     assert "Invalid value for --images" in alone
     assert "has captions and no images beside it, in which regions could be found" in alone
     assert "There are no regions at" in failed(1, feats / "none.tsv", feats / "x")
+    (feats / "features.pt").write_bytes(b"\x80\x04N.")
+    assert "features.pt holds pickled Python objects" in failed(1, feats / "features.pt", feats / "x")
     assert "There is no 'me/none' to find regions with" in failed(1, photos, feats / "x", "--model", "me/none")
     assert not (feats / "x").exists()
 

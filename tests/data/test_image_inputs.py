@@ -321,6 +321,19 @@ class TestCollator:
         (batch,) = DataLoader(drawn, 2, collate_fn=IndexedCollator(collator, 0, False), num_workers=1)
         assert torch.equal(batch["region_features"], collator(rows("9", "4"))["region_features"])
 
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("share_images", [False, True])
+    def test_a_curriculum_reads_a_batch_into_one_array(self, archive, tmp_path, monkeypatch, share_images, workers):
+        """Drawn pair by pair or by image, in the process itself or in a worker."""
+        store = pack_regions(archive, tmp_path / "packed", dtype="float32", progress=False)
+        inputs = RegionInputs(store)
+        expected = inputs.stack([inputs.read(row) for row in rows("9", "4")])
+        monkeypatch.setattr(RegionInputs, "read", None)
+        collator = CaptionCollator(TOKENIZER, regions=inputs, share_images=share_images)
+        drawn = [IndexedExample(row, index, index) for index, row in enumerate(rows("9", "4"))]
+        (batch,) = DataLoader(drawn, 2, collate_fn=IndexedCollator(collator, 0, False), num_workers=workers)
+        assert all(torch.equal(batch[name], part) for name, part in expected.items())
+
     def test_shared_regions_are_read_once(self):
         reads = []
 

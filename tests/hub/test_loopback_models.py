@@ -150,6 +150,41 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
     assert same.split() == ["True"]
 
 
+def test_a_captioner_on_regions_is_pushed_with_the_detector_that_reads_photos(hub, trainer, other_user):
+    trainer.run("""
+        from transformers import ViTConfig, ViTModel
+        from hf_curriculum import UpDownConfig, UpDownForCausalLM, extract_regions, train_word_tokenizer
+        torch.manual_seed(0)
+        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        ViTModel(ViTConfig(hidden_size=8, image_size=16, patch_size=8, **sizes)).save_pretrained("tower")
+        make_image_processor(16).save_pretrained("tower")
+        store = extract_regions(data, "tower", "regions", progress=False)
+        words = train_word_tokenizer(data, min_count=1)
+        net = UpDownForCausalLM(UpDownConfig(len(words), 8, 4, region_feature_size=8))
+        args = arguments("updown", score_column="caption_length", hub_model_id="me/updown",
+                         hub_token=os.environ["HF_TOKEN"])
+        one = CurriculumTrainer(net, args, train_dataset=data, data_collator=CaptionCollator(words, regions=store))
+        one.train()
+        one.push_to_hub()
+        """)
+    files = hub.files("model", "me/updown")
+    assert {"preprocessor_config.json", "tokenizer.json", "detector/config.json", "detector/model.safetensors"} <= set(
+        files
+    )
+    text = files["README.md"].decode()
+    assert "curriculum_updown" in head_of(text)["tags"]
+    assert "| numbers per region | 8 |" in text
+    reader = other_user("hf_readerTOKENreader")
+    reader.run("""
+        import os, tempfile
+        from PIL import Image
+        os.chdir(tempfile.mkdtemp())
+        Image.new("RGB", (40, 30)).save("photo.jpg")
+        """)
+    reader.run(text.partition("```python\n")[2].partition("```")[0])
+    assert reader.run("print(tuple(seen['region_features'].shape))").split() == ["(1,", "4,", "8)"]
+
+
 CHECKPOINTS = {
     "end": [],
     "every_save": [],

@@ -99,11 +99,28 @@ def test_it_says_what_was_measured(path):
     compile(re.search(r"```python\n(.*?)```", path.with_suffix(".md").read_text(), re.DOTALL)[1], path.name, "exec")
     if facts["curriculum"] is not None:
         assert facts["paper"] in PAPERS
-        assert facts["score"]["provenance"]["scorer"] == "NounCount"
+        on_regions = path.stem.startswith("simi_cl")
+        assert facts["paper"] == ("simi_cl" if on_regions else "babylm")
+        assert facts["score"]["provenance"]["scorer"] == ("CLIPSimilarity" if on_regions else "NounCount")
         assert facts["cost"]["steps"] == facts["settings"]["planned optimizer steps"] == facts["history"][-1]["step"]
         assert facts["cost"]["examples"] == facts["history"][-1]["examples"]
-        (loss,) = [one["value"] for one in facts["results"] if one["metric"] == "loss"]
-        assert loss == facts["history"][-1]["eval_loss"]
+        name = "pairs_loss" if on_regions else "loss"
+        (loss,) = [one["value"] for one in facts["results"] if one["metric"] == name]
+        assert loss == [one[f"eval_{name}"] for one in facts["history"] if f"eval_{name}" in one][-1]
+
+
+@pytest.mark.parametrize("path", [path for path in FACTS if "simi_cl" in path.stem], ids=lambda path: path.stem)
+def test_a_captioner_on_regions_says_what_it_reads_and_when_buckets_joined(path):
+    facts, card = told(path), path.with_suffix(".md").read_text(encoding="utf-8")
+    assert facts["images"]["reads"] == "region_features"
+    assert facts["images"]["detector"] == "scenes_clip"
+    assert facts["images"]["regions_per_image"] == facts["images"]["grid"] ** 2
+    assert facts["words"]["tokens"] > 50
+    assert [entry["decision"] for entry in facts["decisions"]].count("merge") >= 1
+    (cider,) = [one["value"] for one in facts["results"] if one["metric"] == "cider"]
+    assert cider > 0.4  # captions of the image that is shown; those dealt to other images have less than half
+    assert 'processor.image_processor(images=image, return_tensors="pt")' in card
+    assert f"| numbers per region | {facts['images']['numbers_per_region']} |" in card
 
 
 @every_card

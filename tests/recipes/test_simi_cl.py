@@ -14,11 +14,12 @@ import pytest
 import simi_cl_captioning
 import simi_cl_tables
 from datasets import Dataset
+from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
 from simi_cl.data import prepare, read_data
 from simi_cl.report import add_scored_pairs, try_command
-from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer
+from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
 from hf_curriculum import (
     BabySteps,
@@ -27,6 +28,7 @@ from hf_curriculum import (
     Report,
     add_scores_from,
     curriculum_from,
+    load_captioned,
     make_plan,
     make_scenes,
     pack_regions,
@@ -35,6 +37,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.config import read_yaml
 from hf_curriculum.evaluation.captions.java import JavaError
+from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
 from hf_curriculum.studies.grid import budget_of
@@ -65,7 +68,7 @@ def test_presets_are_complete(name):
     assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "photographs", "smoke"}))
 def test_every_number_of_a_preset_says_where_it_is_from(name):
     text = (PRESETS / f"{name}.yaml").read_text()
     numbers = [line for line in text.splitlines() if re.match(r"\s*\w+: .*\d", line) and "{" not in line[:3]]
@@ -178,12 +181,49 @@ def test_data_without_the_splits(tmp_path):
     assert {name: len(part) for name, part in parts.items()} == {"train": 4, "validation": 2, "test": 2}
 
 
+def test_images_without_regions_are_named_before_anything_is_trained(tmp_path):
+    sentences = [{"raw": "A dog runs."}]
+    splits = ("train", "train", "val", "test")
+    images = [
+        {"filename": f"{n}.jpg", "split": split, "imgid": n, "sentences": sentences} for n, split in enumerate(splits)
+    ]
+    (tmp_path / "d.json").write_text(json.dumps({"images": images}))
+    (tmp_path / "regions").mkdir()
+    ids = [row["image_id"] for part in load_captioned(tmp_path / "d.json", images=False).values() for row in part]
+    for image_id in ids[:-1]:
+        np.savez(tmp_path / "regions" / f"{image_id}.npz", feat=np.ones((2, 3), np.float32))
+    pack_regions(tmp_path / "regions", tmp_path / "store", progress=False)
+    options = ("--preset", "coco", "--data", str(tmp_path / "d.json"), "--features", str(tmp_path / "store"))
+    with pytest.raises(ValueError, match=rf"Of the 1 images of test, 1 are not in .*, such as '{ids[-1]}'"):
+        prepare(arguments_of(*options, "--min_count", "1")[0], tmp_path)
+
+
 class TestScores:
-    def test_errors(self):
-        with pytest.raises(ValueError, match="scores names 'clip', which is none of the scorers"):
-            make_scorer("clip", {}, "store")
-        with pytest.raises(ValueError, match=r"scores gives 'addup' the options \['weight'\], which it does not have"):
-            make_scorer("addup", {"weight": 1}, "store")
+    @pytest.mark.parametrize(
+        ("scores", "error", "message"),
+        [
+            ("clip: {}", ValueError, "scores names 'clip', which is none of the scorers"),
+            (
+                "addup: {weight: 1}",
+                ValueError,
+                r"scores gives 'addup' the options \['weight'\], which it does not have",
+            ),
+            ("add_scores_from: {source: x, on: a}", ValueError, "YAML takes a bare `on` for true"),
+            ("add_scores_from: {source: x.csv}", FileNotFoundError, "scores names the file 'x.csv', which does not"),
+        ],
+    )
+    def test_errors(self, scores, error, message):
+        with pytest.raises(error, match=message):
+            arguments_of("--preset", "smoke", "--scores", f"{{{scores}}}")
+
+    def test_scores_made_elsewhere(self, tmp_path):
+        pairs = Dataset.from_dict({"image_id": ["7", "7", "8"], "caption": ["a dog", "a cat", "a dog"]})
+        (tmp_path / "s.csv").write_text("image_id,caption,similarity\n8,a dog,0.25\n7,a cat,0.5\n")
+        options = ("--preset", "smoke", "--scores", f"{{add_scores_from: {{source: {tmp_path}/s.csv, easy: high}}}}")
+        rows, column = score(SimpleNamespace(data={"train": pairs}), arguments_of(*options)[0], tmp_path)
+        assert (column, resolve_easy(rows, column)) == ("similarity", "high")
+        np.testing.assert_array_equal(rows[column][:], [np.nan, 0.5, 0.25])
+        arguments_of("--preset", "smoke", "--scores", "{add_scores_from: {source: '{Transformer}/s.csv'}}")
 
     def test_what_reads_regions_gets_the_runs(self):
         assert make_scorer("caption_length", {}, "the store").outputs == {"caption_length": "low"}
@@ -266,9 +306,7 @@ class TestBeforeAnyRun:
     def test_a_store_of_other_images(self, check, tmp_path):
         (tmp_path / "features" / "1.npz").rename(tmp_path / "features" / "9.npz")
         store = str(pack_regions(tmp_path / "features", tmp_path / "other").path)
-        with pytest.raises(
-            ValueError, match=r"1 of 4 images have no regions in .*other, such as '1'; it has 4 images"
-        ):
+        with pytest.raises(ValueError, match=r"Of the 2 images of train, 1 are not in .*other'\), such as '1'"):
             check("--arms", "vanilla", "--features", store)
 
 
@@ -277,6 +315,11 @@ def test_what_to_try_fits_how_the_model_was_trained(given, tmp_path):
     command = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
     assert command[:2] == ["hf-curriculum", "evaluate"]  # no detector stands in the model
     assert command[-2:] == ["--features", str(tmp_path / "store")]
+    for number in range(4):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.jpg")
+    data_args = arguments_of(*given, "--images", str(tmp_path))[0]
+    again = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
+    assert again == command  # there are images, and still no detector
 
 
 def test_arms_of_one_column_and_of_the_same_scores(tmp_path):

@@ -27,25 +27,35 @@ from datasets import Dataset
 from launching import fork
 from naive_cider import NaiveCider
 from torch import nn
-from transformers import PreTrainedTokenizerFast, TrainerState, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerState, set_seed
 
 from hf_curriculum import (
+    AoANetConfig,
+    AoANetForCausalLM,
     Augment,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Plan,
+    RegionStore,
+    RegionTransformerConfig,
+    RegionTransformerForCausalLM,
     SelfCriticalTrainer,
+    UpDownConfig,
+    UpDownForCausalLM,
     curriculum_from,
     make_image_processor,
     make_scenes,
     one_row_per_image,
+    pack_regions,
+    train_word_tokenizer,
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")
+CAPTIONERS = ("transformer", "updown", "aoanet")
 NUM_ROWS = 90
 WIDTH = 6
 
@@ -99,16 +109,6 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-class Sampler(Net):
-    """The classifier, with noise in place of the words that scheduled sampling would draw."""
-
-    def forward(self, x, labels=None, sampling_probability=0.0, sampling_seed=None):
-        if sampling_probability:
-            noise = torch.Generator().manual_seed(sampling_seed)
-            x = x + sampling_probability * torch.randn(x.shape, generator=noise)
-        return super().forward(x, labels)
-
-
 class Recorded(CurriculumTrainer):
     """Writes what every step trained on, and dies where it is told to."""
 
@@ -144,12 +144,54 @@ def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
     return add_columns(scenes.select(range(NUM_ROWS))), train_wordpiece(scenes.select(range(NUM_ROWS)), 300)
 
 
+@cache
+def regions_and_tokenizer() -> tuple[RegionStore, PreTrainedTokenizerFast]:
+    """One to three regions of each scene, of features that say the words of its caption, and a tokenizer of words."""
+    scenes, _ = scenes_and_tokenizer()
+    tokenizer = train_word_tokenizer(scenes, min_count=1)
+    folder = Path(sys.argv[1]).with_name("regions")
+    folder.mkdir()
+    for number, (image_id, caption) in enumerate(zip(scenes["image_id"], scenes["caption"], strict=True)):
+        said = np.zeros(len(tokenizer), np.float32)
+        said[tokenizer(caption)["input_ids"]] = 1
+        noise = np.random.default_rng(number).normal(size=(1 + number // 5 % 3, len(tokenizer)))
+        np.savez(folder / f"{image_id}.npz", feat=(said + 0.1 * noise).astype(np.float32))
+    return pack_regions(folder, folder.with_name("store"), progress=False), tokenizer
+
+
+def make_captioner(name: str, tokenizer: PreTrainedTokenizerFast, dropout: float | None) -> PreTrainedModel:
+    """A small captioner on regions; a dropout in place of all of its own."""
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "region_feature_size": len(tokenizer)}
+    if name == "updown":
+        model, config = UpDownForCausalLM, UpDownConfig(attention_size=8, **sizes)
+    elif name == "aoanet":
+        model, config = AoANetForCausalLM, AoANetConfig(num_attention_heads=2, num_refiner_layers=1, **sizes)
+    else:
+        layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_attention_heads": 2}
+        config = RegionTransformerConfig(intermediate_size=32, **layers, **sizes)
+        model = RegionTransformerForCausalLM
+    if dropout is not None:
+        for field in [field for field in vars(config) if field.endswith("dropout")]:
+            setattr(config, field, dropout)
+    return model(config)
+
+
 def make_task(job: dict) -> dict:
-    """What is trained: rows and a classifier, or augmented images and a GIT or its adapters; all with dropout."""
-    if job["task"] in ("rows", "scheduled_sampling"):
-        data, model = make_data(), Net() if job["task"] == "rows" else Sampler()
-        return {"model": model, "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
+    """What is trained: rows and a classifier; augmented images and a GIT or its adapters; or stored regions.
+
+    All with dropout, unless the job says otherwise.
+    """
+    if job["task"] == "rows":
+        data = make_data()
+        return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
     scenes, tokenizer = scenes_and_tokenizer()
+    captioner = job["task"].removeprefix("self_critical_")
+    if captioner in CAPTIONERS:
+        store, tokenizer = regions_and_tokenizer()
+        model = make_captioner(captioner, tokenizer, job.get("dropout"))
+        collator = CaptionCollator(tokenizer, regions=store, max_length=12)
+        task = {"model": model, "train_dataset": scenes, "eval_dataset": held_out(job, scenes, 10)}
+        return with_reward(job, task | {"data_collator": collator})
     sizes = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
     if job["task"] == "lora":
@@ -161,7 +203,13 @@ def make_task(job: dict) -> dict:
         "eval_dataset": held_out(job, scenes, 10),
         "data_collator": collator,
     }
-    if job["task"] == "self_critical":
+    return with_reward(job, task)
+
+
+def with_reward(job: dict, task: dict) -> dict:
+    """The task, with captions of each image where a run is trained on its own samples."""
+    if job["task"].startswith("self_critical"):
+        scenes, _ = scenes_and_tokenizer()
         words: dict[str, list[str]] = {}
         for image_id, caption in zip(scenes["image_id"], scenes["caption"], strict=True):
             words.setdefault(image_id, []).append(f"{caption.lower()} <eos>")
@@ -208,7 +256,7 @@ def train(job: dict) -> None:
         remove_unused_columns=False,
         **settings,
     )
-    trainer_class = RecordedSamples if job["task"] == "self_critical" else Recorded
+    trainer_class = RecordedSamples if job["task"].startswith("self_critical") else Recorded
     trainer = trainer_class(args=args, **make_task(job))
     trainer.job = job
     if job.get("resume"):
@@ -298,8 +346,10 @@ def launch(job: dict, limit: float = 120) -> None:
 
 if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    if any(item["task"] not in ("rows", "scheduled_sampling") for item in jobs):
+    if any(item["task"] != "rows" for item in jobs):
         scenes_and_tokenizer()
+    if any(item["task"].endswith(CAPTIONERS) for item in jobs):
+        regions_and_tokenizer()
     gc.collect()
     gc.freeze()  # what is there before the first run is left out of every collection of garbage
     for item in jobs:

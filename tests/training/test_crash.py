@@ -42,16 +42,11 @@ CAPTIONING = {
     "images_cider": {**BABY_STEPS, "metric": "images_cider", "easy": "low"},
     "captioning": CURRICULA["phases"],
 }
-GENERATING = {"predict_with_generate": True, "generation_max_length": 6}
-SETTINGS = {
-    "by_set": GENERATING,
-    "self_critical": GENERATING,
-    "scheduled_sampling": {
-        "scheduled_sampling": {"increase": 0.3, "every": 1, "start": 0, "max": 0.5}, "max_grad_value": 0.05,
-        "lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1},
-    },
-}  # fmt: skip
-"""Of tasks that generate: BabySteps decides on the CIDEr of generated captions; and of schedules by epochs."""
+GENERATING = {"predict_with_generate": True, "generation_max_length": 6, "generation_num_beams": 2}
+SAMPLING = {"scheduled_sampling": {"increase": 0.3, "every": 1, "start": 0, "max": 0.5}}
+BY_EPOCHS = {"max_grad_value": 0.05, "lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1}}
+SETTINGS = {"updown": SAMPLING | BY_EPOCHS, "aoanet": SAMPLING}
+"""Schedules by epochs; by `images_cider` BabySteps decides on the CIDEr of generated captions."""
 SCORES = {"adaptive_guidance": "level"}
 CELLS = [
     (1, 0, 1, "phases", "rows"),
@@ -66,11 +61,17 @@ CELLS = [
     (1, 0, 1, "adaptive_guidance", "rows"),
     (2, 0, 2, "filter", "rows"),
     (1, 2, 1, "filter", "rows"),
-    (2, 0, 1, "images_cider", "by_set"),
+    (2, 0, 1, "images_cider", "captions"),
     (2, 2, 2, "images_cider", "self_critical"),
-    (2, 0, 2, "captioning", "scheduled_sampling"),
+    (1, 2, 1, "images_cider", "transformer"),
+    (2, 0, 2, "images_cider", "updown"),
+    (1, 0, 1, "images_cider", "aoanet"),
+    (1, 0, 2, "captioning", "self_critical_transformer"),
+    (1, 0, 1, "captioning", "self_critical_updown"),
+    (2, 0, 1, "captioning", "self_critical_aoanet"),
 ]
 """processes, workers, accumulated batches, curriculum, task: any value of one meets any of another, tasks aside"""
+CAPTIONERS = ("transformer", "updown", "aoanet")
 
 
 def name_of(cell: tuple[int, int, int, str, str]) -> str:
@@ -89,8 +90,16 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
             "gradient_accumulation_steps": accumulation,
             "dataloader_num_workers": workers,
             **SETTINGS.get(task, {}),
+            **(GENERATING if curriculum == "images_cider" else {}),
         },
     }
+
+
+def kills_of(cell: tuple[int, int, int, str, str]) -> list[str]:
+    """Where a cell's runs are killed: captioners on regions, whose steps cost most, at the places that differ most."""
+    if cell[4] in CAPTIONERS:
+        return ["after a checkpoint", "inside a save"]
+    return ["late"] if cell[4].startswith("self_critical_") else list(KILLS)
 
 
 def steps_of(cell: tuple[int, int, int, str, str]) -> int:
@@ -102,9 +111,20 @@ def jobs_of(cell: tuple[int, int, int, str, str], folder: Path) -> list[dict]:
     common = common_of(cell)
     root = folder / name_of(cell)
     jobs = [{**common, "out": f"{root}/whole", "log": f"{root}/whole.log"}]
-    for number, kill in enumerate(KILLS.values()):
-        place = {"out": f"{root}/kill{number}", "log": f"{root}/kill{number}.log"}
-        jobs += [{**common, **place, **kill}, {**common, **place, "resume": True}]
+    for kill in kills_of(cell):
+        place = {"out": f"{root}/{kill}", "log": f"{root}/{kill}.log"}
+        jobs += [{**common, **place, **KILLS[kill]}, {**common, **place, "resume": True}]
+    return jobs
+
+
+def pair_of(captioner: str, folder: Path) -> list[dict]:
+    """A captioner without anything random in a step, on one process and on two."""
+    jobs = []
+    for processes in (1, 2):
+        common = common_of((processes, 0, 1, "images_cider", captioner))
+        place = f"{folder}/{captioner}-on-{processes}"
+        common["settings"].pop("scheduled_sampling", None)
+        jobs.append({**common, "dropout": 0.0, "out": place, "log": f"{place}.log"})
     return jobs
 
 
@@ -149,16 +169,19 @@ def runs(launch, tmp_path_factory):
     """All runs of all cells."""
     folder = tmp_path_factory.mktemp("crash")
     jobs = [job for cell in CELLS for job in jobs_of(cell, folder)]
+    jobs += [job for captioner in CAPTIONERS for job in pair_of(captioner, folder)]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     launch(Path(__file__).with_name("crash_runs.py"), folder / "jobs.json", timeout=1500)
     return folder
 
 
-@pytest.mark.parametrize("kill", range(len(KILLS)), ids=list(KILLS))
-@pytest.mark.parametrize("cell", CELLS, ids=name_of)
+@pytest.mark.parametrize(
+    ("cell", "kill"),
+    [pytest.param(cell, kill, id=f"{name_of(cell)}-{kill}") for cell in CELLS for kill in kills_of(cell)],
+)
 def test_a_killed_run_continues_bit_for_bit(runs, cell, kill):
     whole = outcome(f"{runs}/{name_of(cell)}/whole.log", cell[0])
-    resumed = outcome(f"{runs}/{name_of(cell)}/kill{kill}.log", cell[0])
+    resumed = outcome(f"{runs}/{name_of(cell)}/{kill}.log", cell[0])
     assert whole.final["steps"] == steps_of(cell)
     assert resumed.steps == whole.steps
     assert resumed.final == whole.final
@@ -195,11 +218,25 @@ def test_any_number_of_processes_sees_the_same_rows_in_every_step(runs, name):
     assert one == other
 
 
+@pytest.mark.parametrize("captioner", CAPTIONERS)
+def test_a_captioner_on_two_processes_is_that_on_one(runs, captioner):
+    """To the last step, through decisions on generated captions: 8 rows a step are 2 times 4."""
+    one, two = (outcome(f"{runs}/{captioner}-on-{processes}.log", processes) for processes in (1, 2))
+    assert len([entry for entry in one.final["log"] if entry["step"]]) > 1
+    for step in range(STEPS):
+        [[rows, loss]] = one.steps[0][step]
+        (first, loss_of_first), (second, loss_of_second) = (two.steps[rank][step][0] for rank in (0, 1))
+        assert (first, second) == (rows[:4], rows[4:])
+        assert (loss_of_first + loss_of_second) / 2 == pytest.approx(loss, rel=1e-3)
+    for ours, theirs in zip(one.final["log"], two.final["log"], strict=True):
+        assert theirs == {**ours, "value": pytest.approx(ours["value"], abs=1e-6)}
+
+
 def test_an_unfinished_checkpoint_is_named_and_passed_over(runs):
-    for number, (broken, taken) in {
-        3: ("checkpoint-16", "checkpoint-12"),
-        4: ("checkpoint-12", "checkpoint-8"),
+    for kill, (broken, taken) in {
+        "inside a save": ("checkpoint-16", "checkpoint-12"),
+        "while the trainer's state is written": ("checkpoint-12", "checkpoint-8"),
     }.items():
-        messages = outcome(f"{runs}/{name_of(CELLS[0])}/kill{number}.log", 1).messages
+        messages = outcome(f"{runs}/{name_of(CELLS[0])}/{kill}.log", 1).messages
         assert f"{broken} in" in messages
         assert f"Resuming from {taken}, the last complete checkpoint" in messages

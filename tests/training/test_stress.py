@@ -27,6 +27,7 @@ CASES = {name: case for name, case in first_cases().items() if name not in CRASH
 CURRICULA = {
     **CRASH.CURRICULA,
     **{name: replace(case.rule, easy="low").to_dict() for name, case in CASES.items()},
+    "images_cider": CRASH.CAPTIONING["images_cider"],
 }
 """By type, or by batches: the cases of `test_crash.py`, and of the other curricula those of `curriculum_cases.py`."""
 LEVELS = ("adaptive_guidance", *(name for name, case in CASES.items() if case.score == "level"))
@@ -35,7 +36,10 @@ PLACES = ("step", "step", "save", "state", "time")
 
 def draw_cell(chance: random.Random, curriculum: str) -> tuple[int, int, int, str, str]:
     processes, workers, accumulation = chance.choice((1, 2)), chance.choice((0, 2)), chance.choice((1, 2))
-    return processes, workers, accumulation, curriculum, chance.choice(("rows", "rows", "rows", "captions", "lora"))
+    tasks = ("rows", "rows", "rows", "captions", "lora")
+    if curriculum == "images_cider":
+        tasks = ("captions", "self_critical", *CRASH.CAPTIONERS)
+    return processes, workers, accumulation, curriculum, chance.choice(tasks)
 
 
 def draw_kills(chance: random.Random) -> list[dict]:
@@ -56,7 +60,8 @@ def draw_kills(chance: random.Random) -> list[dict]:
 
 
 def common_of(cell: tuple[int, int, int, str, str]) -> dict:
-    known = {**CRASH.common_of((*cell[:3], "phases", cell[4])), "curriculum": CURRICULA[cell[3]]}
+    like = cell[3] if cell[3] == "images_cider" else "phases"
+    known = {**CRASH.common_of((*cell[:3], like, cell[4])), "curriculum": CURRICULA[cell[3]]}
     return {**known, "score_column": "level" if cell[3] in LEVELS else "difficulty"}
 
 

@@ -62,7 +62,7 @@ class RegionProcessor(BaseImageProcessor):
         torch.Size([1, 16, 128])
     """
 
-    model_input_names = ["region_features", "region_mask"]  # noqa: RUF012
+    model_input_names: list[str] = ["region_features", "region_mask"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -102,10 +102,18 @@ class RegionProcessor(BaseImageProcessor):
             )
         given = None if detector is None or isinstance(detector, (str, Path)) else detector
         self.detector: str | None = SUBFOLDER if given is not None else detector and str(detector)
-        self.revision, self.grid, self.threshold = revision, grid, threshold
-        self.min_regions, self.max_regions, self.batch_size = min_regions, max_regions, batch_size
-        self.mean, self.std = (None if part is None else [float(value) for value in part] for part in (mean, std))
-        self.box_values, self.normalise, self.by_area, self.boxes = box_values, normalise, by_area, boxes
+        self.revision: str | None = revision
+        self.grid: int | None = grid
+        self.threshold: float = threshold
+        self.min_regions: int = min_regions
+        self.max_regions: int = max_regions
+        self.batch_size: int = batch_size
+        self.mean: list[float] | None = None if mean is None else [float(value) for value in mean]
+        self.std: list[float] | None = None if std is None else [float(value) for value in std]
+        self.box_values: BoxValues = box_values
+        self.normalise: bool = normalise
+        self.by_area: bool = by_area
+        self.boxes: bool = boxes
         self.made_by = made_by
         self._home: str | None = None  # where it was loaded from, and the detector inside
         self._home_revision: str | None = None

@@ -120,6 +120,28 @@ class RegionStore(RegionSource):
             mask[image, :count] = 1
         return torch.from_numpy(batch), mask
 
+    def missing(self, image_ids: Sequence[str], boxes: bool = False) -> dict[str, list[str]]:
+        """Those of the images that a model cannot read: what is wrong -> their ids, without reading features.
+
+        Args:
+            image_ids: of images.
+            boxes: whether boxes are read too, as shares of the image's sides.
+        """
+        if not len(self):
+            return {f"are not in {self!r}": list(image_ids)}
+        keys = np.array([id_key(image_id) for image_id in image_ids], np.uint64)
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
+        stored, rows = self._keys[places] == keys, self._rows[places]
+        filled = stored & (self._offsets[rows + 1] > self._offsets[rows])
+        wrong = {f"are not in {self!r}": ~stored, f"have no region in {self!r}": stored & ~filled}
+        if boxes:
+            flags, sizes = self._arrays["flags"][rows], self._arrays["sizes"][rows]
+            boxed = (flags >> PER_REGION.index("boxes") & 1) == 1
+            sized = ((flags & NORMALISED) > 0) | (sizes > 0).all(axis=1)  # NaN where it is not known
+            wrong[f"have no boxes in {self!r}"] = filled & ~boxed
+            wrong[f"have no width and height in {self!r}, of which box values are shares"] = filled & boxed & ~sized
+        return {what: [image_ids[place] for place in np.flatnonzero(where)] for what, where in wrong.items()}
+
     def describe(self, image_id: str) -> Regions:
         """The regions of an image without their features: boxes, size, classes, confidence."""
         return self._regions(image_id, self._row(image_id), ("boxes", "confidence", "classes", "class_scores"))

@@ -221,7 +221,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
         unknown = config.unk_token_id
-        self.generation_config = GenerationConfig(
+        self.generation_config: Any = GenerationConfig(
             num_beams=_BEAMS,
             length_penalty=0.0,
             max_new_tokens=_STEPS,

@@ -14,8 +14,8 @@ class ReferenceLayerNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.weight: nn.Parameter = nn.Parameter(torch.ones(width))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(width))
         self.eps = eps
 
     def reset_parameters(self) -> None:

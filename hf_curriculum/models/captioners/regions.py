@@ -60,8 +60,8 @@ class RegionEmbedding(nn.Module):
 
     def __init__(self, config: RegionCaptionerConfig) -> None:
         super().__init__()
-        self.linear = nn.Linear(config.region_feature_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.feature_dropout)
+        self.linear: nn.Linear = nn.Linear(config.region_feature_size, config.hidden_size)
+        self.dropout: nn.Dropout = nn.Dropout(config.feature_dropout)
 
     def forward(self, features: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """(images, regions, feature width) and bool (images, regions) as (images, regions, width)."""
@@ -85,7 +85,7 @@ class GridEncoder(nn.Module):
         pooler = getattr(self.model, "pooler", None)
         if pooler is not None and next(pooler.parameters(), None) is not None:
             self.model.pooler = None  # never read: weights without a gradient would stop distributed training
-        self.is_trained = config.train_vision
+        self.is_trained: bool = config.train_vision
         if not self.is_trained:
             self.model.requires_grad_(False).eval()
 

@@ -50,7 +50,7 @@ class ImageTextCache(DynamicCache):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """These texts alone."""
         super().batch_select_indices(indices)
-        self.images = self.images[indices]
+        self.images: EncodedImages = self.images[indices]
 
 
 def pack_rows(row: torch.Tensor, rows: int, owner: torch.Tensor) -> PackedText:
@@ -83,8 +83,8 @@ class _Attention(nn.Module):
         super().__init__()
         self.config = config
         self.is_causal = is_causal
-        self.head_dim = config.hidden_size // config.num_attention_heads
-        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+        self.head_dim: int = config.hidden_size // config.num_attention_heads
+        self.out: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
 
     def heads(self, states: torch.Tensor) -> torch.Tensor:
         """(rows, length, width) as (rows, heads, length, head width)."""
@@ -114,7 +114,7 @@ class SelfAttention(_Attention):
     def __init__(self, config: RegionTransformerConfig, is_causal: bool, layer_idx: int = 0) -> None:
         super().__init__(config, is_causal)
         self.layer_idx = layer_idx
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.qkv: nn.Linear = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.qkv.matrices = 3
 
     def forward(
@@ -136,8 +136,8 @@ class ImageAttention(_Attention):
 
     def __init__(self, config: RegionTransformerConfig) -> None:
         super().__init__(config, is_causal=False)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key_value = nn.Linear(config.hidden_size, 2 * config.hidden_size)
+        self.query: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key_value: nn.Linear = nn.Linear(config.hidden_size, 2 * config.hidden_size)
         self.key_value.matrices = 2
 
     def keys(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,9 +164,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: RegionTransformerConfig) -> None:
         super().__init__()
-        self.wide = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.wide: nn.Linear = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.narrow: nn.Linear = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.dropout: nn.Dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return self.narrow(self.dropout(self.wide(states).relu()))
@@ -177,12 +177,12 @@ class RegionEncoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: RegionTransformerConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(config, is_causal=False)
-        self.feed_forward = FeedForward(config)
-        self.norms = nn.ModuleList(
+        self.attention: SelfAttention = SelfAttention(config, is_causal=False)
+        self.feed_forward: FeedForward = FeedForward(config)
+        self.norms: nn.ModuleList = nn.ModuleList(
             [layer_norm(config.norm, config.hidden_size, config.layer_norm_eps) for _ in range(2)]
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
 
     def forward(self, states: torch.Tensor, mask: torch.Tensor | None, packed: PackedText | None) -> torch.Tensor:
         """(images, regions, width), packed (1, regions of all images, width), to the same."""
@@ -195,13 +195,13 @@ class WordDecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: RegionTransformerConfig, layer_idx: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(config, is_causal=True, layer_idx=layer_idx)
-        self.image_attention = ImageAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.norms = nn.ModuleList(
+        self.attention: SelfAttention = SelfAttention(config, is_causal=True, layer_idx=layer_idx)
+        self.image_attention: ImageAttention = ImageAttention(config)
+        self.feed_forward: FeedForward = FeedForward(config)
+        self.norms: nn.ModuleList = nn.ModuleList(
             [layer_norm(config.norm, config.hidden_size, config.layer_norm_eps) for _ in range(3)]
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
 
     def forward(
         self,
@@ -251,11 +251,15 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
 
     def __init__(self, config: RegionTransformerConfig) -> None:
         super().__init__(config)
-        self.encoder = nn.ModuleList([RegionEncoderLayer(config) for _ in range(config.num_encoder_layers)])
-        self.encoder_norm = layer_norm(config.norm, config.hidden_size, config.layer_norm_eps)
-        self.decoder = nn.ModuleList([WordDecoderLayer(config, index) for index in range(config.num_decoder_layers)])
-        self.decoder_norm = layer_norm(config.norm, config.hidden_size, config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.encoder: nn.ModuleList = nn.ModuleList(
+            [RegionEncoderLayer(config) for _ in range(config.num_encoder_layers)]
+        )
+        self.encoder_norm: nn.Module = layer_norm(config.norm, config.hidden_size, config.layer_norm_eps)
+        self.decoder: nn.ModuleList = nn.ModuleList(
+            [WordDecoderLayer(config, index) for index in range(config.num_decoder_layers)]
+        )
+        self.decoder_norm: nn.Module = layer_norm(config.norm, config.hidden_size, config.layer_norm_eps)
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
         self.post_init()
 
     def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:

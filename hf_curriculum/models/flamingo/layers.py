@@ -18,12 +18,12 @@ class CaptionFlamingoAttention(nn.Module):
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
         self.config = config
-        self.head_dim = config.cross_attention_head_dim
+        self.head_dim: int = config.cross_attention_head_dim
         width, inner = config.text_config.hidden_size, config.cross_attention_heads * self.head_dim
-        self.q_proj = nn.Linear(width, inner, bias=False)
-        self.k_proj = nn.Linear(width, inner, bias=False)
-        self.v_proj = nn.Linear(width, inner, bias=False)
-        self.out_proj = nn.Linear(inner, width, bias=False)
+        self.q_proj: nn.Linear = nn.Linear(width, inner, bias=False)
+        self.k_proj: nn.Linear = nn.Linear(width, inner, bias=False)
+        self.v_proj: nn.Linear = nn.Linear(width, inner, bias=False)
+        self.out_proj: nn.Linear = nn.Linear(inner, width, bias=False)
 
     def keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of (batch, keys, width); each of shape (batch, heads, keys, head width)."""
@@ -67,9 +67,9 @@ class CaptionFlamingoFeedForward(nn.Module):
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
         width = config.text_config.hidden_size
-        self.norm = nn.LayerNorm(width)
-        self.wide = nn.Linear(width, config.feed_forward_multiple * width, bias=False)
-        self.back = nn.Linear(config.feed_forward_multiple * width, width, bias=False)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.wide: nn.Linear = nn.Linear(width, config.feed_forward_multiple * width, bias=False)
+        self.back: nn.Linear = nn.Linear(config.feed_forward_multiple * width, width, bias=False)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return self.back(nn.functional.gelu(self.wide(self.norm(states))))
@@ -81,10 +81,10 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
         width = config.text_config.hidden_size
-        self.image_norm = nn.LayerNorm(width)
-        self.latent_norm = nn.LayerNorm(width)
-        self.attention = CaptionFlamingoAttention(config)
-        self.feed_forward = CaptionFlamingoFeedForward(config)
+        self.image_norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.latent_norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.attention: CaptionFlamingoAttention = CaptionFlamingoAttention(config)
+        self.feed_forward: CaptionFlamingoFeedForward = CaptionFlamingoFeedForward(config)
 
     def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Updates latents, (images or 1, latents, width), by `image`, (images, image tokens, width).
@@ -111,11 +111,13 @@ class CaptionFlamingoPerceiver(nn.Module):
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
         width = config.text_config.hidden_size
-        self.projection = nn.Linear(config.vision_config.hidden_size, width, bias=False)
-        self.image_positions = nn.Parameter(torch.empty(config.max_images, 1, width))
-        self.latents = nn.Parameter(torch.empty(config.perceiver_latents, width))
-        self.layers = nn.ModuleList([CaptionFlamingoPerceiverLayer(config) for _ in range(config.perceiver_depth)])
-        self.norm = nn.LayerNorm(width)
+        self.projection: nn.Linear = nn.Linear(config.vision_config.hidden_size, width, bias=False)
+        self.image_positions: nn.Parameter = nn.Parameter(torch.empty(config.max_images, 1, width))
+        self.latents: nn.Parameter = nn.Parameter(torch.empty(config.perceiver_latents, width))
+        self.layers: nn.ModuleList = nn.ModuleList(
+            [CaptionFlamingoPerceiverLayer(config) for _ in range(config.perceiver_depth)]
+        )
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """From (batch, images, image tokens, vision width) to latents (batch, images · latents, width)."""
@@ -139,11 +141,11 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
     def __init__(self, config: CaptionFlamingoConfig, layer_idx: int) -> None:
         super().__init__()
         self.layer_idx = layer_idx
-        self.norm = nn.LayerNorm(config.text_config.hidden_size)
-        self.attention = CaptionFlamingoAttention(config)
-        self.attention_gate = nn.Parameter(torch.empty(1))
-        self.feed_forward = CaptionFlamingoFeedForward(config)
-        self.feed_forward_gate = nn.Parameter(torch.empty(1))
+        self.norm: nn.LayerNorm = nn.LayerNorm(config.text_config.hidden_size)
+        self.attention: CaptionFlamingoAttention = CaptionFlamingoAttention(config)
+        self.attention_gate: nn.Parameter = nn.Parameter(torch.empty(1))
+        self.feed_forward: CaptionFlamingoFeedForward = CaptionFlamingoFeedForward(config)
+        self.feed_forward_gate: nn.Parameter = nn.Parameter(torch.empty(1))
 
     def forward(
         self,

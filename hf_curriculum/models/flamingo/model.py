@@ -91,7 +91,9 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
         self.perceiver: CaptionFlamingoPerceiver = CaptionFlamingoPerceiver(config)
         self.decoder: OPTDecoder = OPTDecoder(config.text_config)
         blocks = -(-config.text_config.num_hidden_layers // config.cross_attention_every)
-        self.gated_layers = nn.ModuleList([CaptionFlamingoGatedLayer(config, index) for index in range(blocks)])
+        self.gated_layers: nn.ModuleList = nn.ModuleList(
+            [CaptionFlamingoGatedLayer(config, index) for index in range(blocks)]
+        )
         self.post_init()
         self.vision_tower.requires_grad_(False).eval()
 

@@ -94,13 +94,13 @@ class CaptionGitSelfAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.head_dim: int = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
-        self.attention_dropout = config.attention_probs_dropout_prob
+        self.attention_dropout: float = config.attention_probs_dropout_prob
         self.is_causal = True
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self,
@@ -193,10 +193,12 @@ class CaptionGitEmbeddings(nn.Module):
 
     def __init__(self, config: CaptionGitConfig) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.word_embeddings: nn.Embedding = nn.Embedding(
+            config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id
+        )
+        self.position_embeddings: nn.Embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.LayerNorm: nn.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout: nn.Dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, words: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Embeds `words`, embedded words of shape (batch, text, width), at `position_ids`, (batch or 1, text)."""
@@ -208,9 +210,9 @@ class CaptionGitResidual(nn.Module):
 
     def __init__(self, config: CaptionGitConfig, input_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dense: nn.Linear = nn.Linear(input_size, config.hidden_size)
+        self.LayerNorm: nn.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout: nn.Dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return self.LayerNorm(self.dropout(self.dense(states)) + residual)
@@ -221,8 +223,8 @@ class CaptionGitAttention(nn.Module):
 
     def __init__(self, config: CaptionGitConfig, layer_idx: int) -> None:
         super().__init__()
-        self.self = CaptionGitSelfAttention(config, layer_idx)
-        self.output = CaptionGitResidual(config, config.hidden_size)
+        self.self: CaptionGitSelfAttention = CaptionGitSelfAttention(config, layer_idx)
+        self.output: CaptionGitResidual = CaptionGitResidual(config, config.hidden_size)
 
 
 class CaptionGitIntermediate(nn.Module):
@@ -230,7 +232,7 @@ class CaptionGitIntermediate(nn.Module):
 
     def __init__(self, config: CaptionGitConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.dense: nn.Linear = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -242,9 +244,9 @@ class CaptionGitLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: CaptionGitConfig, layer_idx: int) -> None:
         super().__init__()
-        self.attention = CaptionGitAttention(config, layer_idx)
-        self.intermediate = CaptionGitIntermediate(config)
-        self.output = CaptionGitResidual(config, config.intermediate_size)
+        self.attention: CaptionGitAttention = CaptionGitAttention(config, layer_idx)
+        self.intermediate: CaptionGitIntermediate = CaptionGitIntermediate(config)
+        self.output: CaptionGitResidual = CaptionGitResidual(config, config.intermediate_size)
 
     def forward(
         self,
@@ -270,7 +272,9 @@ class CaptionGitEncoder(nn.Module):
 
     def __init__(self, config: CaptionGitConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList([CaptionGitLayer(config, index) for index in range(config.num_hidden_layers)])
+        self.layer: nn.ModuleList = nn.ModuleList(
+            [CaptionGitLayer(config, index) for index in range(config.num_hidden_layers)]
+        )
 
 
 class CaptionGitProjection(nn.Module):
@@ -281,7 +285,7 @@ class CaptionGitProjection(nn.Module):
         vision = config.vision_config
         # Stock GIT takes the vision tower's epsilon here; towers without one get the decoder's.
         eps = getattr(vision, "layer_norm_eps", config.layer_norm_eps)
-        self.visual_projection = nn.Sequential(
+        self.visual_projection: nn.Sequential = nn.Sequential(
             nn.Linear(vision.hidden_size, config.hidden_size), nn.LayerNorm(config.hidden_size, eps=eps)
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_curriculum.scorers.base import Component
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # "U.S."; "3.5" and "10:30"; words, hyphens inside; runs of dots; any other punctuation mark
 _TOKEN = re.compile(r"(?:[^\W\d_]\.){2,}|\d+(?:[.,:/]\d+)+|\w+(?:-\w+)*|\.{2,}|[^\w\s]")

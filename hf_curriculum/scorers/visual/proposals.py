@@ -16,7 +16,7 @@ from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _NOTHING = (np.nan, np.nan)
 _ENOUGH = 8  # images of a batch that tell whether the limit is too low

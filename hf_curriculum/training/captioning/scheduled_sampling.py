@@ -31,6 +31,7 @@ class SchedulingTrainer(EvaluatingTrainer):
     `sampling_probability`, a function of the step alone, and `sampling_seed`, one of (seed, step, batch, process).
     """
 
+    lr_scheduler: Any
     _batch_of_step = (-1, 0)
     """The step, and which of its accumulated batches is trained on."""
 
