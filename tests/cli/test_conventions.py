@@ -92,6 +92,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("train", scored, run, "--batch-size", "8", "--image-size", "32", "--validation", "0.2"),
         ("report", run, "--dataset", scored),
         ("caption", run, scored.parent / "photos"),
+        ("features", scored.parent / "photos", tmp_path / "store", "--model", "scenes_clip", "--grid", "2"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
     ]

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_models import encoder_decoder
-from tiny_models import tokenizer as tiny_tokenizer
 from transformers import Seq2SeqTrainer, VisionEncoderDecoderModel
 
 from hf_curriculum import (
@@ -188,8 +186,11 @@ def test_a_trainer_that_generates_by_itself_does_so_for_the_same_sets(tmp_path, 
         str(tmp_path), predict_with_generate=True, generation_max_length=6, per_device_eval_batch_size=4, use_cpu=True,
         report_to=[], dataloader_pin_memory=False,
     )  # fmt: skip
+    # Not above: two processes run this file as their program, without the folder of helpers.
+    from tiny_models import encoder_decoder, tokenizer
+
     model = VisionEncoderDecoderModel.from_pretrained(encoder_decoder())
-    collator = CaptionCollator(tiny_tokenizer(), make_image_processor(16), encoder_decoder=True)
+    collator = CaptionCollator(tokenizer(), make_image_processor(16), encoder_decoder=True)
     trainer = kind(model=model, args=args, data_collator=collator, train_dataset=TRAIN, eval_dataset=SETS)
     counts, generate = [], model.generate
     monkeypatch.setattr(
