@@ -47,8 +47,7 @@ def caption_command(
     captioner, processor = load_for_captions(model, features)
     read = _decode if features is None else partial(_look_up, processor.image_inputs)
     found: list[dict[str, str | None]] = []
-    longest = max_new_tokens or captioner.generation_config.max_new_tokens or 30
-    options = {"num_beams": beams, "max_new_tokens": longest}
+    options = {"num_beams": beams} | ({} if max_new_tokens is None else {"max_new_tokens": max_new_tokens})
     for start in range(0, len(files), batch_size):
         batch = [read(file) for file in files[start : start + batch_size]]
         readable = [image for image, error in batch if error is None]

@@ -229,5 +229,4 @@ def _generate(
                 f"{features} holds nothing of {len(missing):,} of the {len(suite.image_ids):,} images, the first "
                 f"{missing[0]!r}. A caption is wanted for each of them. Add their features, or name another split."
             )
-    settings["max_new_tokens"] = settings["max_new_tokens"] or captioner.generation_config.max_new_tokens or 30
     return generate_captions(captioner, suite.images, processor, progress=progress, **settings)

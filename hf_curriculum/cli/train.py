@@ -463,7 +463,7 @@ def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) ->
     shown = images_of(rows, range(len(rows))) if IMAGE in rows.column_names else ()
     images = {number: image for number, image in enumerate(shown) if image is not None}
     model = trainer.accelerator.unwrap_model(trainer.model)
-    captions = generate_captions(model, rows.select(list(images)), trainer.data_collator, max_new_tokens=30)
+    captions = generate_captions(model, rows.select(list(images)), trainer.data_collator)
     known, ids, entries = references(trainer.eval_dataset), rows[IMAGE_ID][:], []
     folder.mkdir(exist_ok=True)
     for (number, image), caption in zip(images.items(), captions, strict=True):

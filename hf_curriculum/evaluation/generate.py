@@ -28,7 +28,7 @@ def generate_captions(
     processor: ProcessorMixin | CaptionCollator,
     *,
     batch_size: int = 32,
-    max_new_tokens: int = 30,
+    max_new_tokens: int | None = None,
     num_beams: int = 1,
     image_column: str | None = None,
     progress: bool = True,
@@ -47,7 +47,7 @@ def generate_captions(
         processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`), or a `CaptionCollator`, whose
             `vision_features` or `regions` are read in place of the images, by `image_id`.
         batch_size: images per call of `generate`.
-        max_new_tokens: tokens at most per caption.
+        max_new_tokens: tokens at most per caption; by default the model's own setting, or 30 where it has none.
         num_beams: beams; 1 is greedy.
         image_column: the column of images, in any form `to_rgb` reads; by default the collator's, or "image".
         progress: shows a bar on a terminal when it takes more than two seconds.
@@ -63,7 +63,8 @@ def generate_captions(
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
     """
-    counts = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
+    longest = _most_tokens(model) if max_new_tokens is None else max_new_tokens
+    counts = {"batch_size": batch_size, "max_new_tokens": longest, "num_beams": num_beams}
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
@@ -77,7 +78,7 @@ def generate_captions(
     inputs.validate(dataset, "the data set")
     rows = dataset.with_format(None).select_columns(list(inputs.columns))
     weight = next(model.parameters())
-    options = {"do_sample": False, **options, "max_new_tokens": max_new_tokens, "num_beams": num_beams}
+    options = {"do_sample": False, **options, "max_new_tokens": longest, "num_beams": num_beams}
     captions: list[str] = []
     with (
         evaluation_mode(model),
@@ -105,7 +106,7 @@ def caption_images(
         model: as in `generate_captions`.
         images: in any form `to_rgb` reads; for a collator of stored features or regions their ids.
         processor: as in `generate_captions`.
-        options: arguments of `generate`; `do_sample` is `False` unless given.
+        options: arguments of `generate`; `do_sample` is `False` unless given, and `max_new_tokens` as there.
 
     Raises:
         ValueError: an image that cannot be read, or of which nothing is stored; a processor without images.
@@ -121,7 +122,12 @@ def caption_images(
     seen = inputs.batch([{column: image} for image in images])
     device = next(model.parameters()).device
     with evaluation_mode(model), keep_random_states(device), torch.inference_mode():
-        return _write(model, processor, seen, {"do_sample": False, **options})
+        return _write(model, processor, seen, {"do_sample": False, "max_new_tokens": _most_tokens(model), **options})
+
+
+def _most_tokens(model: torch.nn.Module) -> int:
+    """Tokens of a caption at most: a model's own setting, or 30."""
+    return getattr(getattr(model, "generation_config", None), "max_new_tokens", None) or 30
 
 
 def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str | None) -> ImageInputs:

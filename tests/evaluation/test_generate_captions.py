@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pil
 from torch import nn
-from transformers import ViTConfig
+from transformers import GenerationConfig, ViTConfig
 
 from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, generate_captions, one_row_per_image
 from hf_curriculum.evaluation.generate import caption_images, references
@@ -158,10 +158,20 @@ def test_decoded_images_are_captioned_in_one_batch(pictures):
     images = [image.convert("RGB") for image in pictures["image"]]
     assert caption_images(model, images, processor, num_beams=2) == ["red", "green", "blue", "green", "red"]
     assert processor.image_processor.batches == [5]
-    assert model.calls == [{"training": False, "inference": True, "num_beams": 2, "do_sample": False}]
+    options = {"num_beams": 2, "max_new_tokens": 30, "do_sample": False}
+    assert model.calls == [{"training": False, "inference": True, **options}]
     assert caption_images(model, [], processor) == []
     caption_images(model, images[:1], processor, do_sample=True)
     assert model.calls[1]["do_sample"] is True
+
+
+def test_captions_are_as_long_as_the_model_s_own_setting(pictures):
+    model = Captioner()
+    model.generation_config = GenerationConfig(max_new_tokens=9)
+    generate_captions(model, pictures, Processor())
+    caption_images(model, [pictures[0]["image"]], Processor())
+    generate_captions(model, pictures, Processor(), max_new_tokens=4)
+    assert [call["max_new_tokens"] for call in model.calls] == [9, 9, 4]
 
 
 @pytest.mark.parametrize(("seconds", "progress", "expected"), [(0.1, True, False), (1, True, True), (1, False, False)])

@@ -358,12 +358,12 @@ def test_commands_exist():
 
 
 @pytest.mark.slow
-def test_four_arms_on_two_processes(launch, tmp_path):
+def test_arms_on_two_processes(launch, tmp_path):
     command = [PRESETS.parents[1] / "simi_cl_captioning.py", "--preset", "smoke", "--output_dir", tmp_path]
-    launch(*command, processes=2, timeout=600)
+    launch(*command, "--arms", "Bootstrap-CL", processes=2, timeout=600)  # and the one whose model it needs
     runs = json.loads((tmp_path / "results.json").read_text())
     assert [(run["name"], run["examples"], run["steps"]) for run in runs] == [
-        (name, 448, 28) for name in ("Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL")
+        (name, 448, 28) for name in ("Transformer", "Bootstrap-CL")
     ]
 
 
