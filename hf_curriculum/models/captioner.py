@@ -67,13 +67,7 @@ def new_region_captioner(
         >>> new_region_captioner("updown", train, RegionInputs(store), hidden_size=64)   # doctest: +SKIP
     """
     config_class = MODELS[name].config_class
-    kinds = [kind for kind in config_class.__mro__ if kind.__module__.startswith("hf_curriculum.")]
-    known = {field for kind in kinds for field in signature(kind.__init__).parameters} - {"self", "kwargs"}
-    if unknown := sorted(set(options) - known):
-        raise ValueError(
-            f"{config_class.__name__} has no field {', '.join(unknown)}, which would count for nothing. It has "
-            f"{', '.join(sorted(known))}."
-        )
+    config_class.check_fields(options)
     tokenizer = train_word_tokenizer(dataset, min_count, max_words=max_words)
     width = regions.read(dataset.with_format(None).select_columns(IMAGE_ID)[0])["region_features"].shape[-1]
     config = config_class(vocab_size=len(tokenizer), region_feature_size=width, **options)

@@ -116,13 +116,7 @@ def check_arguments(
         )
     if model_args.model not in CAPTIONERS:
         raise ValueError(f"model={model_args.model!r} is none of the captioners {CAPTIONERS}. Name one of them.")
-    kinds = MODELS[model_args.model].config_class.__mro__
-    known = {name for kind in kinds if kind is not object for name in inspect.signature(kind.__init__).parameters}
-    if unknown := sorted(set(model_args.model_options) - known):
-        raise ValueError(
-            f"model_options names {unknown}, which {kinds[0].__name__} does not have, so they would not count. Give "
-            "those of this captioner, `--model_options '{hidden_size: 96}'`."
-        )
+    MODELS[model_args.model].config_class.check_fields(model_args.model_options)
 
 
 def check_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:

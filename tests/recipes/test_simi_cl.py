@@ -159,7 +159,7 @@ def test_the_usual_command_trains_four_arms():
         (("--model", "lstm"), "model='lstm' is none of the captioners"),
         (
             ("--model", "updown"),
-            r"model_options names \['intermediate_size', .*'num_encoder_layers'\], which UpDownConfig",
+            "UpDownConfig has no field intermediate_size, .*num_encoder_layers, which would count for nothing",
         ),
         (("--test_images", "1"), "test_images=1 was given. CIDEr weighs words"),
     ],

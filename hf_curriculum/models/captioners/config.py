@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from inspect import signature
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
@@ -31,8 +33,8 @@ class RegionCaptionerConfig(PretrainedConfig):
         use_cache: keep what is known of earlier tokens while generating.
 
     Raises:
-        ValueError: a vision configuration whose width is not known, a norm that does not exist, a dropout outside of
-            [0, 1), an id that is no output.
+        ValueError: a vision configuration whose width is not known, a norm that does not exist, heads that do not
+            divide the width, a dropout outside of [0, 1), an id that is no output.
 
     Source: Zhang et al. 2022 (Simi-CL), section 4.1: "batch size of 10, dropout 0.4" without saying of which
     dropout; the defaults here are those of the code it names.
@@ -48,6 +50,21 @@ class RegionCaptionerConfig(PretrainedConfig):
         if cls.model_module:
             import_module(cls.model_module)
         return super().__new__(cls)
+
+    @classmethod
+    def check_fields(cls, names: Iterable[str]) -> None:
+        """Refuses fields that a captioner's configuration does not have: `PretrainedConfig` would keep them unread.
+
+        Raises:
+            ValueError: one of the names is no field.
+        """
+        kinds = [kind for kind in cls.__mro__ if issubclass(kind, RegionCaptionerConfig)]
+        known = {field for kind in kinds for field in signature(kind.__init__).parameters} - {"self", "kwargs"}
+        if unknown := sorted(set(names) - known):
+            raise ValueError(
+                f"{cls.__name__} has no field {', '.join(unknown)}, which would count for nothing. It has "
+                f"{', '.join(sorted(known))}: give those of this captioner (`--model_options` of a recipe)."
+            )
 
     def __init__(
         self,
@@ -92,6 +109,12 @@ class RegionCaptionerConfig(PretrainedConfig):
                 f"norm={self.norm!r} is no layer norm of a captioner. Weights that were trained with one are wrong "
                 f"with another: pass {NORMS[0]!r}, as in the reference code, or {NORMS[1]!r}, `torch.nn.LayerNorm`."
             )
+        heads = getattr(self, "num_attention_heads", 1)
+        if self.hidden_size % heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={heads}. Every head has the "
+                "same width. Change one of the two."
+            )
         for name, value in vars(self).items():
             if name.endswith("dropout") and not 0 <= value < 1:
                 raise ValueError(f"{name}={value} is no share of units to drop. Pass a number of 0 to below 1.")
@@ -123,7 +146,7 @@ class RegionTransformerConfig(RegionCaptionerConfig):
             say which its 0.4 replaces.
 
     Raises:
-        ValueError: the heads do not divide `hidden_size`; as in `RegionCaptionerConfig`.
+        ValueError: as in `RegionCaptionerConfig`.
 
     Source: Zhang et al. 2022 (Simi-CL), section 4.1; the code it names has the layers of Vaswani et al. 2017, norms
     before each part.
@@ -151,11 +174,6 @@ class RegionTransformerConfig(RegionCaptionerConfig):
         layer_norm_eps: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        if hidden_size % num_attention_heads:
-            raise ValueError(
-                f"hidden_size={hidden_size} is not a multiple of num_attention_heads={num_attention_heads}. Every "
-                "head has the same width. Change one of the two."
-            )
         self.num_encoder_layers = num_encoder_layers
         self.num_decoder_layers = num_decoder_layers
         self.num_hidden_layers = num_decoder_layers

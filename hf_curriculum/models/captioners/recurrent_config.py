@@ -98,7 +98,7 @@ class AoANetConfig(RecurrentCaptionerConfig):
             `word_dropout`, `output_dropout` and `context_dropout`; the paper's is 0.4.
 
     Raises:
-        ValueError: the heads do not divide `hidden_size`; as in `RegionCaptionerConfig`.
+        ValueError: as in `RegionCaptionerConfig`.
 
     Source: Zhang et al. 2022 (Simi-CL), section 4.1 and Table 4; Huang et al. 2019 (*Attention on Attention for Image
     Captioning*), section 3.
@@ -126,11 +126,6 @@ class AoANetConfig(RecurrentCaptionerConfig):
         layer_norm_eps: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        if hidden_size % num_attention_heads:
-            raise ValueError(
-                f"hidden_size={hidden_size} is not a multiple of num_attention_heads={num_attention_heads}. Every "
-                "head has the same width. Change one of the two."
-            )
         self.num_attention_heads = num_attention_heads
         self.num_refiner_layers = num_refiner_layers
         self.context_dropout = context_dropout
