@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from functools import partial
@@ -12,11 +11,11 @@ from typing import Any
 from accelerate import PartialState
 from babylm.arguments import SCENES, DataArguments
 from babylm.data import prepare
+from common.runs import arguments_of, write_runs
 from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
 from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
-from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
@@ -34,22 +33,16 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
         controls: arm → its control.
     """
     finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
-    if finished:
-        fields = DataArguments.__dataclass_fields__
-        data_args = DataArguments(**{name: finished[0].settings[name] for name in fields})
-        data = prepare(data_args, finished[0].seed, folder).data
-    if not finished or not PartialState().is_main_process:
+    data_args = arguments_of(study, DataArguments)
+    if data_args is None:
+        return
+    data = prepare(data_args, finished[0].seed, folder).data
+    if not PartialState().is_main_process:
         return
     table = summarise(study.runs, ["eval_loss", "noun_recall"], control=controls)
     table.write(folder)
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in finished
-    ]
+    runs = write_runs(study)
     save_training_scores(data["train"], data_args.data, folder)
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
-    (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
     page = write_report(system, runs, table, data, data_args.data, folder / "report")
     images = one_row_per_image(data["validation"]).select(range(len(runs[0]["captions"])))
     (folder / "held_out").mkdir(exist_ok=True)

@@ -1,20 +1,50 @@
-"""What becomes of a run: numbers from its log, its model and data on the Hub."""
+"""What becomes of runs: numbers from their logs, files of a study, a model and its data on the Hub."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset
 
-from hf_curriculum import CurriculumTrainer, push_scored
+from hf_curriculum import CurriculumTrainer, Study, push_scored
+from hf_curriculum.markdown import one_line
 from hf_curriculum.provenance import read_provenance
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
     """The last number of that name in a trainer's log."""
     return next((entry[name] for entry in reversed(log) if name in entry), None)
+
+
+Arguments = TypeVar("Arguments")
+
+
+def arguments_of(study: Study, kind: type[Arguments]) -> Arguments | None:
+    """The arguments of a study's first finished run, which read its data again; None where none has finished."""
+    settings = next((item.settings for item in study.runs if item.status == "finished"), None)
+    return None if settings is None else kind(**{field.name: settings[field.name] for field in fields(kind)})
+
+
+def write_runs(study: Study) -> list[dict[str, Any]]:
+    """Writes `results.json`, all finished runs, and `captions.tsv`, the test captions of the first.
+
+    Returns:
+        One mapping per run: `name`, `seed`, `folder`, and all that the run came to.
+    """
+    folder = study.output_dir
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in study.runs
+        if item.status == "finished"
+    ]
+    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
+    (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
+    return runs
 
 
 def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from common.runs import arguments_of, write_runs
 from datasets import Dataset, DatasetDict
 from simi_cl.arguments import DataArguments
 from simi_cl.data import Prepared, prepare
@@ -16,7 +16,6 @@ from simi_cl.evaluation import SCORES_FILE, VALUES
 
 from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.markdown import one_line
 from hf_curriculum.provenance import score_values
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery
@@ -34,23 +33,17 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         controls: arm → its control.
     """
     finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
-    if finished:
-        fields = DataArguments.__dataclass_fields__
-        data_args = DataArguments(**{name: finished[0].settings[name] for name in fields})
-        prepared = prepare(data_args, folder)
-        data = prepared.data
-    if not finished or not PartialState().is_main_process:
+    data_args = arguments_of(study, DataArguments)
+    if data_args is None:
+        return
+    prepared = prepare(data_args, folder)
+    data = prepared.data
+    if not PartialState().is_main_process:
         return
     named = [name for name in VALUES if all(name in item.result for item in finished)]
     table = summarise(study.runs, [*named, "validation_cider", "eval_loss"], control=controls)
     table.write(folder)
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in finished
-    ]
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
-    (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
+    runs = write_runs(study)
     compared = compare_by_seed(runs, finished[0].settings["resamples"])
     for run in runs:
         print(describe(run))
