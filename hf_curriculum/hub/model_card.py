@@ -16,7 +16,7 @@ import yaml
 from hf_curriculum.hub.papers import PAPERS
 from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
-from hf_curriculum.reporting.figures.curves import validation_curves
+from hf_curriculum.reporting.figures.curves import merges_of, validation_curves
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
 
@@ -65,10 +65,11 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
         found[f"{figures}/{_GROWTH}"] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
     curve = _curve(facts)
     if curve:
-        ends = [stage["last_slot"] + 1 for stage in facts["plan"]["stages"][:-1]]
-        found[f"{figures}/{_CURVES}"] = to_png(
-            validation_curves({facts["curriculum"]["type"]: curve}, boundaries=ends)
-        )
+        name = facts["curriculum"]["type"]
+        joined = merges_of(facts["decisions"], facts["plan"]["global_batch_size"])
+        ends = [] if joined else [stage["last_slot"] + 1 for stage in facts["plan"]["stages"][:-1]]
+        figure = validation_curves({name: curve}, boundaries=ends, merges={name: joined})
+        found[f"{figures}/{_CURVES}"] = to_png(figure)
     return found
 
 

@@ -144,21 +144,24 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
         for run in runs
         if _label(run, runs) in curves
     }
+    arms = {_label(run, runs): run["name"] for run in runs}
+    seeds = len(set(arms.values())) < len(arms)  # several runs of an arm
     title, is_loss = metric_label(metric).partition(" (")[0], metric == "eval_loss"
     first, boundaries, marks = _label(runs[0], runs), [], "thin lines begin a phase"
     if any(merges.values()):
-        marks = "in a ring: the bucket that joins there, * forced in"
+        marks = f"in a ring: the bucket that joins there{', in the first seed' if seeds else ''}, * forced in"
     elif first in curves:
         boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
     starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
     since = "from each run's first evaluation" if any(starts) else "from step 0"
-    drawn = partial(validation_curves, curves, metric=metric, boundaries=boundaries, merges=merges)
+    drawn = partial(validation_curves, curves, metric=metric, boundaries=boundaries, merges=merges, arms=arms)
     if is_greater_better(metric, None):
         controls = _controls(runs)
         drawn = partial(drawn, log=False, reference=_best(controls[0], metric) if len(controls) == 1 else None)
     stem = "validation_loss" if is_loss else file_stem(metric, 0)
     if curves:
-        caption = f"{title} {since} by examples seen; {marks}."
+        ends = "; behind each colour: the mean of its seeds' last values" if seeds else ""
+        caption = f"{title} {since} by examples seen; {marks}{ends}."
         report.add_figure(title, partial(drawn, x="examples"), caption, name=f"{stem}_by_examples")
     if curves and is_loss:
         caption = "The same by seconds of training, evaluation not counted."

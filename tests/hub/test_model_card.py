@@ -23,6 +23,7 @@ from hf_curriculum import (
     ScoreProvenance,
     attach_provenance,
 )
+from hf_curriculum.hub import model_card
 from hf_curriculum.hub.model_card import _curve, eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
@@ -291,6 +292,17 @@ def test_results_and_curve_of_several_evaluation_sets(facts, tmp_path):
     card = {**facts, "history": found["history"]}
     assert set(model_figures(card)) == set(model_figures(facts))
     assert [(one["examples"], one["eval_loss"]) for one in _curve(card)] == [(4, 4.0), (8, 2.0)]
+
+
+def test_the_curve_shows_what_joined_and_no_phases(facts, monkeypatch):
+    drawn, draw = {}, model_card.validation_curves
+    monkeypatch.setattr(
+        model_card, "validation_curves", lambda runs, **marks: drawn.update(marks) or draw(runs, **marks)
+    )
+    model_figures(facts)
+    assert drawn == {"boundaries": [facts["plan"]["stages"][0]["last_slot"] + 1], "merges": {"phases": []}}
+    model_figures({**facts, "decisions": [{"step": 2, "decision": "merge", "bucket": 1}]})
+    assert drawn == {"boundaries": [], "merges": {"phases": [(4, "2")]}}
 
 
 def test_the_article_of_a_class_fits_its_name(facts):

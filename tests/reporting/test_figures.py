@@ -317,6 +317,23 @@ class TestValidationCurves:
         lines = [matplotlib.colors.to_rgba(line.get_color()) for line in axes_of(figure).lines[:2]]
         assert colours == [lines[0], lines[0], lines[1]]
 
+    def test_seeds_of_an_arm_share_colour_label_and_the_rings_of_the_first(self):
+        runs = {
+            name: [{"examples": 0, "eval_loss": 4.0}, {"examples": at, "eval_loss": last}]
+            for name, at, last in [("a0", 100, 1.0), ("b0", 100, 3.0), ("a1", 80, 2.0), ("b1", 100, 3.5)]
+        }
+        merges = {name: [(50, "2")] for name in runs}
+        arms = {name: {"a": "easy first", "b": "random"}[name[0]] for name in runs}
+        figure = validation_curves(runs, merges=merges, arms=arms)
+        colours = [line.get_color() for line in axes_of(figure).lines[:4]]  # a0, a1, b0, b1
+        assert colours[0] == colours[1] != colours[2] == colours[3]
+        assert len({line.get_marker() for line in axes_of(figure).lines[:4]}) == 2
+        shown = [text for text in axes_of(figure).texts if text.get_bbox_patch() is None]
+        assert [text.get_text() for text in shown] == ["easy first  1.5", "random  3.25"]
+        assert [text.get_color() for text in shown] == [colours[0], colours[2]]
+        rings = [text for text in axes_of(figure).texts if text.get_bbox_patch() is not None]
+        assert [ring.xy for ring in rings] == [(50, pytest.approx(2.5)), (50, pytest.approx(3.5))]
+
     def test_merges_by_time_stand_by_each_run_s_own_clock(self):
         merges = {"curriculum": [(160, "2")], "control": [(192, "2")]}
         figure = validation_curves(CURVES, x="seconds", merges=merges)

@@ -106,6 +106,10 @@ def test_seeds_are_compared_with_the_control_of_their_own(figures):
     ]
     report = Report("t")
     add_training(report, runs)
+    _, drawn, caption = figures["eval_images_cider_by_examples"]
+    assert drawn.keywords["arms"] == {f"{name}, seed {seed}": name for seed in (0, 1) for name in ("baby", "plain")}
+    assert "the bucket that joins there, in the first seed" in caption
+    assert "the mean of its seeds' last values" in caption
     assert [cell.partition("(")[2] for cell in cells(report)[2::3]] == ["0.3)", "0.3)", "0.6)", "0.6)"]
 
 

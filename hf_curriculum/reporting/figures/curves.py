@@ -37,6 +37,7 @@ def validation_curves(
     metric: str = "eval_loss",
     boundaries: Sequence[float] = (),
     merges: Mapping[str, Sequence[tuple[float, str]]] = MappingProxyType({}),
+    arms: Mapping[str, str] = MappingProxyType({}),
     reference: float | None = None,
     label: str | None = None,
     log: bool | None = None,
@@ -44,7 +45,8 @@ def validation_curves(
 ) -> Figure:
     """A metric from step 0 on, one line per run, its last value written at its end.
 
-    Where a bucket joined a run's pool its line has a ring with the bucket's number.
+    Where a bucket joined a run's pool its line has a ring with the bucket's number. Runs of one arm, such as its
+    seeds, share a colour and a label with the mean of their last values; rings are those of the first of them.
 
     Args:
         runs: name -> its evaluations, each a mapping with `x` and `metric`; those that lack a finite `metric` are
@@ -93,30 +95,36 @@ def validation_curves(
     )
     axes.set_xlim(-0.01 * end / scale, end / scale)
     number_ticks(axes.xaxis, theme, room=8)
-    ends = [*values, *([] if reference is None else [reference])]
-    _scale_values(axes, theme, float(min(ends)), float(max(ends)), log)
+    inside = [*values, *([] if reference is None else [reference])]
+    _scale_values(axes, theme, float(min(inside)), float(max(inside)), log)
     if reference is not None:
         axes.axhline(reference, color=theme.muted, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    for index, (xs, ys) in enumerate(lines.values()):
-        axes.plot(
-            xs / scale,
-            ys,
-            color=theme.series[index % len(theme.series)],
-            linewidth=2.2,
-            linestyle="-" if index < len(theme.series) else (0, (4, 1.5)),  # colours begin again
-            marker=_MARKERS[index % len(_MARKERS)] if len(xs) <= 40 else None,
-            markersize=4.5,
-            clip_on=False,
-            zorder=3 - 0.1 * index,
-        )
+    seeds: dict[str, list[str]] = {}  # arm -> its runs
+    for name in lines:
+        seeds.setdefault(arms.get(name, name), []).append(name)
+    for index, names in enumerate(seeds.values()):
+        for name in names:
+            xs, ys = lines[name]
+            axes.plot(
+                xs / scale,
+                ys,
+                color=theme.series[index % len(theme.series)],
+                linewidth=2.2 if len(names) == 1 else 1.3,
+                linestyle="-" if index < len(theme.series) else (0, (4, 1.5)),  # colours begin again
+                marker=_MARKERS[index % len(_MARKERS)] if len(xs) <= 40 else None,
+                markersize=4.5 if len(names) == 1 else 3,
+                clip_on=False,
+                zorder=3 - 0.1 * index,
+            )
     _draw_boundaries(axes, theme, _on_axis(boundaries, x, next(iter(runs.values()))), scale)
     shown = {name: (xs / scale, ys) for name, (xs, ys) in lines.items()}
-    _label_ends(axes, theme, shown)
+    ends = {name: (xs[-1], ys[-1]) for name, (xs, ys) in shown.items()}
+    _label_ends(axes, theme, {arm: np.mean([ends[name] for name in names], axis=0) for arm, names in seeds.items()})
     marks = {}
     for name, own in merges.items():
         places = _on_axis([at for at, _ in own], x, runs[name])
         marks[name] = [(at / scale, text) for at, (_, text) in zip(places, own, strict=True)]
-    _mark_merges(axes, theme, shown, marks)
+    _mark_merges(axes, theme, {names[0]: shown[names[0]] for names in seeds.values()}, marks)
     return figure
 
 
@@ -248,24 +256,24 @@ def _draw_boundaries(axes: Axes, theme: Theme, boundaries: Sequence[float], scal
         annotate(axes, theme, text, (boundary, 1), (4, -3), coords=("data", "axes fraction"), **style)
 
 
-def _label_ends(axes: Axes, theme: Theme, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Name and last value right of each line's end, moved apart where they would touch."""
+def _label_ends(axes: Axes, theme: Theme, ends: Mapping[str, np.ndarray]) -> None:
+    """Name and last value right of each line's end (x, y), moved apart where they would touch."""
     size = text_size(theme, 9)
     gap = size * (1.25 if not theme.is_narrow else 2.5)  # points: two rows where names stand above the values
     axes.figure.draw_without_rendering()  # the layout decides how many points a unit takes
     per_point = axes.figure.dpi / 72
-    heights = [axes.transData.transform((0, ys[-1]))[1] / per_point for _, ys in lines.values()]
-    for index, ((name, (xs, ys)), moved, height) in enumerate(
-        zip(lines.items(), spread(heights, gap), heights, strict=True)
+    heights = [axes.transData.transform((0, y))[1] / per_point for _, y in ends.values()]
+    for index, ((name, (x, y)), moved, height) in enumerate(
+        zip(ends.items(), spread(heights, gap), heights, strict=True)
     ):
         colour = theme.series[index % len(theme.series)]
         edge = axes.get_xlim()[1]
-        if xs[-1] < 0.98 * edge:  # leads the eye from a shorter run to its label
-            axes.plot([xs[-1], edge], [ys[-1]] * 2, color=colour, linewidth=1, linestyle=(0, (1, 2)), alpha=0.8)
+        if x < 0.98 * edge:  # leads the eye from a shorter run to its label
+            axes.plot([x, edge], [y, y], color=colour, linewidth=1, linestyle=(0, (1, 2)), alpha=0.8)
         short = one_line(name, 14 if theme.is_narrow else 28)
-        text = f"{short}\n{number(ys[-1])}" if theme.is_narrow else f"{short}  {number(ys[-1])}"
+        text = f"{short}\n{number(y)}" if theme.is_narrow else f"{short}  {number(y)}"
         style = {"va": "center", "ha": "left", "color": colour, "weight": "bold", "linespacing": 1.05}
-        annotate(axes, theme, text, (1, ys[-1]), (8, moved - height), coords=("axes fraction", "data"), **style)
+        annotate(axes, theme, text, (1, y), (8, moved - height), coords=("axes fraction", "data"), **style)
 
 
 def _mark_merges(
