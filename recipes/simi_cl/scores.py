@@ -140,7 +140,10 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
         use_cpu=not torch.accelerator.is_available(),
     )
     collator = CaptionCollator(tokenizer, None, max_length=tokenizer.model_max_length)
-    trainer = CurriculumTrainer(GPT2LMHeadModel(config), args, data_collator=collator, train_dataset=text)
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # transformers takes it without this too, and warns
+    trainer = CurriculumTrainer(model, args, data_collator=collator, train_dataset=text)
+    state.print(f"A language model of {len(tokenizer)} words, on {len(text):,} texts of other scenes, for its scores")
     RunLines.follow(trainer)
     trainer.train()
     if state.is_main_process:
