@@ -120,9 +120,17 @@ def measure(sides: dict[str, Callable[[Sequence[str]], Any]], batches: Sequence[
 
 
 def run(
-    folder: Path, images: int = 300, dims: int = 2048, batch_size: int = 10, batches: int = 30, turns: int = 5
+    images: int = 300, dims: int = 2048, batch_size: int = 10, batches: int = 30, turns: int = 5
 ) -> list[dict[str, Any]]:
-    """A row per side: `side`, `cpu`, `wall` (seconds), `gb_per_s`, and `to_bare`, `to_padded`, its speed to theirs."""
+    """A row per side: `side`, `cpu`, `wall` (seconds), `gb_per_s`, and `to_bare`, `to_padded`, its speed to theirs.
+
+    All files are written into a temporary folder.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder), images, dims, batch_size, batches, turns)
+
+
+def _run(folder: Path, images: int, dims: int, batch_size: int, batches: int, turns: int) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     write_sources(folder, images, dims)
     table, npz = open_regions(folder / "butd.tsv"), open_regions(folder / "att")
@@ -179,8 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = vars(parser.parse_args(arguments))
     out = options.pop("json")
-    with tempfile.TemporaryDirectory() as folder:
-        rows = run(Path(folder), **options)
+    rows = run(**options)
     columns = ("cpu", "wall", "gb_per_s", "to_bare", "to_padded", "to_table", "to_npz")
     print(f"{'side':24}" + "".join(f"{name:>12}" for name in columns))
     for row in rows:
