@@ -98,11 +98,20 @@ def _metrics(runs: list[dict[str, Any]]) -> list[str]:
 def describe(run: Mapping[str, Any]) -> str:
     """One line for a run."""
     joined = ", ".join(f"bucket {merge['bucket']} at {merge['examples']:,}" for merge in run["merges"])
+    dealt, _ = beside_dealt(run)
     return (
         f"{run['name']:<16} seed {run['seed']}: {run['examples']:,} examples, {run['steps']:,} steps, "
-        f"{run['seconds']:.0f} s of training, CIDEr {run['cider']:.3f}"
+        f"{run['seconds']:.0f} s of training, CIDEr {run['cider']:.3f} ({dealt} if dealt to other images)"
         f"{f'; {joined} examples' if joined else ''}"
     )
+
+
+def beside_dealt(run: Mapping[str, Any]) -> tuple[str, str]:
+    """CIDEr of a run's captions dealt to other images, and the difference to its own with its interval."""
+    compared = run["beside_dealt"]
+    (found,) = compared["differences"]
+    bounds = f"[{found['lower']:+.3f}, {found['upper']:+.3f}]"
+    return f"{compared['values'][found['baseline']]['cider']:.3f}", f"{found['difference']:+.3f} {bounds}"
 
 
 def write_report(
@@ -116,6 +125,14 @@ def write_report(
             "Examples": runs[0]["examples"],
             "CIDEr": ", ".join(f"{run['name']} {run['cider']:.3f}" for run in runs if run["seed"] == runs[0]["seed"]),
         }
+    )
+    report.add_table(
+        "Do captions fit their own images?",
+        ["run", "seed", "CIDEr", "dealt", "difference [95 %]"],
+        [(run["name"], run["seed"], f"{run['cider']:.3f}", *beside_dealt(run)) for run in runs],
+        note="Dealt: the same captions, each beside the references of another test image; the interval is of "
+        f"{runs[0]['beside_dealt']['resamples']:,} resamples of the images.",
+        align="lrrrr",
     )
     for seed, comparison in compared.items():
         report.add_text(f"Test captions, seed {seed}", str(comparison), monospace=True)

@@ -18,7 +18,7 @@ from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
 from simi_cl.data import prepare, read_data
-from simi_cl.report import add_scored_pairs, try_command
+from simi_cl.report import add_scored_pairs, beside_dealt, describe, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
 from hf_curriculum import (
@@ -337,6 +337,14 @@ def test_arms_of_one_column_and_of_the_same_scores(tmp_path):
     report.write(tmp_path / "page")
     assert sorted(file.stem for file in (tmp_path / "page" / "figures").iterdir()) == ["scores_s", "scores_s_2"]
     assert "The same scores as CLIP" in report.to_html()
+
+
+def test_a_run_says_what_its_captions_come_to_on_other_images():
+    found = {"metric": "cider", "baseline": "dealt", "difference": 0.4561, "lower": 0.3389, "upper": 0.5797}
+    beside = {"values": {"written": {"cider": 0.6337}, "dealt": {"cider": 0.1776}}, "differences": [found]}
+    assert beside_dealt({"beside_dealt": beside}) == ("0.178", "+0.456 [+0.339, +0.580]")
+    run = {"name": "T", "seed": 0, "examples": 320, "steps": 10, "seconds": 1.4, "cider": 0.6337, "merges": []}
+    assert describe({**run, "beside_dealt": beside}).endswith("CIDEr 0.634 (0.178 if dealt to other images)")
 
 
 def test_a_model_of_other_words_is_no_start(tmp_path):

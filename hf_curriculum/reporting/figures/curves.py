@@ -102,22 +102,10 @@ def validation_curves(
     seeds: dict[str, list[str]] = {}  # arm -> its runs
     for name in lines:
         seeds.setdefault(arms.get(name, name), []).append(name)
-    for index, names in enumerate(seeds.values()):
-        for name in names:
-            xs, ys = lines[name]
-            axes.plot(
-                xs / scale,
-                ys,
-                color=theme.series[index % len(theme.series)],
-                linewidth=2.2 if len(names) == 1 else 1.3,
-                linestyle="-" if index < len(theme.series) else (0, (4, 1.5)),  # colours begin again
-                marker=_MARKERS[index % len(_MARKERS)] if len(xs) <= 40 else None,
-                markersize=4.5 if len(names) == 1 else 3,
-                clip_on=False,
-                zorder=3 - 0.1 * index,
-            )
-    _draw_boundaries(axes, theme, _on_axis(boundaries, x, next(iter(runs.values()))), scale)
     shown = {name: (xs / scale, ys) for name, (xs, ys) in lines.items()}
+    for index, names in enumerate(seeds.values()):
+        _draw_arm(axes, theme, index, [shown[name] for name in names])
+    _draw_boundaries(axes, theme, _on_axis(boundaries, x, next(iter(runs.values()))), scale)
     ends = {name: (xs[-1], ys[-1]) for name, (xs, ys) in shown.items()}
     _label_ends(axes, theme, {arm: np.mean([ends[name] for name in names], axis=0) for arm, names in seeds.items()})
     marks = {}
@@ -212,6 +200,22 @@ def _scale_values(axes: Axes, theme: Theme, low: float, high: float, log: bool) 
     margin = 0.06 * (high - low) or 0.05 * max(1.0, abs(high))
     axes.set_ylim(low - margin, high + margin)
     number_ticks(axes.yaxis, theme, room=10)
+
+
+def _draw_arm(axes: Axes, theme: Theme, index: int, lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    """The lines of an arm's seeds in its colour; thinner where there are several."""
+    for xs, ys in lines:
+        axes.plot(
+            xs,
+            ys,
+            color=theme.series[index % len(theme.series)],
+            linewidth=2.2 if len(lines) == 1 else 1.3,
+            linestyle="-" if index < len(theme.series) else (0, (4, 1.5)),  # colours begin again
+            marker=_MARKERS[index % len(_MARKERS)] if len(xs) <= 40 else None,
+            markersize=4.5 if len(lines) == 1 else 3,
+            clip_on=False,
+            zorder=3 - 0.1 * index,
+        )
 
 
 def _points(name: str, points: Sequence[Mapping[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
