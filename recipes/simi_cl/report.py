@@ -28,18 +28,16 @@ _MOST_CAPTIONS = 12
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, results, captions and report; prints the table with p values, and what to try next.
 
-    Args:
-        study: all runs.
-        controls: arm → its control.
+    `controls` maps an arm to the one that it is compared with.
     """
-    finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
-    data_args = arguments_of(study, DataArguments)
+    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
     if data_args is None:
         return
     prepared = prepare(data_args, folder)
     data = prepared.data
     if not PartialState().is_main_process:
         return
+    finished = [item for item in study.runs if item.status == "finished"]
     named = [name for name in VALUES if all(name in item.result for item in finished)]
     table = summarise(study.runs, [*named, "validation_cider", "eval_loss"], control=controls)
     table.write(folder)
