@@ -51,7 +51,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from time_to_quality_runs import FLAGS, GENERATED, LAST, RANDOM, STARTS, Setting, run
+from time_to_quality_runs import FLAGS, GENERATED, RANDOM, STARTS, Setting, last_evaluations, run
 
 from hf_curriculum import Study, summarise
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
@@ -231,7 +231,7 @@ def examples_to(curve: Sequence[Mapping[str, float]], target: float, unit: str =
 
 def target_of(curve: Sequence[Mapping[str, float]]) -> float:
     """Where a run ends: the mean loss of its last four evaluations."""
-    return float(np.mean([point["loss"] for point in curve[-LAST:]]))
+    return float(np.mean([point["loss"] for point in last_evaluations(curve)]))
 
 
 def rate_losses(runs: Sequence[StudyRun]) -> dict[float, float]:
@@ -370,7 +370,7 @@ def decay_table(losses: Decayed) -> str:
             found = losses.get((arm, budget), {})
             both = [seed for seed in found if seed in whole]
             good = sum(found[seed] <= whole[seed] for seed in both)
-            mark = "" if (arm, budget) == (CONTROL, 1.0) else f" ({good} of {len(both)})"
+            mark = f" ({good} of {len(both)})" if both and (arm, budget) != (CONTROL, 1.0) else ""
             cells.append(f"{np.mean(list(found.values())):.3f}{mark}" if found else "–")
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -484,6 +484,11 @@ def curve_of(
     return [curve[step] for step in sorted(curve)]
 
 
+def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """Those whose mean counts as where a run ends; that before the first step is none of them."""
+    return [point for point in curve if point["examples"]][-LAST:]
+
+
 def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
     """Trains once.
 
@@ -492,8 +497,8 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
         store: where starts and features are kept.
 
     Returns:
-        `curve`, see `curve_of`; the means of its last four evaluations (of a run with decay its last one), examples,
-        compute and seconds of training.
+        `curve`, see `curve_of`; the means of its last four evaluations (of a run with decay its last one); how many
+        pairs there are to train on, examples, compute and seconds of training; and what is known of the start.
     """
     setting = Setting(**{name: value for name, value in given.items() if name not in ("seed", "output_dir")})
     begun = begin(setting, store)
@@ -516,11 +521,12 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
     log = trainer.state.log_history
     passes = [entry["step"] for entry in trainer.plan.log] if trainer.curriculum.signal == "losses" else []
     curve = curve_of(log, setting.evaluate_every, forwards_of(setting.score) * len(rows), passes, len(rows))
-    last = curve[-1:] if setting.decay else curve[-LAST:]
+    last = curve[-1:] if setting.decay else last_evaluations(curve)
     means = {name: float(np.mean([point[name] for point in last])) for name in ("grounding", "right_pictures")}
     return {
         "eval_loss": float(np.mean([point["loss"] for point in last])),
         **means,
+        "pairs": len(rows),
         "examples": curve[-1]["examples"],
         "compute": curve[-1]["compute"],
         "seconds": next(entry["seconds"] for entry in reversed(log) if "eval_loss" in entry),

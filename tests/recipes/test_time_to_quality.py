@@ -52,6 +52,7 @@ def finished(arm, seed, *losses, scored=0, rate=2e-3):
 
 def test_the_target_is_the_mean_of_the_last_four_evaluations():
     assert benchmark.target_of(points(9.0, 9.0, 4.0, 3.0, 2.0, 1.0)) == 2.5
+    assert benchmark.target_of(points(9.0, 3.0, 2.0)) == 2.5  # the one before the first step does not count
 
 
 def test_examples_and_compute_until_the_controls_final_loss():
@@ -187,6 +188,8 @@ def test_decayed_runs_stand_beside_the_controls_whole_budget():
         "| phases | – | – |",
     ]
     assert benchmark.decay_table({("i.i.d.", 1.0): {}}) == ""
+    del losses["i.i.d.", 1.0]  # not made yet: there is nothing to compare with
+    assert benchmark.decay_table(losses).splitlines()[3] == "| filter | 1.200 |"
 
 
 # ---- Arms ----
@@ -284,6 +287,8 @@ def test_captions_are_mismatched_in_training_alone_and_the_oracle_keeps_the_true
     plan = make_plan(curriculum_from(oracle.curriculum), ranking, global_batch_size=32)
     drawn = np.concatenate([plan.step_rows(step) for step in range(plan.num_steps)])
     assert set(drawn) == set(np.flatnonzero(~wrong))
+    reversed_order = dataclasses.replace(oracle, hard_first=True)
+    assert runs.values_of(reversed_order, 80, seed=0)[1] == "high"
 
 
 def test_features_are_pooled_by_two_by_two_patches():
@@ -335,6 +340,7 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert made["oracle"]["curve"][0]["compute"] == 0
     assert made["filter"]["curve"][-1]["compute"] == 160 + 3 * 1024
     assert made["filter, decayed at 0.5"]["examples"] == 512
+    assert (made["filter"]["pairs"], made[benchmark.TRUSTED]["pairs"]) == (160, 180)
     assert made["filter"]["start"] == json.loads((start / "start.json").read_text())
     assert made["filter"]["start"]["lines_trained_on"] == 380
     for name in ("time_to_quality_text_50.png", "time_to_quality_text_50_dark.png", "text_50/study.csv"):
