@@ -10,7 +10,8 @@ A small GIT learns to caption the embedded scenes; a share of its training capti
 and the decoder has read captions of other scenes, so that what is left to learn is the picture. Both are made once,
 are the same for every arm, and are recorded with each run; the projection between them is new in every run. With
 `--start scratch` everything is random, and most of a run goes into learning the captions' language, which mismatched
-captions teach as well as true ones. How soon a run is as good says little there: compare the final losses.
+captions teach as well as true ones: even a filter by the true flags needs as many examples there as no filter. How
+soon a run is as good says little then; compare the final losses.
 
 **Target.** The mean of the control's last four evaluations. The control is i.i.d. training at the learning rate, of
 `--learning_rates`, at which that mean is lowest over the seeds, and all arms run at that rate. A run with the same
@@ -202,13 +203,13 @@ def rate_arms(base: Setting, rates: Sequence[float]) -> dict[str, dict[str, Any]
 def decayed_arms(
     base: Setting, scores: Sequence[str], only: Sequence[str] | None, budgets: Sequence[float]
 ) -> dict[tuple[str, float], dict[str, Any]]:
-    """Every arm at every budget, a share of the steps, with linear decay; and the control at its whole budget.
+    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps.
 
     Raises:
         ValueError: a budget leaves no step, or is more than the control's.
     """
     found = {}
-    for budget in (*budgets, 1.0) if budgets else ():
+    for budget in (1.0, *budgets) if budgets else ():
         steps = round(budget * base.num_steps)
         if not 1 <= steps <= base.num_steps:
             raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 from safetensors.torch import load_model, save_model
-from transformers import AutoConfig, PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 import hf_curriculum.models
@@ -173,18 +173,18 @@ class Loaded:
 
 
 @lru_cache(maxsize=2)
-def load(data: tuple[str, int, float, int], begun: Path | None) -> Loaded:
-    """Prepares the pairs of `Setting.data`, with the stored features of a start in the folder `begun` if there is one.
+def load(data: tuple[str, int, float, int], start_folder: Path | None) -> Loaded:
+    """Prepares the pairs of `Setting.data`: their images, or, where there is a start, its tower's stored features.
 
     Raises:
         ValueError: there is no other picture to compare with.
     """
     splits = scenes(*data)
-    if begun is None:
+    if start_folder is None:
         tokenizer = train_wordpiece(splits.train, VOCABULARY)
         collator = CaptionCollator(tokenizer, make_image_processor(data[-1]), max_length=LONGEST)
     else:
-        tokenizer = begun_tokenizer(begun)
+        tokenizer = start_tokenizer(start_folder)
         parts = {name: part for name, part in vars(splits).items() if part is not None}
         images = {name: part.select_columns([IMAGE, IMAGE_ID]) for name, part in parts.items()}
         model = git_on_tower(tokenizer, 8, 1)
@@ -192,7 +192,7 @@ def load(data: tuple[str, int, float, int], begun: Path | None) -> Loaded:
         features = cache_vision_features(
             model,
             images,
-            begun.parent / f"features-{data[1]}-{data[3]}",
+            start_folder.parent / f"features-{data[1]}-{data[3]}",
             tower_processor(),
             batch_size=256,
         )
@@ -295,14 +295,12 @@ def git_on_tower(tokenizer: PreTrainedTokenizerBase, hidden_size: int, layers: i
     return model
 
 
-def begun_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def start_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a start."""
-    from transformers import AutoTokenizer
-
     return AutoTokenizer.from_pretrained(folder)
 
 
-def begin(setting: Setting, store: Path) -> Path | None:
+def make_start(setting: Setting, store: Path) -> Path | None:
     """The folder of the start that a setting asks for, made if it is not there; None for "scratch".
 
     It holds tower and decoder, trained on captions of scenes that are not in the data, and `start.json`.
@@ -353,12 +351,14 @@ def begin(setting: Setting, store: Path) -> Path | None:
     return folder
 
 
-def new_model(setting: Setting, tokenizer: PreTrainedTokenizerBase, begun: Path | None) -> CaptionGitForCausalLM:
+def new_model(
+    setting: Setting, tokenizer: PreTrainedTokenizerBase, start_folder: Path | None
+) -> CaptionGitForCausalLM:
     """The model that a run trains; of a start all but the projection of the picture, which is new, is what it was."""
-    if begun is not None:
+    if start_folder is not None:
         model = git_on_tower(tokenizer, setting.hidden_size, setting.layers)
         projection = {name: part.clone() for name, part in model.git.visual_projection.state_dict().items()}
-        load_model(model, begun / "weights.safetensors")
+        load_model(model, start_folder / "weights.safetensors")
         model.git.visual_projection.load_state_dict(projection)
         return model
     config = small_git_config(
@@ -501,13 +501,13 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
         pairs there are to train on, examples, compute and seconds of training; and what is known of the start.
     """
     setting = Setting(**{name: value for name, value in given.items() if name not in ("seed", "output_dir")})
-    begun = begin(setting, store)
-    loaded = load(setting.data, begun)
+    start_folder = make_start(setting, store)
+    loaded = load(setting.data, start_folder)
     rows = loaded.train + (loaded.trusted if setting.trusted else [])
     values, easy = values_of(setting, len(rows), given["seed"])
     set_seed(given["seed"])
     trainer = PictureTrainer(
-        new_model(setting, loaded.tokenizer, begun),
+        new_model(setting, loaded.tokenizer, start_folder),
         training_arguments(setting, easy, given["output_dir"], given["seed"]),
         data_collator=loaded.collator.collate,
         train_dataset=rows,
@@ -530,6 +530,6 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
         "examples": curve[-1]["examples"],
         "compute": curve[-1]["compute"],
         "seconds": next(entry["seconds"] for entry in reversed(log) if "eval_loss" in entry),
-        "start": begun and json.loads((begun / "start.json").read_text(encoding="utf-8")),
+        "start": start_folder and json.loads((start_folder / "start.json").read_text(encoding="utf-8")),
         "curve": curve,
     }

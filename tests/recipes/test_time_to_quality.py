@@ -255,6 +255,7 @@ def test_decayed_arms_are_shorter_and_the_control_has_its_whole_budget_too():
         ("filter", 0.5): (20, 20, True),
         ("i.i.d.", 1.0): (40, 40, True),
     }
+    assert next(iter(found)) == ("i.i.d.", 1.0)  # what the others are compared with is made first
     assert found["filter", 0.25]["curriculum"]["then"] == {"type": "iid", "examples": 320}
     assert benchmark.decayed_arms(base, [], None, []) == {}
     for budget in (0.001, 1.5):
@@ -350,8 +351,8 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_run_begins_with_the_start_and_a_new_projection(tmp_path):
     setting = dataclasses.replace(NOISY, text_lines=200, hidden_size=32, layers=1)
-    folder = runs.begin(setting, tmp_path)
-    tokenizer = runs.begun_tokenizer(folder)
+    folder = runs.make_start(setting, tmp_path)
+    tokenizer = runs.start_tokenizer(folder)
     states = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -359,7 +360,7 @@ def test_a_run_begins_with_the_start_and_a_new_projection(tmp_path):
     differing = {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
     assert differing
     assert all("visual_projection" in name for name in differing)
-    assert runs.begin(SCRATCH, tmp_path) is None
+    assert runs.make_start(SCRATCH, tmp_path) is None
 
 
 @pytest.mark.slow
