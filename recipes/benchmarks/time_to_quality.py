@@ -1,14 +1,40 @@
-"""How many examples a curriculum needs to be as good as training without one: a small GIT on the embedded scenes.
+"""How many examples, and how much compute, a curriculum needs to be as good as training without one.
 
     python recipes/benchmarks/time_to_quality.py                             # everything, on one thread
     python recipes/benchmarks/time_to_quality.py --limit 20                  # 20 runs now; the next call goes on
-    python recipes/benchmarks/time_to_quality.py --scores clip_similarity --mismatched 0.3
+    python recipes/benchmarks/time_to_quality.py --mismatched 0.5 --seeds 3 --curricula oracle filter --budgets 0.5
+    python recipes/benchmarks/time_to_quality.py --start scratch             # from random weights, with other arms
 
-Every run draws as many examples. The i.i.d. control's final validation loss is the target of the runs with the same
-seed (which is the seed of weights and order; the data is the same for all); a run that never gets there is censored:
-it needs more than the budget. The learning rate is constant after its warm-up, because a decay would let every run
-reach its best loss at the end alone. Validation captions are never mismatched; baby steps decide on the same
-validation loss. Evaluation and scoring passes count as no examples.
+A small GIT learns to caption the embedded scenes; a share of its training captions belongs to other images. With
+`--start text` it begins as its users' models do: the tower is the shipped CLIP's, frozen, its features stored once,
+and the decoder has read captions of other scenes, so that what is left to learn is the picture. Both are made once,
+are the same for every arm, and are recorded with each run; the projection between them is new in every run. With
+`--start scratch` everything is random, and most of a run goes into learning the captions' language, which mismatched
+captions teach as well as true ones: even a filter by the true flags needs as many examples there as no filter. How
+soon a run is as good says little then; compare the final losses.
+
+**Target.** The mean of the control's last four evaluations. The control is i.i.d. training at the learning rate, of
+`--learning_rates`, at which that mean is lowest over the seeds, and all arms run at that rate. A run with the same
+seed (of order and new weights; data and start are the same for all) has got there at its first evaluation that is as
+good; a run that never is as good is censored. The learning rate is constant after its warm-up: a decay would let every
+run reach its best loss at the end alone. Validation captions are never mismatched.
+
+**Compute** is counted in forward passes of one pair: 1 for a forward pass, of whatever model, 3 for a pair trained on.
+A score that a model computes, such as `clip_similarity`, therefore costs as many as there are training pairs, before
+the first step, and each scoring pass of self-paced learning as many. What all arms have in common is in none:
+evaluations, the start, the stored features. True flags cost nothing, and nobody has them. A score is stored in a
+column and paid once: where it is there already, the ratio of compute is that of the examples.
+
+**Decay.** What a user pays for is a shorter run: every arm is trained anew at each of `--budgets`, a share of the
+control's steps, with linear decay to zero, and stands beside the control's whole budget with the same decay.
+
+**Measured** are the validation loss; grounding, the loss with another picture minus that with the own one; and the
+share of captions whose loss is lower with their own picture. Some captions are true of the other one too.
+
+`oracle` filters by the true flags, the bound of all filters that look for mismatched captions. `filter` keeps as many
+captions as are true, those with the highest `clip_similarity`, and two more arms keep 15 points of all less and more.
+An arm whose rule needs a trusted split, captions that are known to be true, stands beside `i.i.d. + trusted split`,
+which just trains on it.
 """
 
 from __future__ import annotations
@@ -20,250 +46,218 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
+from time_to_quality_runs import FLAGS, GENERATED, RANDOM, STARTS, Setting, last_evaluations, run
 
-from hf_curriculum import (
-    SCORERS,
-    CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    StopWhenDiverged,
-    Study,
-    add_scores,
-    curriculum_from,
-    make_image_processor,
-    make_scenes,
-    summarise,
-    train_wordpiece,
-)
-from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.planning.ranking import read_scores
+from hf_curriculum import Study, summarise
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
-from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.studies.statistics import Interval, bootstrap_interval
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.studies.tables import interval_text
 
-CONTROL, RANDOM, GENERATED = "i.i.d.", "random", "difficulty"
+CONTROL, TRUSTED = "i.i.d.", "i.i.d. + trusted split"
+CLIP = "clip_similarity"
+
+# ---- Arms ----
+
+Rule = Callable[[Setting], dict[str, Any] | None]
+"""What all arms have in common -> the curriculum; None where there is none, such as a filter that keeps everything."""
+
+
+def _iid(base: Setting) -> dict[str, Any]:
+    return {"type": "iid", "examples": base.draws}
+
+
+def _phases(base: Setting, num_phases: int = 4, **rule: Any) -> dict[str, Any]:
+    """Phases of as many steps each, the last taking the remainder."""
+    lengths = [base.num_steps // num_phases] * (num_phases - 1)
+    return {
+        "type": "phases",
+        "num_phases": num_phases,
+        "steps_per_phase": [*lengths, base.num_steps - sum(lengths)],
+        **rule,
+    }
+
+
+def _growing(base: Setting, **rule: Any) -> dict[str, Any]:
+    return {"type": "growing", "initial": 0.1, "full_at": 1, "examples": base.draws, **rule}
+
+
+def _kept(base: Setting, more: float = 0.0, then: Rule = _iid) -> dict[str, Any] | None:
+    """A filter that keeps as many captions as are true, or a share of all captions more."""
+    keep = round(1 - base.mismatched + more, 4)
+    return {"type": "filter", "keep": keep, "then": then(base)} if 0 < keep < 1 else None
+
+
+def _self_paced(base: Setting) -> dict[str, Any]:
+    """The first and the last eighth of the run over everything."""
+    passes = base.passes / 8
+    return {"type": "self_paced", "examples": base.draws, "warmup_epochs": passes, "final_epochs": passes}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One arm: what is shown when, and everything else, which is the same in all arms.
+class Arm:
+    """What is particular about an arm.
 
     Args:
-        curriculum: the rule; its `easy` is filled in.
-        score: the column it sorts by: a scorer's, "difficulty" (the generator's own) or "random".
-        hard_first: whether the hard end comes first.
-        mismatched: share of training captions that belong to another image.
-        num_pairs: pairs of all splits; a tenth is validation.
-        num_steps: optimizer steps.
-        batch_size: pairs per step.
-        evaluate_every: steps between evaluations.
-        learning_rate: of AdamW after 30 steps of warm-up.
-        image_size: pixels along an edge.
-        hidden_size: width of both towers.
-        layers: of each tower.
+        rule: its curriculum.
+        score: the column that it sorts by.
+        trusted: whether it trains on the trusted split too.
+        needs_trusted: whether its rule reads what was learnt from the trusted split. `TRUSTED` then stands beside it.
     """
 
-    curriculum: Mapping[str, Any]
+    rule: Rule
     score: str | None = None
-    hard_first: bool = False
-    mismatched: float = 0.0
-    num_pairs: int = 1600
-    num_steps: int = 320
-    batch_size: int = 32
-    evaluate_every: int = 16
-    learning_rate: float = 2e-3
-    image_size: int = 48
-    hidden_size: int = 64
-    layers: int = 2
+    trusted: bool = False
+    needs_trusted: bool = False
 
 
-def _phases(steps: int, num_phases: int = 4, **rule: Any) -> dict[str, Any]:
-    """Phases of as many steps each, the last taking the remainder."""
-    lengths = [steps // num_phases] * (num_phases - 1)
-    return {"type": "phases", "num_phases": num_phases, "steps_per_phase": [*lengths, steps - sum(lengths)], **rule}
-
-
-Rule = Callable[[int, int], dict[str, Any]]
+TEXT_ARMS: dict[str, Arm] = {
+    CONTROL: Arm(_iid),
+    "oracle": Arm(_kept, FLAGS),
+    "filter": Arm(_kept, CLIP),
+    "filter, 15 points less": Arm(lambda base: _kept(base, -0.15), CLIP),
+    "filter, 15 points more": Arm(lambda base: _kept(base, 0.15), CLIP),
+    "filter, then phases": Arm(lambda base: _kept(base, then=_phases), CLIP),
+    "phases": Arm(_phases, CLIP),
+    "weighted": Arm(lambda base: {"type": "weighted", "temperature": 0.2, "examples": base.draws}, CLIP),
+    "self-paced": Arm(_self_paced),
+    TRUSTED: Arm(_iid, trusted=True),
+}
+"""The arms of `--start text`, by name; a further rule is a line here."""
 RULES: dict[str, Rule] = {
-    "phases by rank": lambda steps, draws: _phases(steps),
-    "phases by value": lambda steps, draws: _phases(steps, 3, cut="value"),  # noun counts have few distinct values
-    "phases, exclusive": lambda steps, draws: _phases(steps, pools="exclusive"),
-    "competence, square root": lambda steps, draws: {
-        "type": "growing",
-        "initial": 0.1,
-        "full_at": 1,
-        "examples": draws,
-    },
-    "competence, linear": lambda steps, draws: {
-        "type": "growing",
-        "initial": 0.1,
-        "power": 1.0,
-        "full_at": 1,
-        "examples": draws,
-    },
-    "easiest 75 % alone": lambda steps, draws: {
-        "type": "filter",
-        "keep": 0.75,
-        "then": {"type": "iid", "examples": draws},
-    },
-    "baby steps": lambda steps, draws: {
-        "type": "baby_steps",
-        "patience": 1,
-        "min_delta": 0.02,
-        "examples": draws,
-    },
+    "phases by rank": _phases,
+    "phases by value": lambda base: _phases(base, 3, cut="value"),  # noun counts have few distinct values
+    "phases, exclusive": lambda base: _phases(base, pools="exclusive"),
+    "competence, square root": _growing,
+    "competence, linear": lambda base: _growing(base, power=1.0),
+    "easiest 75 % alone": lambda base: {"type": "filter", "keep": 0.75, "then": _iid(base)},
+    "baby steps": lambda base: {"type": "baby_steps", "patience": 1, "min_delta": 0.02, "examples": base.draws},
 }
-"""Curricula by name: (optimizer steps, examples) -> the rule. Each is run with every score."""
+"""Curricula by name, each run with every score of `--scores`."""
 UNSORTED: dict[str, Rule] = {
-    CONTROL: lambda steps, draws: {"type": "iid", "examples": draws},
-    "self-paced": lambda steps, draws: {"type": "self_paced", "examples": draws},
+    CONTROL: _iid,
+    "self-paced": lambda base: {"type": "self_paced", "examples": base.draws},
 }
-"""Those that look at no score column."""
+"""Those of `--start scratch` that look at no score column."""
 
 
 def arms(base: Setting, scores: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-    """Every arm by name: the controls, then each curriculum by each score.
+    """Every arm by name: the control, those of the start, then each curriculum of `RULES` by each score.
 
     Args:
         base: what all have in common; its own rule is not used.
         scores: score columns.
-        only: names of curricula and controls to keep beside the i.i.d. control; all if None.
+        only: names of arms and curricula to keep beside the i.i.d. control; all if None.
 
     Raises:
         ValueError: a name of `only` is unknown.
     """
-    size = base.num_steps, base.num_steps * base.batch_size
-    made = {name: dataclasses.replace(base, curriculum=rule(*size)) for name, rule in UNSORTED.items()}
-    phases = RULES["phases by rank"](*size)
-    made["random order"] = dataclasses.replace(base, curriculum=phases, score=RANDOM)
-    kinds = dict.fromkeys(made)
+    if base.start == "text":
+        made = dict(TEXT_ARMS)
+    else:
+        made = {name: Arm(rule) for name, rule in UNSORTED.items()}
+        made |= {"oracle": TEXT_ARMS["oracle"], "random order": Arm(_phases, RANDOM)}
+    kinds = {name: name for name in made}
+    hard_first = {f"{score}: hard first" for score in scores}
     for score in scores:
-        made[f"{score}: hard first"] = dataclasses.replace(base, curriculum=phases, score=score, hard_first=True)
-        kinds[f"{score}: hard first"] = "hard first"
-        for name, rule in RULES.items():
-            made[f"{score}: {name}"] = dataclasses.replace(base, curriculum=rule(*size), score=score)
-            kinds[f"{score}: {name}"] = name
-    known = {kind or name for name, kind in kinds.items()}
-    unknown = sorted(set(only or ()) - known)
+        for kind, rule in {"hard first": _phases, **RULES}.items():
+            made[f"{score}: {kind}"] = Arm(rule, score)
+            kinds[f"{score}: {kind}"] = kind
+    unknown = sorted(set(only or ()) - set(kinds.values()))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no curriculum of this benchmark, which has {sorted(known)}.")
-    kept = {*(only or known), CONTROL}
-    return {name: dataclasses.asdict(made[name]) for name, kind in kinds.items() if (kind or name) in kept}
+        raise ValueError(
+            f"{unknown[0]!r} is no curriculum of this benchmark, which has {sorted(set(kinds.values()))} with "
+            f"--start {base.start} and --scores {' '.join(scores) or '(none)'}: nothing would be trained for it. Name "
+            "some of these."
+        )
+    kept = {*(kinds.values() if only is None else only), CONTROL}
+    kept |= {TRUSTED} if any(made[name].needs_trusted for name, kind in kinds.items() if kind in kept) else set()
+    found = {}
+    for name, arm in made.items():
+        rule = arm.rule(base) if kinds[name] in kept else None
+        if rule is not None:
+            setting = dataclasses.replace(
+                base, curriculum=rule, score=arm.score, trusted=arm.trusted, hard_first=name in hard_first
+            )
+            found[name] = dataclasses.asdict(setting)
+    return found
 
 
-@lru_cache(maxsize=2)
-def load(
-    num_pairs: int, mismatched: float, image_size: int
-) -> tuple[Dataset, Any, list, list, PreTrainedTokenizerBase]:
-    """Training pairs, the collator, training and validation pairs as it prepares them, and the tokenizer."""
-    common = {"image_size": image_size, "captions_per_image": 2, "validation": 0.1, "test": 0.0}
-    train = make_scenes(num_pairs, mismatched=mismatched, **common)["train"]
-    clean = make_scenes(num_pairs, **common)["validation"]  # the same images
-    tokenizer = train_wordpiece(train, 400)
-    collator = CaptionCollator(tokenizer, make_image_processor(image_size), max_length=40)
-    prepared = ([collator.prepare(row) for row in split] for split in (train, clean))
-    return train, collator, *prepared, tokenizer
-
-
-@lru_cache(maxsize=8)
-def score(num_pairs: int, mismatched: float, image_size: int, column: str) -> tuple[np.ndarray, str]:
-    """A score of every training pair, float32, and which end of it is easy."""
-    train = load(num_pairs, mismatched, image_size)[0]
-    if column == GENERATED:
-        return read_scores(train, column), "low"
-    if column not in SCORERS:
-        raise ValueError(f"The score {column!r} is none of {[GENERATED, *sorted(SCORERS)]}.")
-    return read_scores(add_scores(train, SCORERS[column]()), column), SCORERS[column].easy
-
-
-def values_of(setting: Setting, seed: int) -> tuple[np.ndarray, str]:
-    """What an arm sorts by, float32 (training pairs,), and which end comes first."""
-    data = setting.num_pairs, setting.mismatched, setting.image_size
-    rows = np.arange(len(load(*data)[0]))
-    if setting.score in (None, RANDOM):
-        return (hash64(rows, mix64(seed)) >> np.uint64(40)).astype(np.float32), "low"
-    values, easy = score(*data, setting.score)
-    if setting.hard_first:
-        easy = "high" if easy == "low" else "low"
-    return values, easy
-
-
-def training_arguments(setting: Setting, easy: str, folder: str, seed: int) -> CurriculumTrainingArguments:
-    """The same for all arms but for the curriculum."""
-    return CurriculumTrainingArguments(
-        folder,
-        curriculum=curriculum_from({**setting.curriculum, "easy": easy}),
-        per_device_train_batch_size=setting.batch_size,
-        per_device_eval_batch_size=512,
-        learning_rate=setting.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
-        warmup_steps=min(30, setting.num_steps // 4),
-        eval_strategy="steps",
-        eval_steps=setting.evaluate_every,
-        eval_on_start=True,
-        save_strategy="no",
-        logging_strategy="no",
-        remove_unused_columns=False,  # rows are prepared already
-        seed_examples=False,
-        disable_tqdm=True,
-        use_cpu=True,
-        report_to="none",
-        seed=seed,
-    )
-
-
-def run(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Trains once; the curve is (examples, validation loss) at every `evaluate_every` steps."""
-    setting = Setting(**{name: value for name, value in given.items() if name not in ("seed", "output_dir")})
-    data = setting.num_pairs, setting.mismatched, setting.image_size
-    _, collator, prepared, validation, tokenizer = load(*data)
-    values, easy = values_of(setting, given["seed"])
-    set_seed(given["seed"])
-    config = small_git_config(
-        len(tokenizer),
-        tokenizer=tokenizer,
-        image_size=setting.image_size,
-        patch_size=12,
-        hidden_size=setting.hidden_size,
-        vision_layers=setting.layers,
-        text_layers=setting.layers,
-    )
-    trainer = CurriculumTrainer(
-        git_from_config(config),
-        training_arguments(setting, easy, given["output_dir"], given["seed"]),
-        data_collator=collator.collate,
-        train_dataset=prepared,
-        eval_dataset=validation,
-        scores=values,
-        callbacks=[StopWhenDiverged()],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    log = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-    # A curriculum that evaluates more often to decide is not measured more often.
-    curve = {entry["examples"]: entry["eval_loss"] for entry in log if entry["step"] % setting.evaluate_every == 0}
+def rate_arms(base: Setting, rates: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """The control at each learning rate, by name."""
     return {
-        "eval_loss": log[-1]["eval_loss"],
-        "examples": log[-1]["examples"],
-        "seconds": log[-1]["seconds"],
-        "curve": sorted(curve.items()),
+        f"{CONTROL}, rate {rate:g}": dataclasses.asdict(
+            dataclasses.replace(base, curriculum=_iid(base), learning_rate=rate)
+        )
+        for rate in rates
     }
 
 
-def examples_to(curve: Sequence[Sequence[float]], target: float) -> float:
-    """Examples seen at the first evaluation that is as good as the target; infinite if none is."""
-    return next((float(examples) for examples, loss in curve if loss <= target), math.inf)
+def decayed_arms(
+    base: Setting, scores: Sequence[str], only: Sequence[str] | None, budgets: Sequence[float]
+) -> dict[tuple[str, float], dict[str, Any]]:
+    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps.
+
+    Raises:
+        ValueError: a budget leaves no step, or is more than the control's.
+    """
+    found = {}
+    for budget in (1.0, *budgets) if budgets else ():
+        steps = round(budget * base.num_steps)
+        if not 1 <= steps <= base.num_steps:
+            raise ValueError(
+                f"The budget {budget:g} makes {steps} of the control's {base.num_steps} steps. A shorter run is to be "
+                "compared with the whole one: give shares between 0 and 1 that leave a step."
+            )
+        shorter = dataclasses.replace(base, num_steps=steps, evaluate_every=steps, decay=True)
+        chosen = arms(shorter, scores, only if budget < 1 else [])
+        found |= {(name, budget): setting for name, setting in chosen.items()}
+    return found
+
+
+# ---- What came out ----
+
+
+def examples_to(curve: Sequence[Mapping[str, float]], target: float, unit: str = "examples") -> float:
+    """Examples (or compute) until the first evaluation that is as good as the target; infinite if none is."""
+    return next((float(point[unit]) for point in curve if point["loss"] <= target), math.inf)
+
+
+def target_of(curve: Sequence[Mapping[str, float]]) -> float:
+    """Where a run ends: the mean loss of its last four evaluations."""
+    return float(np.mean([point["loss"] for point in last_evaluations(curve)]))
+
+
+def rate_losses(runs: Sequence[StudyRun]) -> dict[float, float]:
+    """The control's mean final loss over seeds by learning rate; infinite where a run is not a finished one."""
+    losses: dict[float, list[float]] = {}
+    for item in runs:
+        loss = item.result["eval_loss"] if item.status == "finished" else math.inf
+        losses.setdefault(item.settings["learning_rate"], []).append(loss)
+    return {rate: float(np.mean(found)) for rate, found in losses.items()}
+
+
+def best_rate(runs: Sequence[StudyRun]) -> float:
+    """The learning rate at which the control ends lowest.
+
+    Raises:
+        ValueError: at each of them some run diverged.
+    """
+    losses = rate_losses(runs)
+    best = min(losses, key=losses.__getitem__)
+    if math.isinf(losses[best]):
+        raise ValueError(
+            f"The control diverged at each of the learning rates {sorted(losses)}, so there is no target. Give lower "
+            "ones, `--learning_rates`."
+        )
+    return best
 
 
 @dataclass(frozen=True)
@@ -273,15 +267,19 @@ class Reached:
     Args:
         arm: its name.
         examples: seed -> examples it took, infinite where it never got there.
-        median: of them, with a bootstrap interval over seeds.
+        compute: seed -> compute it took, likewise.
+        median: of the examples, with a bootstrap interval over seeds.
         ratio: median of (examples / the control's examples), paired by seed, with its interval.
+        compute_ratio: the same of compute.
         lost: runs that diverged or crashed, which are in none of these.
     """
 
     arm: str
     examples: Mapping[int, float]
+    compute: Mapping[int, float]
     median: Interval
     ratio: Interval
+    compute_ratio: Interval
     lost: int
 
     @property
@@ -295,39 +293,51 @@ class Reached:
 def reached(runs: Sequence[StudyRun]) -> list[Reached]:
     """Every arm against the i.i.d. control of the same seed."""
     curves = {(item.arm, item.seed): item.result["curve"] for item in runs if item.status == "finished"}
-    targets = {seed: curve[-1][1] for (arm, seed), curve in curves.items() if arm == CONTROL}
+    targets = {seed: target_of(curve) for (arm, seed), curve in curves.items() if arm == CONTROL}
     found = []
     for arm in dict.fromkeys(item.arm for item in runs):
         seeds = [seed for seed in targets if (arm, seed) in curves]
-        own = {seed: examples_to(curves[arm, seed], targets[seed]) for seed in seeds}
-        ratios = [own[seed] / examples_to(curves[CONTROL, seed], targets[seed]) for seed in seeds]
+        own, ratios = {}, {}
+        for unit in ("examples", "compute"):
+            own[unit] = {seed: examples_to(curves[arm, seed], targets[seed], unit) for seed in seeds}
+            ratios[unit] = [
+                own[unit][seed] / examples_to(curves[CONTROL, seed], targets[seed], unit) for seed in seeds
+            ]
         lost = sum(item.arm == arm and item.status in ("diverged", "crashed") for item in runs)
-        medians = (bootstrap_interval(values, np.median) for values in (list(own.values()), ratios))
-        found.append(Reached(arm, own, *medians, lost))
+        values = (list(own["examples"].values()), ratios["examples"], ratios["compute"])
+        medians = (bootstrap_interval(part, np.median) for part in values)
+        found.append(Reached(arm, own["examples"], own["compute"], *medians, lost))
     return found
 
 
 def table(found: Sequence[Reached], runs: Sequence[StudyRun], budget: int) -> str:
-    """The benchmark as Markdown: examples to the control's loss, and the final losses compared."""
-    losses = {row.arm: row for row in summarise(runs, ["eval_loss"], control=CONTROL).rows}
-    lines = [
-        "| curriculum | got there | examples, median [95 %] | × control | final loss | difference [95 %] | p (t) |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Examples and compute to the control's loss, and where the runs ended, as Markdown."""
+    metrics = ["eval_loss", "grounding", "right_pictures"]
+    ends = {(row.arm, row.metric): row for row in summarise(runs, metrics, control=CONTROL).rows}
+    header = ["curriculum", "got there", "examples, median [95 %]", "× control", "× compute", "final loss"]
+    header += ["difference [95 %]", "p (t)", "grounding", "right pictures"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in found:
         there = sum(map(math.isfinite, row.examples.values()))
-        test = losses[row.arm].test
+        loss, grounding, right = (ends[row.arm, metric] for metric in metrics)
         cells = [
             row.arm,
             f"{there} of {len(row.examples)}" + (f" ({row.lost} lost)" if row.lost else ""),
             _censored(row.median, f"> {budget:,}"),
             _censored(row.ratio, "never"),
-            f"{losses[row.arm].mean.value:.3f}",
-            interval_text(test.difference, signed=True) if test else "–",
-            f"{test.p_t:.3f}" if test and test.p_t == test.p_t else "–",
+            _censored(row.compute_ratio, "never"),
+            _decimals(loss.mean.value),
+            interval_text(loss.test.difference, signed=True) if loss.test else "–",
+            f"{loss.test.p_t:.3f}" if loss.test and loss.test.p_t == loss.test.p_t else "–",
+            _decimals(grounding.mean.value),
+            _decimals(right.mean.value),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 def _censored(interval: Interval, beyond: str) -> str:
@@ -342,70 +352,233 @@ def _censored(interval: Interval, beyond: str) -> str:
     return f"{text(interval.value)} [{text(interval.lower)}, {text(interval.upper)}]"
 
 
-def write(study: Study, mismatched: float, budget: int, folder: Path) -> str:
-    """Table, figures and numbers of one share of mismatched captions; returns the table."""
-    found = reached(study.runs)
-    if not any(row.examples for row in found):
-        return "No run of the control has finished yet.\n"
-    text, share = table(found, study.runs, budget), round(100 * mismatched)
-    (folder / f"time_to_quality_{share}.md").write_text(text, encoding="utf-8")
-    facts = [
-        {"arm": row.arm, "examples": {s: x if x < math.inf else None for s, x in row.examples.items()}}
-        for row in found
-    ]
-    facts = {"budget": budget, "mismatched": mismatched, "examples_null_is": "never", "arms": facts}
-    (folder / f"time_to_quality_{share}.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    rows = [
-        IntervalRow(
-            row.arm,
-            list(row.examples.values()),
-            *(row.median.value, row.median.lower, row.median.upper),
-            note=row.note,
+Decayed = Mapping[tuple[str, float], Mapping[int, float]]
+"""(arm, budget) -> seed -> final loss with linear decay."""
+
+
+def decay_table(losses: Decayed) -> str:
+    """Final losses with linear decay at shorter budgets, and in how many seeds they are no higher than the control's
+    at its whole budget, as Markdown; empty where no such run has finished."""
+    if not any(losses.values()):
+        return ""
+    whole = losses.get((CONTROL, 1.0), {})
+    budgets = sorted({budget for _, budget in losses})
+    lines = ["| curriculum | " + " | ".join(f"{budget:g} × examples" for budget in budgets) + " |"]
+    lines.append("|---|" + "---|" * len(budgets))
+    for arm in dict.fromkeys(arm for arm, _ in losses):
+        cells = []
+        for budget in budgets:
+            found = losses.get((arm, budget), {})
+            both = [seed for seed in found if seed in whole]
+            good = sum(found[seed] <= whole[seed] for seed in both)
+            mark = f" ({good} of {len(both)})" if both and (arm, budget) != (CONTROL, 1.0) else ""
+            cells.append(f"{np.mean(list(found.values())):.3f}{mark}" if found else "–")
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# ---- Files ----
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs of one share of mismatched captions.
+
+    Args:
+        base: what all arms have in common, the best learning rate included.
+        rates: of `rate_losses`.
+        runs: of all arms, the control first.
+        decayed: final losses with decay.
+    """
+
+    base: Setting
+    rates: Mapping[float, float]
+    runs: Sequence[StudyRun]
+    decayed: Decayed
+
+    @property
+    def name(self) -> str:
+        """Start and share, as in the names of files."""
+        return study_name(self.base)
+
+    def page(self) -> str:
+        """Both tables, and what they are of, as Markdown."""
+        base = self.base
+        seeds = len({item.seed for item in self.runs if item.status == "finished"})
+        rates = ", ".join(f"{loss:.3f} at {rate:g}" for rate, loss in self.rates.items())
+        about = (
+            f"{100 * base.mismatched:g} % of captions mismatched, start {base.start!r}, {base.num_pairs:,} pairs, "
+            f"{base.draws:,} examples per run, {seeds} seed{'s' * (seeds != 1)}. Learning rate of all arms: "
+            f"{base.learning_rate:g}; the control ends at {rates}.\n"
         )
-        for row in found
+        parts = [about, table(reached(self.runs), self.runs, base.draws)]
+        if decayed := decay_table(self.decayed):
+            parts += [
+                "Final loss with linear decay to zero (in brackets: seeds in which it is no higher than the control's "
+                "at its whole budget):\n",
+                decayed,
+            ]
+        return "\n".join(parts)
+
+    def facts(self) -> dict[str, Any]:
+        """The numbers as JSON has them."""
+        ends = {item.arm: {} for item in self.runs}
+        for item in self.runs:
+            ends[item.arm] |= {item.seed: item.numbers} if item.status == "finished" else {}
+        arms = [
+            {
+                "arm": row.arm,
+                "examples": {seed: count if count < math.inf else None for seed, count in row.examples.items()},
+                "compute": {seed: count if count < math.inf else None for seed, count in row.compute.items()},
+                "end": ends[row.arm],
+            }
+            for row in reached(self.runs)
+        ]
+        decayed = [{"arm": arm, "budget": budget, "loss": found} for (arm, budget), found in self.decayed.items()]
+        return {
+            "budget": self.base.draws,
+            "mismatched": self.base.mismatched,
+            "start": self.base.start,
+            "learning_rate": self.base.learning_rate,
+            "control_by_rate": {f"{rate:g}": loss if loss < math.inf else None for rate, loss in self.rates.items()},
+            "examples_null_is": "never",
+            "arms": arms,
+            "decayed": decayed,
+        }
+
+    def write(self, folder: Path) -> str:
+        """Writes tables, figures and numbers; returns the tables."""
+        text, stem = self.page(), f"time_to_quality_{self.name}"
+        (folder / f"{stem}.md").write_text(text, encoding="utf-8")
+        (folder / f"{stem}.json").write_text(json.dumps(self.facts(), indent=1), encoding="utf-8")
+        found = reached(self.runs)
+        rows = [
+            IntervalRow(
+                row.arm,
+                list(row.examples.values()),
+                *(row.median.value, row.median.lower, row.median.upper),
+                note=row.note,
+            )
+            for row in found
+        ]
+        control = next(row.median.value for row in found if row.arm == CONTROL)
+        for theme, suffix in ((LIGHT, ""), (DARK, "_dark")):
+            figure = interval_rows(
+                rows,
+                label="Examples until as good as the i.i.d. control in the end; triangles: never",
+                title=f"Time to quality, {100 * self.base.mismatched:g} % of captions mismatched",
+                reference=control,
+                limit=self.base.draws,
+                theme=theme,
+            )
+            (folder / f"{stem}{suffix}.png").write_bytes(to_png(figure))
+        metrics = ["eval_loss", "grounding", "right_pictures", "seconds"]
+        summarise(self.runs, metrics, control=CONTROL).write(folder / self.name)
+        return text
+
+
+def study_name(base: Setting) -> str:
+    """Start and share of mismatched captions, as in the names of folders."""
+    return f"{base.start}_{round(100 * base.mismatched)}"
+
+
+class Stages:
+    """Makes what is missing of one study after the other, at most so many runs altogether.
+
+    Args:
+        folder: of the benchmark's output.
+        seeds: of each study.
+        limit: most runs to make; None for all.
+    """
+
+    def __init__(self, folder: Path, seeds: Sequence[int], limit: int | None) -> None:
+        self.folder, self.seeds, self.left = folder, seeds, limit
+
+    def run(self, name: str, arms: Mapping[str, Mapping[str, Any]]) -> list[StudyRun]:
+        """The runs of some arms, in the sub-folder `name`."""
+        if not arms:
+            return []
+        study = Study(partial(run, store=self.folder), arms, self.seeds, self.folder / name)
+        waiting = study.num_waiting
+        study.run(limit=self.left)
+        if self.left is not None:
+            self.left = max(0, self.left - waiting)
+        return study.runs
+
+
+def measure(base: Setting, stages: Stages, options: argparse.Namespace) -> str:
+    """Makes what is missing of one share of mismatched captions and writes what there is; returns the tables.
+
+    The control's learning rates come first, for all seeds, then the arms, then the runs with decay.
+    """
+    tried = stages.run(study_name(base), rate_arms(base, options.learning_rates))
+    if any(item.status not in ("finished", "diverged") for item in tried):
+        return "The control's runs are not all made yet: without them there is no learning rate and no target.\n"
+    base = dataclasses.replace(base, learning_rate=best_rate(tried))
+    control = [
+        dataclasses.replace(item, arm=CONTROL)
+        for item in tried
+        if item.settings["learning_rate"] == base.learning_rate
     ]
-    control = next(row.median.value for row in found if row.arm == CONTROL)
-    for theme, suffix in ((LIGHT, ""), (DARK, "_dark")):
-        figure = interval_rows(
-            rows,
-            label="Examples until as good as the i.i.d. control in the end; triangles: never",
-            title=f"Time to quality, {share} % of captions mismatched",
-            reference=control,
-            limit=budget,
-            theme=theme,
-        )
-        (folder / f"time_to_quality_{share}{suffix}.png").write_bytes(to_png(figure))
-    summarise(study.runs, ["eval_loss", "seconds"], control=CONTROL).write(folder / f"mismatched-{share}")
-    return text
+    chosen = arms(base, options.scores, options.curricula)
+    runs = stages.run(study_name(base), {name: setting for name, setting in chosen.items() if name != CONTROL})
+    shorter = decayed_arms(base, options.scores, options.curricula, options.budgets)
+    names = {f"{arm}, decayed at {budget:g}": (arm, budget) for arm, budget in shorter}
+    made = stages.run(study_name(base), {name: shorter[key] for name, key in names.items()})
+    decayed: dict[tuple[str, float], dict[int, float]] = {key: {} for key in shorter}
+    for item in made:
+        if item.status == "finished":
+            decayed[names[item.arm]][item.seed] = item.result["eval_loss"]
+    return Outcome(base, rate_losses(tried), [*control, *runs], decayed).write(stages.folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing and writes what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", choices=STARTS, default="text", help="what the model has learnt beforehand")
     parser.add_argument("--seeds", type=int, default=5, help="runs per arm, with the seeds 0, 1, …")
-    parser.add_argument("--scores", nargs="+", default=["noun_count", GENERATED], help="columns to sort by")
-    parser.add_argument("--mismatched", type=float, nargs="+", default=[0.0, 0.3], help="shares of false captions")
-    parser.add_argument("--curricula", nargs="+", help=f"some of {[*UNSORTED, 'random order', 'hard first', *RULES]}")
+    parser.add_argument("--mismatched", type=float, nargs="+", help="shares of false captions")
+    parser.add_argument("--learning_rates", type=float, nargs="+", help="the control's; its best one counts")
+    parser.add_argument("--budgets", type=float, nargs="*", help="shares of the examples, for the runs with decay")
+    parser.add_argument("--scores", nargs="*", help="columns that today's curricula sort by, one arm each")
+    parser.add_argument("--curricula", nargs="+", help=f"some of {[*TEXT_ARMS, 'random order', 'hard first', *RULES]}")
     parser.add_argument("--limit", type=int, help="most runs to make now")
-    parser.add_argument("--num_steps", type=int, default=Setting.num_steps, help="optimizer steps of a run")
-    parser.add_argument("--num_pairs", type=int, default=Setting.num_pairs, help="pairs of pictures and captions")
+    parser.add_argument("--num_steps", type=int, help="optimizer steps of a run")
+    parser.add_argument("--num_pairs", type=int, help="pairs of pictures and captions")
     parser.add_argument("--output_dir", type=Path, default=Path("outputs/time_to_quality"))
     options = parser.parse_args(argv)
+    for name, value in DEFAULTS[options.start].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
-    left = options.limit
+    base = STARTS[options.start]
+    if options.num_pairs is not None:
+        base = dataclasses.replace(base, num_pairs=options.num_pairs)
+    if options.num_steps is not None:
+        every = min(base.evaluate_every, max(1, options.num_steps // 2))
+        base = dataclasses.replace(base, num_steps=options.num_steps, evaluate_every=every)
+    stages = Stages(options.output_dir, range(options.seeds), options.limit)
     for mismatched in options.mismatched:
-        base = Setting({}, mismatched=mismatched, num_steps=options.num_steps, num_pairs=options.num_pairs)
-        settings = arms(base, options.scores, options.curricula)
-        study = Study(
-            run, settings, range(options.seeds), options.output_dir / f"mismatched-{round(100 * mismatched)}"
-        )
-        waiting = study.num_waiting
-        study.run(limit=left)
-        if left is not None:
-            left = max(0, left - waiting)
-        budget = base.num_steps * base.batch_size
-        print(f"\n{round(100 * mismatched)} % mismatched\n\n{write(study, mismatched, budget, options.output_dir)}")
+        text = measure(dataclasses.replace(base, mismatched=mismatched), stages, options)
+        print(f"\n{100 * mismatched:g} % mismatched\n\n{text}")
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "text": {
+        "mismatched": [0.0, 0.3, 0.5, 0.7],
+        "learning_rates": [1e-3, 2e-3, 4e-3],
+        "budgets": [0.25, 0.35, 0.5, 0.7],
+        "scores": [],
+    },
+    "scratch": {
+        "mismatched": [0.0, 0.3],
+        "learning_rates": [Setting.learning_rate],
+        "budgets": [],
+        "scores": ["noun_count", GENERATED],
+    },
+}
+"""Of the options that depend on the start."""
 
 
 if __name__ == "__main__":
