@@ -63,7 +63,7 @@ class RegionCaptionerConfig(PretrainedConfig):
         if unknown := sorted(set(names) - known):
             raise ValueError(
                 f"{cls.__name__} has no field {', '.join(unknown)}, which would count for nothing. It has "
-                f"{', '.join(sorted(known))}: give those of this captioner (`--model_options` of a recipe)."
+                f"{', '.join(sorted(known))}: give those of this captioner as its options."
             )
 
     def __init__(
@@ -110,7 +110,7 @@ class RegionCaptionerConfig(PretrainedConfig):
                 f"with another: pass {NORMS[0]!r}, as in the reference code, or {NORMS[1]!r}, `torch.nn.LayerNorm`."
             )
         heads = getattr(self, "num_attention_heads", 1)
-        if self.hidden_size % heads:
+        if heads < 1 or self.hidden_size % heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={heads}. Every head has the "
                 "same width. Change one of the two."

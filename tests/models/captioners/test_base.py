@@ -205,6 +205,7 @@ def test_images_that_do_not_fit(inputs):
         ({"eos_token_id": [0, 50]}, "The token id 50 is none of 12 outputs"),
         ({"unk_token_id": 12}, "The token id 12 is none of 12 outputs"),
         ({"num_attention_heads": 3}, "hidden_size=512 is not a multiple of num_attention_heads=3"),
+        ({"num_attention_heads": 0}, "hidden_size=512 is not a multiple of num_attention_heads=0"),
         ({"vision_config": {"hidden_size": 3}}, "no `model_type`, so it is not known what to build"),
     ],
 )
