@@ -70,8 +70,10 @@ def model_of(name: str) -> str:
     """
     folder = Path(name)
     inside = folder / "model"
-    if (folder / "config.json").exists() or (inside / "config.json").is_file():
-        return name if (folder / "config.json").exists() else str(inside)
+    if (folder / "config.json").exists():
+        return name
+    if (inside / "config.json").is_file():
+        return str(inside)
     if runs := sorted(file.parents[1] for file in folder.glob("*/model/config.json")):
         raise typer.BadParameter(
             f"{name} holds {len(runs)} run{'s' * (len(runs) > 1)} and is no model. Name one of them: "
