@@ -141,7 +141,7 @@ def language_model_of_scenes(data_args: DataArguments, folder: Path) -> Path:
     )
     collator = CaptionCollator(tokenizer, None, max_length=tokenizer.model_max_length)
     model = GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # transformers takes it without this too, and warns
+    model.loss_type = "ForCausalLM"  # by which `Trainer` divides the loss by the tokens that are predicted alone
     trainer = CurriculumTrainer(model, args, data_collator=collator, train_dataset=text)
     state.print(f"A language model of {len(tokenizer)} words, on {len(text):,} texts of other scenes, for its scores")
     RunLines.follow(trainer)
