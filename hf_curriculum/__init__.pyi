@@ -138,5 +138,5 @@ from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_toke
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
-from hf_curriculum.data.regions.tsv import write_line_index as write_line_index
+from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
 __version__: str

@@ -39,7 +39,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.data.regions.pack": ("pack_regions",),
     "hf_curriculum.data.regions.processor": ("RegionProcessor",),
     "hf_curriculum.data.regions.store": ("RegionStore",),
-    "hf_curriculum.data.regions.tsv": ("write_line_index",),
+    "hf_curriculum.data.regions.readers.tsv": ("write_line_index",),
     "hf_curriculum.data.text": ("Texts", "load_text"),
     "hf_curriculum.data.text_blocks": ("BlockCollator", "check_word_limit", "count_words", "text_blocks"),
     "hf_curriculum.data.tokenizer": ("train_word_tokenizer", "train_wordpiece"),

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, LargeList, List, Value
+from datasets.features.features import FeatureType
 from datasets.fingerprint import Hasher
 from datasets.table import InMemoryTable, concat_tables
 
@@ -225,46 +226,96 @@ def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvena
 
 def append_columns(
     dataset: Dataset,
-    values: Mapping[str, np.ndarray],
+    values: Mapping[str, np.ndarray | pa.Array | pa.ChunkedArray],
     provenance: Mapping[str, ScoreProvenance],
     *,
+    features: Mapping[str, FeatureType] = MappingProxyType({}),
     read: Mapping[str, Iterable[str]] | None = None,
     overwrite: bool = False,
     log: bool = True,
 ) -> Dataset:
-    """Appends score columns to a data set; nothing is written to disk, and no other column is read.
+    """Appends columns to a data set; nothing is written to disk, and no other column is read.
 
     A shuffled or filtered data set is a table and an indices mapping. The values are scattered to the rows of the
-    table and the mapping is kept; rows of the table that it leaves out hold NaN.
+    table and the mapping is kept; rows of the table that it leaves out hold NaN, or null where they hold no scores.
 
     Args:
         dataset: the data set.
-        values: column → float32 (rows,), in the order of `dataset`.
-        provenance: column → where it came from.
+        values: column → (rows,), in the order of `dataset`: scores as float32, or anything as Arrow.
+        provenance: column → where it came from; all of the scores, and of the others those that are known.
+        features: column → its feature, of those that are no scores (boxes, labels, pictures).
         read: column → the columns it was made from; a change of those that hold text is noticed later.
         overwrite: replace columns that exist.
-        log: log rows, share of unscored rows, quantiles and the easy end of each column.
+        log: log rows, share of unscored rows, quantiles and the easy end of each score.
 
     Raises:
         ValueError: a column exists already.
     """
     validate_new_columns(dataset.column_names, values, overwrite)
-    arrays = {}
-    for column, scores in values.items():
+    arrays, new = {}, Features()
+    for column, given in values.items():
+        if column in features:
+            made = provenance.get(column)
+            new[column] = _with_id(features[column], made.to_json()) if made else features[column]
+            arrays[column] = _scatter(dataset, given, new.arrow_schema.field(column).type)
+            continue
+        new[column] = Value("float32", id=provenance[column].to_json())
         if dataset._indices is not None:
             base = np.full(dataset.data.num_rows, np.nan, np.float32)
-            base[dataset._indices.column(0).to_numpy()] = scores
+            base[dataset._indices.column(0).to_numpy()] = given
         else:
-            base = np.asarray(scores, dtype=np.float32)
+            base = np.asarray(given, dtype=np.float32)
         arrays[column] = pa.array(base)
         if log:
-            _log_scores(dataset, column, scores, provenance[column])
-    key = Hasher.hash([array.to_numpy().tobytes() for array in arrays.values()])
+            _log_scores(dataset, column, given, provenance[column])
+    key = Hasher.hash([_content(array) for array in arrays.values()])
     kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
-    new = Features({column: Value("float32", id=provenance[column].to_json()) for column in values})
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
     table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
-    return replace_table(kept, table, Features({**kept.features, **new}), provenance, read or {}, key)
+    scores = {column: made for column, made in provenance.items() if column not in features}
+    return replace_table(kept, table, Features({**kept.features, **new}), scores, read or {}, key)
+
+
+def _scatter(dataset: Dataset, values: Any, kind: pa.DataType) -> pa.ChunkedArray:
+    """Values in the order of a data set → in the order of its table, null in rows that it leaves out."""
+    column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
+    column = column.cast(kind) if column.type != kind else column
+    if dataset._indices is None:
+        return column
+    base = np.full(dataset.data.num_rows, -1, np.int64)
+    base[dataset._indices.column(0).to_numpy()] = np.arange(len(dataset))
+    return column.take(pa.array(base, mask=base < 0))
+
+
+def _content(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
+    """A digest's input: all that a column holds."""
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([pa.field("column", values.type)])) as stream:
+        for chunk in chunks:
+            stream.write_batch(pa.record_batch([chunk], names=["column"]))
+    return [sink.getvalue().to_pybytes()]
+
+
+def _with_id(feature: Any, mark: str) -> Any:
+    """A feature whose innermost value carries a text: Parquet files keep it there, and not with a list."""
+    if isinstance(feature, (List, LargeList)):
+        return replace(feature, feature=_with_id(feature.feature, mark))
+    return replace(feature, id=mark)
+
+
+def column_provenance(dataset: Dataset, column: str) -> ScoreProvenance | None:
+    """Where a column came from, score or not: what `append_columns` was told; None where it is not known.
+
+    Raises:
+        ValueError: the column is missing.
+    """
+    require_columns(dataset.column_names, [column], reader="Its provenance was asked for.", remedy="Add it first.")
+    feature = dataset.features[column]
+    while isinstance(feature, (List, LargeList)):
+        feature = feature.feature
+    mark = getattr(feature, "id", None)
+    return ScoreProvenance.from_json(mark) if mark and _MARK in mark else None
 
 
 def validate_new_columns(found: Iterable[str], new: Iterable[str], overwrite: bool) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, concatenate_datasets, load_from_disk
 
 from hf_curriculum import (
     CaptionLength,
@@ -16,7 +17,13 @@ from hf_curriculum import (
     make_plan,
     read_provenance,
 )
-from hf_curriculum.provenance import score_statistics, score_values, validate_recorded
+from hf_curriculum.provenance import (
+    append_columns,
+    column_provenance,
+    score_statistics,
+    score_values,
+    validate_recorded,
+)
 
 MADE = ScoreProvenance(
     column="noun_count",
@@ -280,3 +287,40 @@ def test_splits_scored_together_or_apart_have_equal_features(similar):
     together = add_scores(parts, CaptionLength())
     apart = {name: add_scores(part, CaptionLength()) for name, part in parts.items()}
     assert together["train"].features == apart["train"].features == apart["test"].features == together["test"].features
+
+
+@pytest.mark.parametrize("view", ["whole", "shuffled and filtered"])
+def test_columns_of_anything_are_appended_with_their_provenance(tmp_path, view):
+    data = Dataset.from_dict({"image_id": list("abcd")})
+    if view != "whole":
+        data = data.select([3, 0, 2])
+    boxes = pa.array(
+        [[[0.0, 1.0, 2.0, 3.0]] * count for count in range(len(data))], pa.list_(pa.list_(pa.float32(), 4))
+    )
+    made = ScoreProvenance("proposals", "SelectiveSearch", {"mode": "fast"})
+    features = {"proposals": List(List(Value("float32"), 4)), "label": ClassLabel(names=["dog", "cat"])}
+    new = append_columns(
+        data,
+        {"proposals": boxes, "label": pa.array([1, 0] + [1] * (len(data) - 2))},
+        {"proposals": made},
+        features=features,
+    )
+    assert new["image_id"][:] == data["image_id"][:]
+    assert new["proposals"][:] == boxes.to_pylist()
+    assert new["label"][:2] == [1, 0]
+    new.save_to_disk(tmp_path / "saved")
+    new.to_parquet(tmp_path / "saved.parquet")
+    for back in (load_from_disk(tmp_path / "saved"), Dataset.from_parquet(str(tmp_path / "saved.parquet"))):
+        assert column_provenance(back, "proposals") == made
+        assert column_provenance(back, "label") is None
+        assert back["proposals"][:] == boxes.to_pylist()
+        assert read_provenance(back) == {}
+    with pytest.raises(ValueError, match="Its provenance was asked for"):
+        column_provenance(new, "boxes")
+
+
+def test_equal_columns_give_equal_fingerprints():
+    data = Dataset.from_dict({"image_id": list("ab")})
+    add = lambda values: append_columns(data, {"words": values}, {}, features={"words": List(Value("string"))})  # noqa: E731
+    one, same, other = add(pa.array([["a"], []])), add(pa.array([["a"], []])), add(pa.array([["b"], []]))
+    assert one._fingerprint == same._fingerprint != other._fingerprint

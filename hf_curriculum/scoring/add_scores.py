@@ -21,6 +21,7 @@ from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import (
     AnyDataset,
     ScoreProvenance,
@@ -31,17 +32,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.parts import (
-    FITTED,
-    PartFolder,
-    data_digest,
-    launched,
-    missing_parts,
-    read_fitted,
-    wait_for_files,
-    warn_of_pickled,
-    write_fitted,
-)
+from hf_curriculum.scoring.fitted import FITTED, read_fitted, warn_of_pickled, write_fitted
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -395,7 +386,8 @@ class _Run:
             return
         stage = self.stage(scorer, split) if stage is None else stage
         if stage.parts is not None:
-            scores = stage.parts.read_all(self.timeout)
+            parts = stage.parts.read_all(self.timeout)
+            scores = {column: parts[column].to_numpy() for column in parts.column_names}
         else:
             file = self.cache_file(scorer, stage) if self.cache_dir is not None and len(stage.inputs) else None
             options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}

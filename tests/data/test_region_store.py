@@ -118,7 +118,9 @@ def test_workers_open_the_folder_for_themselves(tmp_path):
 
 def test_a_table_is_read_once_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     path = table(tmp_path / "a.tsv", range(9))
-    monkeypatch.setattr("hf_curriculum.data.regions.tsv.find_lines", lambda path: pytest.fail("an index was made"))
+    monkeypatch.setattr(
+        "hf_curriculum.data.regions.readers.tsv.find_lines", lambda path: pytest.fail("an index was made")
+    )
     source = open_regions(path)
     positions = [position for position, _ in source.scan()]
     assert positions == np.cumsum([len(row) + 1 for row in path.read_text().splitlines()]).tolist()

@@ -11,9 +11,15 @@ import numpy as np
 import pytest
 
 from hf_curriculum import open_regions, write_line_index
-from hf_curriculum.data.regions.arrays import ProposalFolder, RegionArchive, by_name
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.data.regions.tsv import OscarFolder, RegionTable, SceneGraphTable, decode_floats, line_index_path
+from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, by_name
+from hf_curriculum.data.regions.readers.tsv import (
+    OscarFolder,
+    RegionTable,
+    SceneGraphTable,
+    decode_floats,
+    line_index_path,
+)
 
 RNG = np.random.default_rng(0)
 BOXES = np.float32([[0, 0, 50, 20], [10, 20, 60, 100], [5, 5, 6, 7]])

@@ -73,7 +73,7 @@ def test_an_edited_tagger_function_counts_again(tmp_path, own_module):
 def test_parts_of_an_edited_scorer_are_not_mixed_with_others(tmp_path, own_module):
     data, folder = Dataset.from_dict({"caption": ["a", "bb"]}), tmp_path / "parts"
     add_scores_sharded(data, own_module(MODULE).Own(), folder)
-    with pytest.raises(ValueError, match=r"parts of another scoring run: .*source"):
+    with pytest.raises(ValueError, match=r"parts of another run: .*source"):
         add_scores_sharded(data, own_module(MODULE.replace("EXTRA = 0", "EXTRA = 7")).Own(), folder)
 
 

@@ -28,8 +28,9 @@ from hf_curriculum import (
     add_scores_sharded,
     read_provenance,
 )
+from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.parts import PartFolder, data_digest, launched, read_fitted, wait_for_files, write_fitted
+from hf_curriculum.scoring.fitted import read_fitted, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
@@ -153,7 +154,7 @@ def test_a_fit_that_failed_does_not_keep_the_folder(data, tmp_path, monkeypatch)
 def test_what_was_fitted_on_another_corpus_is_not_read(data, tmp_path):
     add_scores_sharded(data, MeanWords(name="m"), tmp_path, **FAST)
     with pytest.raises(
-        ValueError, match=r"\.fitted/m holds parts of another scoring run: fit_on was 'all' and is 'tr"
+        ValueError, match=r"\.fitted/m holds parts of another run: fit_on was 'all' and is 'tr"
     ):
         add_scores_sharded(DatasetDict(train=data), MeanWords(name="m"), tmp_path, **FAST, rank=0, world_size=2)
 
@@ -216,7 +217,7 @@ def test_parts_of_another_run_are_refused(data, tmp_path):
     add_scores_sharded(data, CaptionLength(), tmp_path, **FAST)
     with pytest.raises(ValueError, match=r"holds parts of another.*words was 'whitespace' and is 'regex'"):
         add_scores_sharded(data, CaptionLength("regex"), tmp_path, **FAST)
-    with pytest.raises(ValueError, match=r"holds parts of another scoring run: data was '.*' and is '.*'\. Together"):
+    with pytest.raises(ValueError, match=r"holds parts of another run: data was '.*' and is '.*'\. Together"):
         add_scores_sharded(data.select(range(59, -1, -1)).flatten_indices(), CaptionLength(), tmp_path, **FAST)
     with pytest.raises(ValueError, match="batch_size was 5 and is 2"):
         add_scores_sharded(data, CaptionLength(), tmp_path, batch_size=2, part_rows=8)
@@ -253,7 +254,7 @@ def test_one_changed_byte_of_the_scores_is_noticed(tmp_path):
     parts = PartFolder(tmp_path, {}, rows=4000, step=4000)
     scores = np.frombuffer(np.random.default_rng(0).bytes(16_000), np.float32)  # of which nothing can be compressed
     parts.write(0, {"score": scores})
-    np.testing.assert_array_equal(parts.read(0)["score"], scores)
+    np.testing.assert_array_equal(parts.read(0)["score"].to_numpy(), scores)
     content = bytearray(parts.file(0).read_bytes())
     content[content.index(scores[2000:2002].tobytes())] ^= 1
     parts.file(0).write_bytes(content)
@@ -262,7 +263,7 @@ def test_one_changed_byte_of_the_scores_is_noticed(tmp_path):
 
 
 def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
+    monkeypatch.setattr("hf_curriculum.parts._POLL", 0.01)
     options = {**FAST, "world_size": 2, "timeout": 0.05}
     with pytest.raises(TimeoutError, match=r"3 of 6 files are missing.*part-00003-of-00006.*Start it again"):
         add_scores_sharded(data, CaptionLength(), tmp_path, rank=0, **options)
@@ -277,14 +278,14 @@ def test_between_two_looks_for_files_a_process_sleeps(tmp_path, monkeypatch):
         slept.append(seconds)
         (tmp_path / f"{'ab'[len(slept) - 1]}.parquet").touch()
 
-    monkeypatch.setattr("hf_curriculum.scoring.parts.time.sleep", sleep)
+    monkeypatch.setattr("hf_curriculum.parts.time.sleep", sleep)
     wait_for_files(tmp_path, ["a.parquet", "b.parquet"], 0.5)
     assert len(slept) == 2
     assert min(slept) >= 0.1
 
 
 def test_the_timeout_by_its_name_of_before(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.scoring.parts._POLL", 0.01)
+    monkeypatch.setattr("hf_curriculum.parts._POLL", 0.01)
     options = {"batch_size": 5, "part_rows": 8, "world_size": 2, "rank": 0, "patience": 0.05}
     with (
         pytest.warns(DeprecationWarning, match="called `timeout` now"),

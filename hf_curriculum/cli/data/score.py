@@ -120,8 +120,8 @@ def score_command(
     result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
     from hf_curriculum.data.load import load_captioned
+    from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
-    from hf_curriculum.scoring.parts import launched
 
     aim = output or side_file
     if aim is None:

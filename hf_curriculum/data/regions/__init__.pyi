@@ -6,4 +6,4 @@ from hf_curriculum.data.regions.base import Regions as Regions
 from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
-from hf_curriculum.data.regions.tsv import write_line_index as write_line_index
+from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index

@@ -103,7 +103,7 @@ def _things(run: Run, name: str, trials: Trials, evals: Path) -> tuple[dict[str,
 
 def read_similarities(folder: Path) -> np.ndarray | None:
     """People's similarities of things, (n, n): `spose_similarity.mat` (variable `spose_sim`) or `.npy`; or None."""
-    from hf_curriculum.data.regions.arrays import read_matlab
+    from hf_curriculum.data.regions.readers.arrays import read_matlab
 
     array, matlab = folder / "spose_similarity.npy", folder / "spose_similarity.mat"
     if matlab.is_file():

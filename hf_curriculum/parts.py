@@ -1,8 +1,7 @@
-"""Scores kept in parts: a run that was killed, or is shared by several processes, makes only what is missing."""
+"""Columns kept in parts: a run that was killed, or is shared by several processes, makes only what is missing."""
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -25,9 +24,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 _MARK = b"hf_curriculum_part"
 _MANIFEST = "run.json"
 _TEMPORARY = (".", "draft-")  # how names of temporary files begin, of version 0.1 too
-FITTED = "fitted.json"
-"""The file with what a scorer has fitted."""
-_PICKLED = "learnt.pickle"  # the same, of version 0.1
 _POLL = 0.5  # seconds between two looks into the folder
 _SAMPLE = 256  # rows of a column that is neither text nor number
 
@@ -58,7 +54,7 @@ def launched(rank: int | None = None, world_size: int | None = None) -> tuple[in
 
 
 class PartFolder:
-    """The parts of one score of one data set, and the manifest of the run they belong to.
+    """The parts of new columns of one data set, and the manifest of the run they belong to.
 
     The first process writes the manifest, `run.json`. One with another manifest (another scorer, another version of a
     library, other data) gets an error before it does any work.
@@ -80,6 +76,8 @@ class PartFolder:
         >>> parts.write(0, {"caption_length": np.float32([2, 5])})
         >>> parts.missing([0, 1])
         [1]
+        >>> parts.read(0)["caption_length"].to_pylist()
+        [2.0, 5.0]
     """
 
     def __init__(
@@ -100,9 +98,9 @@ class PartFolder:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found != self.manifest:
             raise ValueError(
-                f"{self.folder} holds parts of another scoring run: {_differences(found, self.manifest)}. Together "
-                "they would be scores made in two ways under one name. Give this run a folder of its own, or delete "
-                "that one. Processes that score together need the same data, arguments and versions of libraries."
+                f"{self.folder} holds parts of another run: {_differences(found, self.manifest)}. Together they "
+                "would be columns made in two ways under one name. Give this run a folder of its own, or delete that "
+                "one. Processes that work together need the same data, arguments and versions of libraries."
             )
 
     def file(self, part: int) -> Path:
@@ -117,25 +115,25 @@ class PartFolder:
         """Those of `parts` that are not there yet."""
         return missing_parts(self.folder, parts, self.rows, self.step)
 
-    def write(self, part: int, scores: Mapping[str, np.ndarray]) -> None:
+    def write(self, part: int, columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         """Writes a part completely or not at all.
 
         Args:
             part: its number.
-            scores: column → float32 (rows of the part,).
+            columns: column → values (rows of the part,), numbers or anything that Arrow holds: boxes, pictures.
         """
         about = json.dumps({"run": self.digest, "part": part}).encode()
-        table = pa.table({column: pa.array(values) for column, values in scores.items()})
+        table = pa.table({column: pa.array(values) for column, values in columns.items()})
         buffer = pa.BufferOutputStream()
         table = table.replace_schema_metadata({_MARK: about})
         pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         write_atomically(self.file(part), buffer.getvalue().to_pybytes())
 
-    def read(self, part: int) -> dict[str, np.ndarray]:
+    def read(self, part: int) -> pa.Table:
         """Reads a part.
 
         Shapes:
-            returns column → float32 (rows of the part,).
+            returns the columns as they were written, (rows of the part,).
 
         Raises:
             ValueError: the file is damaged, or of another run or another part.
@@ -145,34 +143,33 @@ class PartFolder:
             table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(
-                f"{file} cannot be read ({error}), so the scores of its rows are not there. Delete it and start "
-                "again: only this part will be scored."
+                f"{file} cannot be read ({error}), so what was made of its rows is not there. Delete it and "
+                "start again: only this part will be made."
             ) from error
         about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
         if about != {"run": self.digest, "part": part} or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
                 f"of run {self.digest!r} with {rows} rows is expected. Delete it and start again: only this part will "
-                "be scored."
+                "be made."
             )
-        return {column: table[column].to_numpy() for column in table.column_names}
+        return table.replace_schema_metadata(None)
 
-    def read_all(self, timeout: float) -> dict[str, np.ndarray]:
+    def read_all(self, timeout: float) -> pa.Table:
         """Waits for all parts, and concatenates them.
 
         Args:
             timeout: seconds to wait without a new part.
 
         Shapes:
-            returns column → float32 (rows,).
+            returns the columns, (rows,); none of them where there are no rows.
 
         Raises:
             TimeoutError: no new part came for so long.
             ValueError: a part is damaged, or of another run.
         """
         wait_for_files(self.folder, [_part_name(part, self.count) for part in range(self.count)], timeout)
-        parts = [self.read(part) for part in range(self.count)]
-        return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]} if parts else {}
+        return pa.concat_tables([self.read(part) for part in range(self.count)]) if self.count else pa.table({})
 
 
 def wait_for_files(folder: Path, names: Sequence[str], timeout: float) -> None:
@@ -217,104 +214,6 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         elif theirs != ours:
             differing.append(f"{name} was {theirs!r:.100} and is {ours!r:.100}")
     return ", ".join(differing)
-
-
-def write_fitted(folder: Path, attributes: Mapping[str, Any]) -> None:
-    """Writes fitted attributes as JSON, arrays in base64: reading them runs no code, whoever wrote the file.
-
-    Args:
-        folder: where `FITTED` is written.
-        attributes: name → numbers, texts, NumPy arrays, and lists, tuples, sets and dictionaries of such.
-
-    Raises:
-        TypeError: a value is none of these.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_fitted(folder, {"counts_": {"dog": 2}, "range_": (0.5, np.float32([1, 2]))})
-        >>> read_fitted(folder, ("counts_", "range_"))
-        {'counts_': {'dog': 2}, 'range_': (0.5, array([1., 2.], dtype=float32))}
-    """
-    content = {name: _to_json(value, name) for name, value in attributes.items()}
-    write_atomically(folder / FITTED, json.dumps({"format": 1, "attributes": content}))
-
-
-def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The attributes that `write_fitted` wrote.
-
-    Args:
-        folder: with the file.
-        names: the attributes that are expected: a file cannot set others.
-
-    Raises:
-        ValueError: the file is damaged, of another version, or holds other attributes.
-    """
-    file = folder / FITTED
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        found = {name: _from_json(value) for name, value in content["attributes"].items()}
-        format_ = content["format"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"{file} cannot be read ({error!r:.200}), so what the scorer has fitted is not known. Delete {folder}: "
-            "the scorer is fitted again."
-        ) from error
-    if format_ != 1 or set(found) != set(names):
-        raise ValueError(
-            f"{file} has the format {format_!r} and the attributes {sorted(found)}; the scorer needs the format 1 and "
-            f"{sorted(names)}. Another version wrote it. Delete {folder}: the scorer is fitted again."
-        )
-    return {name: found[name] for name in names}
-
-
-def warn_of_pickled(folder: Path) -> None:
-    """Logs that what version 0.1 kept as a pickle is not read."""
-    if (folder / _PICKLED).exists():
-        logger.warning(
-            "%s is not read: it is a pickle, as version 0.1 kept what a scorer has fitted, and reading one runs the "
-            "code in it, whoever wrote it. The scorer is fitted again; delete the file.",
-            folder / _PICKLED,
-        )
-
-
-def _to_json(value: Any, name: str) -> Any:
-    kind = type(value)
-    if value is None or kind in (bool, int, float, str):
-        return value
-    if kind is list:
-        return [_to_json(item, name) for item in value]
-    if kind in (tuple, set, frozenset):
-        return {kind.__name__: [_to_json(item, name) for item in (value if kind is tuple else sorted(value))]}
-    if kind is dict and all(type(key) is str for key in value):
-        return {"dict": {key: _to_json(item, name) for key, item in value.items()}}
-    if kind is dict:
-        return {"items": [[_to_json(key, name), _to_json(item, name)] for key, item in value.items()]}
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufcSU":
-        content = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
-        return {"array": content, "dtype": value.dtype.str, "shape": value.shape, "scalar": kind is not np.ndarray}
-    raise TypeError(
-        f"The fitted attribute `{name}` holds a {kind.__module__}.{kind.__qualname__}, and what processes share is "
-        "kept as JSON: numbers, texts, NumPy arrays, and lists, tuples, sets and dictionaries of such. Keep one of "
-        "these, or call `scorer.fit(dataset)` before, in every process: then nothing is written."
-    )
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "array" in value:
-        content = np.frombuffer(bytearray(base64.b64decode(value["array"])), np.dtype(value["dtype"]))
-        content = content.reshape(value["shape"])
-        return content[()] if value["scalar"] else content
-    ((kind, items),) = value.items()
-    if kind == "dict":
-        return {key: _from_json(item) for key, item in items.items()}
-    if kind == "items":
-        return {_from_json(key): _from_json(item) for key, item in items}
-    return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](map(_from_json, items))
 
 
 def data_digest(dataset: Dataset) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.data.regions.arrays import BoxArrays, Order, by_name, load_array, pickled
 from hf_curriculum.data.regions.base import Regions, refuse_special
+from hf_curriculum.data.regions.readers.arrays import BoxArrays, Order, by_name, load_array, pickled
 
 NAMES = {
     "features": ("feat", "z", "features", "x"),

@@ -1,0 +1,1 @@
+"""Readers of region files, one file per kind of file."""
