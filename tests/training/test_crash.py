@@ -96,7 +96,7 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
 
 
 def kills_of(cell: tuple[int, int, int, str, str]) -> list[str]:
-    """Where a cell's runs are killed: every curriculum everywhere, in one of its two cells; a captioner on regions, whose
+    """Where a cell's runs are killed: each curriculum everywhere, in one of its two cells; captioners on regions, whose
     steps cost most, at the places that differ most."""
     if cell[4] in CAPTIONERS:
         return ["after a checkpoint", "inside a save"]
