@@ -96,8 +96,10 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
 
 
 def kills_of(cell: tuple[int, int, int, str, str]) -> list[str]:
-    """Where a cell's runs are killed: each curriculum everywhere, in one of its two cells; captioners on regions, whose
-    steps cost most, at the places that differ most."""
+    """Where a cell's runs are killed: every curriculum everywhere, in one of its two cells.
+
+    Captioners on regions, whose steps cost most, are killed at the places that differ most.
+    """
     if cell[4] in CAPTIONERS:
         return ["after a checkpoint", "inside a save"]
     if cell[4].startswith("self_critical_"):
