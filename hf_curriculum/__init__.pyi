@@ -107,6 +107,7 @@ from hf_curriculum.data.captions import expand_captions as expand_captions
 from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
+from hf_curriculum.data.objects.grouping import group_captions as group_captions
 from hf_curriculum.data.captions import hold_out as hold_out
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
@@ -118,7 +119,7 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
+from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored

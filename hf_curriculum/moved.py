@@ -192,6 +192,7 @@ MODULES_BEFORE = {
 
 NAMES_BEFORE = {
     "hf_curriculum": "TextBeside TextBesideTrainer",
+    "hf_curriculum.evaluation": "one_row_per_image",
     "hf_curriculum.hub": "Gallery Report",
     "hf_curriculum.models": "MODELS",
     "hf_curriculum.scorers": "RayScorer SCORERS add_scores add_scores_from add_scores_sharded load_scores save_scores "
