@@ -70,11 +70,13 @@ from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
 from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
+from hf_curriculum.data.objects.proposals import SelectiveSearch as SelectiveSearch
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
+from hf_curriculum.data.objects.proposals import StoredProposals as StoredProposals
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
@@ -85,6 +87,7 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded

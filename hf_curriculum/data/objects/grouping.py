@@ -115,9 +115,7 @@ def group_captions(
                 provenance[column] = replace(recorded[column], per_image=how)
             else:
                 values[column], features[column] = pa.array(values[column]), Value("float32")
-    images = append_columns(
-        pairs.select(first), values, provenance, features=features, overwrite=True, log=False
-    )
+    images = append_columns(pairs.select(first), values, provenance, features=features, overwrite=True, log=False)
     logger.info("%s pairs became %s images with their captions.", f"{len(pairs):,}", f"{len(images):,}")
     return images.select_columns(pairs.column_names)
 
