@@ -9,6 +9,7 @@ from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
 from hf_curriculum.planning.batches import Batches as Batches
 from hf_curriculum.data.text_blocks import BlockCollator as BlockCollator
+from hf_curriculum.scoring.labels import BoxLabels as BoxLabels
 from hf_curriculum.streaming.index import BucketIndex as BucketIndex
 from hf_curriculum.streaming.dataset import BucketedStream as BucketedStream
 from hf_curriculum.planning.curriculum import Budget as Budget
@@ -23,6 +24,7 @@ from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig as Captio
 from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as CaptionFlamingoForCausalLM
 from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
+from hf_curriculum.scoring.labels import CaptionLabels as CaptionLabels
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
 from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
@@ -35,6 +37,7 @@ from hf_curriculum.training.arguments import CurriculumTrainingArguments as Curr
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
+from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
@@ -87,6 +90,7 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from

@@ -102,6 +102,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.scoring.add_scores": ("add_scores", "add_scores_sharded"),
     "hf_curriculum.scoring.controls": ("shuffle_scores",),
     "hf_curriculum.scoring.join": ("add_scores_from", "load_scores", "save_scores"),
+    "hf_curriculum.scoring.labels": ("BoxLabels", "CaptionLabels", "GivenLabels", "add_labels"),
     "hf_curriculum.scoring.ray": ("RayScorer",),
     "hf_curriculum.streaming.dataset": ("BucketedStream",),
     "hf_curriculum.streaming.index": ("BucketIndex", "verify_bucketed"),
@@ -165,6 +166,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.reporting.report": ("CaptionGallery", "CaptionLine", "Gallery"),
     "hf_curriculum.scenes.contact_sheet": ("contact_sheet",),
     "hf_curriculum.scenes.vocabulary": ("NOUNS", "object_nouns"),
+    "hf_curriculum.scoring.labels": ("LabelQuality", "label_counts", "label_names", "label_quality"),
     "hf_curriculum.streaming.index": ("Shard", "StoredBucket"),
     "hf_curriculum.studies.recipe": ("RecipeParser", "read_preset", "resume_point"),
 }

@@ -283,7 +283,9 @@ def append_columns(
     key = Hasher.hash([_content(array) for array in arrays.values()])
     kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
-    table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
+    # of no rows, `datasets` forgets the blocks that a table of several consists of
+    before = kept.data if len(kept.data) else InMemoryTable(kept.data.table)
+    table = concat_tables([before, added], axis=1) if kept.column_names else added
     scores = {column: made for column, made in provenance.items() if column not in features}
     return replace_table(kept, table, Features({**kept.features, **new}), scores, read or {}, key)
 
