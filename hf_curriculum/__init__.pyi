@@ -70,11 +70,13 @@ from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
 from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
+from hf_curriculum.data.objects.proposals import SelectiveSearch as SelectiveSearch
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
+from hf_curriculum.data.objects.proposals import StoredProposals as StoredProposals
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
@@ -85,6 +87,7 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
@@ -107,6 +110,7 @@ from hf_curriculum.data.captions import expand_captions as expand_captions
 from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
+from hf_curriculum.data.objects.grouping import group_captions as group_captions
 from hf_curriculum.data.captions import hold_out as hold_out
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
@@ -118,7 +122,7 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
+from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -115,6 +116,17 @@ class ScoreProvenance:
             )
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in content.items() if key in known})
+
+
+def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Distribution → installed version; one that runs from its source without being installed is left out."""
+    versions = {}
+    for name in distributions:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
