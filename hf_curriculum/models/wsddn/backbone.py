@@ -117,7 +117,7 @@ def backbone_facts(config: PretrainedConfig, stride: int | None = None) -> Backb
     Raises:
         ValueError: the map has no cells of one whole number of pixels.
     """
-    with torch.device("meta"):
+    with torch.inference_mode(False), torch.enable_grad(), torch.device("meta"):
         backbone = build_backbone(config).eval()
         found = map_of(backbone, torch.zeros(1, getattr(config, "num_channels", 3), _PROBE, _PROBE))
         weights = dict(backbone.named_parameters())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoBackbone, AutoConfig, AutoImageProcessor, AutoModel, PretrainedConfig
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
 from hf_curriculum.models.wsddn.backbone import ConvBackbone
@@ -89,8 +89,9 @@ def _load_backbone(name: str, revision: str | None) -> tuple[PretrainedConfig, t
     """A named backbone, and the mean and standard deviation of the pixels that it was trained with."""
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)
-        auto: Any = AutoBackbone if type(config) in MODEL_FOR_BACKBONE_MAPPING else AutoModel
-        loaded = auto.from_pretrained(name, revision=revision, dtype=torch.float32)
+        # `AutoBackbone` reads no folder.
+        kind: Any = MODEL_FOR_BACKBONE_MAPPING.get(type(config), AutoModel)
+        loaded = kind.from_pretrained(name, revision=revision, dtype=torch.float32)
     except OSError as error:
         reason = " ".join(str(error).split())
         raise FileNotFoundError(

@@ -198,6 +198,11 @@ class WsddnImageProcessor(BaseImageProcessor):
         for number, image in enumerate(images):
             rgb = to_rgb(image)
             boxes = self.propose(rgb) if proposals is None else check_boxes(proposals[number], rgb.size, str(number))
+            if objectness is not None and len(objectness[number]) != len(boxes):
+                raise ValueError(
+                    f"`objectness` of image {number} has {len(objectness[number])} scores for {len(boxes)} proposals. "
+                    "Each proposal has its own: give both from the same source."
+                )
             views.append(self.test_views(rgb, boxes))
         return BatchFeature(stack_views(views, objectness))
 
@@ -287,7 +292,7 @@ def stack_views(
         batch["objectness"] = torch.zeros(proposals.shape[:2])
         repeated = [scores for scores, of_image in zip(objectness, views, strict=True) for _ in of_image]
         for row, scores in enumerate(repeated):
-            batch["objectness"][row, : len(scores)] = torch.as_tensor(np.asarray(scores, dtype=np.float32))
+            batch["objectness"][row, : counts[row]] = torch.as_tensor(np.asarray(scores, dtype=np.float32))
     if len(flat) > len(views):
         batch["view_index"] = torch.tensor([number for number, of_image in enumerate(views) for _ in of_image])
     return {**batch, "pixel_values": [view.picture for view in flat]}

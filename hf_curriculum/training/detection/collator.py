@@ -149,7 +149,13 @@ class DetectionCollator:
         else:
             edge = random.choice(self.sizes) if len(self.sizes) > 1 else self.sizes[0]
             views = [self.image_processor.view(image, boxes, edge, self.flip and random.random() < 0.5)]
-        return PreparedImage(views, self._labels(example), self._objectness(example, len(boxes)), image.size[::-1])
+        scores = None if self.objectness_column is None else np.asarray(example[self.objectness_column], np.float32)
+        if scores is not None and scores.shape != (len(boxes),):
+            raise ValueError(
+                f"`{self.objectness_column}` of image {image_id!r} has {len(scores)} scores for {len(boxes)} "
+                "proposals. Each proposal has its own: add both columns from the same source."
+            )
+        return PreparedImage(views, self._labels(example), scores, image.size[::-1])
 
     def collate(self, prepared: list[PreparedImage]) -> dict[str, Any]:
         """The batch of prepared examples."""
@@ -179,17 +185,6 @@ class DetectionCollator:
         labels = np.zeros(len(names), dtype=np.float32)
         labels[list(found)] = 1
         return labels
-
-    def _objectness(self, example: dict[str, Any], count: int) -> np.ndarray | None:
-        if self.objectness_column is None:
-            return None
-        scores = np.asarray(example[self.objectness_column], dtype=np.float32).reshape(-1)
-        if len(scores) != count:
-            raise ValueError(
-                f"`{self.objectness_column}` of image {str(example.get(IMAGE_ID, ''))!r} has {len(scores)} scores for "
-                f"{count} proposals. Each proposal has its own: add both columns from the same source."
-            )
-        return scores
 
     def _count_empty(self, prepared: list[PreparedImage]) -> None:
         """Counts images without proposals, and warns of the first."""
