@@ -220,7 +220,8 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
             errors.append(str(error))
             continue
         most = "at most " if plan.undecided else ""
-        found.add(f"{most}{plan.num_draws:,} examples, {plan.num_steps:,} steps of {size:,}")
+        drawn, passes = plan.num_draws, (plan.num_draws - plan.num_filled) / len(plan.ranking)
+        found.add(f"{most}{drawn:,} examples, {passes:.4g} × the data, {plan.num_steps:,} steps of {size:,}")
     if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()

@@ -129,7 +129,9 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     budgets = [
         budget_of(PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})[-1], rows) for arm in arms.values()
     ]
-    assert budgets == ["75,000 examples, 7,500 steps of 10", *["at most 75,000 examples, 7,500 steps of 10"] * 6]
+    assert budgets == ["75,000 examples, 15 × the data, 7,500 steps of 10"] + 6 * [
+        "at most 75,000 examples, 15 × the data, 7,500 steps of 10"
+    ]
     assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
     for grid in ("table_4", "limits", "self_critical"):
         options = PARSER.parse(["--preset", "coco", "--features", "store", "--grid", grid])

@@ -176,9 +176,9 @@ def test_every_budget_is_said_before_the_first_run(parser, tmp_path, caplog):
         parser.study(run, options, tmp_path / "out", data=lambda given, args: {"train": rows})
     assert run.calls == []
     assert [record.message for record in caplog.records] == [
-        "vanilla: 200 examples, 20 steps of 10",
-        "ours: 150 examples, 15 steps of 10",
-        "slow: 200 examples, 20 steps of 10",
+        "vanilla: 200 examples, 2 × the data, 20 steps of 10",
+        "ours: 150 examples, 1.5 × the data, 15 steps of 10",
+        "slow: 200 examples, 2 × the data, 20 steps of 10",
     ]
 
 
@@ -197,9 +197,13 @@ def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
 @pytest.mark.parametrize(
     ("rule", "epochs", "expected"),
     [
-        (None, 3, "300 examples, 30 steps of 10"),
-        ({"type": "baby_steps", "num_buckets": 5, "stop": True}, 8, "at most 800 examples, 80 steps of 10"),
-        ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 80 steps of 10"),
+        (None, 3, "300 examples, 3 × the data, 30 steps of 10"),
+        (
+            {"type": "baby_steps", "num_buckets": 5, "stop": True},
+            8,
+            "at most 800 examples, 8 × the data, 80 steps of 10",
+        ),
+        ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 8 × the data, 80 steps of 10"),
         ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
         ({"type": "iid", "batches": {"type": "by_image"}}, 2, "a number of examples that depends on the scores"),
     ],
