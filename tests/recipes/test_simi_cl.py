@@ -40,8 +40,8 @@ from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
-from hf_curriculum.studies.grid import budget_of
-from hf_curriculum.studies.recipe import read_preset, study_arms
+from hf_curriculum.studies.grid import budget_of, study_arms
+from hf_curriculum.studies.recipe import read_preset
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, ModelArguments, SimiCLArguments) for item in fields(kind)}
