@@ -9,6 +9,7 @@ from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
 from hf_curriculum.planning.batches import Batches as Batches
 from hf_curriculum.data.text_blocks import BlockCollator as BlockCollator
+from hf_curriculum.scoring.labels import BoxLabels as BoxLabels
 from hf_curriculum.streaming.index import BucketIndex as BucketIndex
 from hf_curriculum.streaming.dataset import BucketedStream as BucketedStream
 from hf_curriculum.planning.curriculum import Budget as Budget
@@ -23,6 +24,7 @@ from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig as Captio
 from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM as CaptionFlamingoForCausalLM
 from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
+from hf_curriculum.scoring.labels import CaptionLabels as CaptionLabels
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
 from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
@@ -35,6 +37,7 @@ from hf_curriculum.training.arguments import CurriculumTrainingArguments as Curr
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
+from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
@@ -70,11 +73,13 @@ from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
 from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
+from hf_curriculum.data.objects.proposals import SelectiveSearch as SelectiveSearch
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
+from hf_curriculum.data.objects.proposals import StoredProposals as StoredProposals
 from hf_curriculum.studies.study import Study as Study
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.data.text import Texts as Texts
@@ -85,6 +90,8 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.scoring.labels import add_labels as add_labels
+from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
@@ -109,6 +116,7 @@ from hf_curriculum.data.captions import expand_captions as expand_captions
 from hf_curriculum.data.regions.extract import extract_regions as extract_regions
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
+from hf_curriculum.data.objects.grouping import group_captions as group_captions
 from hf_curriculum.data.captions import hold_out as hold_out
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
@@ -120,7 +128,7 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
+from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.hub.push import push_scored as push_scored

@@ -163,7 +163,8 @@ MODULES_BEFORE = {
         "precomputed visual_entropy": "scorers.visual.entropy",
         "pictures": "scorers.visual.images",
         "onnx_detector onnx_heads": "scorers.visual.onnx",
-        "proposals selective_search": "scorers.visual.proposals",
+        "proposals": "scorers.visual.proposals",
+        "selective_search": "data.objects.proposals",
         "add per_image sharded streaming view": "scoring.add_scores",
         "attach": "provenance",
         "controls": "scoring.controls",
@@ -192,6 +193,7 @@ MODULES_BEFORE = {
 
 NAMES_BEFORE = {
     "hf_curriculum": "TextBeside TextBesideTrainer",
+    "hf_curriculum.evaluation": "one_row_per_image",
     "hf_curriculum.hub": "Gallery Report",
     "hf_curriculum.models": "MODELS",
     "hf_curriculum.scorers": "RayScorer SCORERS add_scores add_scores_from add_scores_sharded load_scores save_scores "

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -115,6 +116,17 @@ class ScoreProvenance:
             )
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in content.items() if key in known})
+
+
+def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Distribution → installed version; one that runs from its source without being installed is left out."""
+    versions = {}
+    for name in distributions:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
@@ -271,7 +283,9 @@ def append_columns(
     key = Hasher.hash([_content(array) for array in arrays.values()])
     kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
-    table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
+    # of no rows, `datasets` forgets the blocks that a table of several consists of
+    before = kept.data if len(kept.data) else InMemoryTable(kept.data.table)
+    table = concat_tables([before, added], axis=1) if kept.column_names else added
     scores = {column: made for column, made in provenance.items() if column not in features}
     return replace_table(kept, table, Features({**kept.features, **new}), scores, read or {}, key)
 

@@ -324,3 +324,9 @@ def test_equal_columns_give_equal_fingerprints():
     add = lambda values: append_columns(data, {"words": values}, {}, features={"words": List(Value("string"))})  # noqa: E731
     one, same, other = add(pa.array([["a"], []])), add(pa.array([["a"], []])), add(pa.array([["b"], []]))
     assert one._fingerprint == same._fingerprint != other._fingerprint
+
+
+def test_columns_of_no_rows_beside_a_table_of_several():
+    empty = Dataset.from_dict({"a": [1, 2]}).add_column("b", [1, 2]).select([])
+    made = append_columns(empty, {"c": np.zeros(0, np.float32)}, {"c": ScoreProvenance("c", "by hand")})
+    assert (made.column_names, len(made)) == (["a", "b", "c"], 0)

@@ -159,6 +159,27 @@ def open_header(file: str | PathLike[str] | io.BytesIO) -> Image.Image:
         return Image.open(file)
 
 
+def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
+    """Width and height of an image as `to_rgb` has it, from the header where it is a file; None if unreadable."""
+    source = image
+    if isinstance(image, dict):
+        source = image.get("path") if image.get("bytes") is None else image["bytes"]
+    try:
+        if isinstance(source, (bytes, bytearray)):
+            source = io.BytesIO(source)
+        elif not isinstance(source, str) or "://" in source:
+            return to_rgb(image).size
+        with open_header(source) as opened:
+            known = opened.format != "PNG" or "exif" in opened.info  # Pillow decodes a PNG to look for more
+            turned = known and opened.getexif().get(Base.Orientation, 1) in _SIDEWAYS
+            return opened.size[::-1] if turned else opened.size
+    except (UnreadableImageError, *DECODING_ERRORS):
+        return None, None
+
+
+_SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that exchange width and height
+
+
 def _load(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     """Decodes an image that is open, if its header allows."""
     if getattr(image, "tile", None):  # not decoded yet

@@ -38,7 +38,6 @@ from hf_curriculum.evaluation.babylm.load import load_for_evaluation as load_for
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metrics_by_set
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
+from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.models.base import evaluation_mode
 
 if TYPE_CHECKING:
@@ -154,27 +155,6 @@ def _write(
     weight = next(model.parameters())
     ids = model.generate(**images_for(seen, weight), **options)  # [b, length]
     return [" ".join(text.split()) for text in processor.tokenizer.batch_decode(ids, skip_special_tokens=True)]
-
-
-def one_row_per_image(dataset: Dataset) -> Dataset:
-    """The first row of each image, in their order: what captions are generated for.
-
-    Args:
-        dataset: has the column `image_id`.
-
-    Raises:
-        ValueError: there is no `image_id`, or a row's is empty.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> pairs = Dataset.from_dict({"image_id": ["b", "b", "a"], "caption": ["a dog", "it barks", "a cat"]})
-        >>> one_row_per_image(pairs)["caption"][:]
-        ['a dog', 'a cat']
-    """
-    first: dict[str, int] = {}
-    for row, image_id in enumerate(_image_ids(dataset)):
-        first.setdefault(image_id, row)
-    return dataset.select(list(first.values()))
 
 
 def references(dataset: Dataset) -> dict[str, list[str]]:

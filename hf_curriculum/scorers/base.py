@@ -9,7 +9,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from importlib import metadata
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +18,7 @@ from datasets.fingerprint import Hasher
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.regions.base import RegionSource
-from hf_curriculum.provenance import ScoreProvenance
+from hf_curriculum.provenance import ScoreProvenance, installed_versions
 
 if TYPE_CHECKING:
     import torch
@@ -374,17 +373,6 @@ class Scorer(Component):
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-
-def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
-    """Distribution → installed version; one that runs from its source without being installed is left out."""
-    versions = {}
-    for name in distributions:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:

@@ -20,6 +20,7 @@ from datasets.fingerprint import Hasher
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.objects.grouping import aggregate_per_image
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import (
@@ -549,40 +550,3 @@ class _Decoding:
             for name, feature in self.features.items()
         }
         return self.scorer({**batch, **decoded})
-
-
-def aggregate_per_image(scores: np.ndarray, images: np.ndarray, how: Literal["max", "min", "mean"]) -> np.ndarray:
-    """Gives every row the aggregate of its image.
-
-    Rows that could not be scored do not count; an image without any scored row stays NaN.
-
-    Args:
-        scores: float32 (rows,), NaN where unscored.
-        images: integers (rows,) from `group_codes`, equal for rows of one image.
-        how: "max" is BabyLM's.
-
-    Shapes:
-        returns float32 (rows,).
-
-    Raises:
-        ValueError: unknown `how`.
-
-    Source: Saha et al. 2024 (BabyLM), §3.3: an image with several captions has the difficulty of the hardest.
-
-    Example:
-        >>> aggregate_per_image(np.float32([2, 3, np.nan, np.nan]), np.array([0, 0, 0, 1]), "max")
-        array([ 3.,  3.,  3., nan], dtype=float32)
-    """
-    check_choice("per_image", how, ("max", "min", "mean"))
-    scored = ~np.isnan(scores)
-    count = int(images.max(initial=-1)) + 1
-    per_image = np.bincount(images[scored], minlength=count)  # (images,)
-    if how == "mean":
-        total = np.bincount(images[scored], weights=scores[scored], minlength=count)
-        aggregate = (total / np.maximum(per_image, 1)).astype(np.float32)
-    else:
-        extreme = np.maximum if how == "max" else np.minimum
-        aggregate = np.full(count, -np.inf if how == "max" else np.inf, np.float32)
-        extreme.at(aggregate, images[scored], scores[scored])
-    aggregate[per_image == 0] = np.nan
-    return aggregate[images]

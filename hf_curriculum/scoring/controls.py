@@ -17,13 +17,13 @@ from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     check_choice,
+    installed_versions,
     numeric_column,
     read_column,
     read_provenance,
     score_values,
 )
 from hf_curriculum.rng import hash64, mix64
-from hf_curriculum.scorers.base import installed_versions
 from hf_curriculum.scoring.join import warn_if_merged
 
 

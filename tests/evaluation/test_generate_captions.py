@@ -239,7 +239,7 @@ def test_row_errors():
         one_row_per_image(Dataset.from_dict({"caption": ["a"]}))
     with pytest.raises(ValueError, match="`caption` is not in the data"):
         references(Dataset.from_dict({"image_id": ["a"]}))
-    with pytest.raises(ValueError, match="1 of 2 rows have no `image_id`"):
+    with pytest.raises(ValueError, match="is missing in 1 of 2 rows"):
         one_row_per_image(Dataset.from_dict({"image_id": ["a", None]}))
 
 

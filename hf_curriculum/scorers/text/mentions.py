@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,9 +27,9 @@ class ObjectMentions(Scorer):
 
     Args:
         categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by a single one, like "racket" for
-            "tennis racket"), "coco_verbatim" (the 80 names as they are, 15 of them phrases), "scenes" (what the
-            embedded data shows, in singular and plural), a list of names, or a mapping of names to the words and
-            phrases that mention them.
+            "tennis racket"), "coco_verbatim" (the 80 names as they are, 15 of them phrases), "voc" (the 20 of PASCAL
+            VOC, with "airplane" for "aeroplane" and the like), "scenes" (what the embedded data shows, in singular
+            and plural), a list of names, or a mapping of names to the words and phrases that mention them.
         count: "types" counts a category once, "tokens" every mention.
         per: "caption", or "image" for all its captions together, the same number in each of its rows: this needs
             `image_id`, and `fit` on the data, because a batch may hold some of the captions only.
@@ -186,6 +187,117 @@ def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str,
     return {name: list(texts) for name, texts in categories.items()}
 
 
+def category_forms(
+    categories: str | Sequence[str] | Mapping[str, Sequence[str]] = "coco",
+    *,
+    plurals: bool = False,
+    synonyms: str | Path | Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[str]]:
+    """Category → the words and phrases that mention it, as `ObjectMentions` takes them.
+
+    Args:
+        categories: as of `ObjectMentions`.
+        plurals: words in the plural mention a category too.
+        synonyms: more words and phrases, or a file of them: see `read_synonyms`.
+
+    Raises:
+        ValueError: unknown `categories`, none, two of one name, or synonyms of a category that there is not.
+        TypeError: categories that are no strings.
+        FileNotFoundError: there is no such file.
+
+    Example:
+        >>> category_forms(["bus", "mouse"], plurals=True, synonyms={"bus": ["coach"]})
+        {'bus': ['bus', 'buses', 'coach', 'coaches'], 'mouse': ['mouse', 'mice']}
+    """
+    if isinstance(categories, str):
+        check_choice("categories", categories, tuple(CATEGORIES))
+        forms = {name: list(texts) for name, texts in CATEGORIES[categories].items()}
+    else:
+        given = [name.casefold() for name in categories if isinstance(name, str)]
+        twice = sorted({name for name in given if given.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"Two categories are called {twice[0]!r}, so a label could not say which one is meant. Name each once."
+            )
+        forms = _forms(categories)
+    more = read_synonyms(synonyms) if isinstance(synonyms, (str, Path)) else _forms(synonyms) if synonyms else {}
+    unknown = [name for name in more if name not in forms]
+    if unknown:
+        raise ValueError(
+            f"There are synonyms of {unknown[:5]}, which are none of the {len(forms)} categories "
+            f"({', '.join(list(forms)[:3])}, …). Their words would count for nothing: correct the names, or add them "
+            "to the categories."
+        )
+    for name, texts in forms.items():
+        texts += more.get(name, ())
+        if plurals:
+            texts[:] = [form for text in texts for form in (text, plural_of(text))]
+        texts[:] = dict.fromkeys(texts)
+    return forms
+
+
+def read_synonyms(path: str | Path) -> dict[str, list[str]]:
+    """Words for categories from a file with lines `name<TAB>word,word`, as Cap2Det's synonym files have them.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line of another form, or two lines of one name.
+
+    Source: Ye et al. 2019 (Cap2Det), released code. Of its file for COCO one line merges two: that is an error here.
+    """
+    found: dict[str, list[str]] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        name, *cells = (cell.strip() for cell in line.split("\t"))
+        words = [word.strip().lower() for word in ",".join(cells).split(",") if word.strip()]
+        if len(cells) != 1 or not name or not words or name in found:
+            why = "names a category again" if name in found else f"has {len(cells)} tabs"
+            raise ValueError(
+                f"Line {number} of {path} {why}: {line[:80]!r}. Each line is a category, a tab, and its words with "
+                "commas between them; two lines that were merged are two categories. Correct it."
+            )
+        found[name] = words
+    return found
+
+
+_IRREGULAR_PLURALS = {
+    "child": "children",
+    "foot": "feet",
+    "goose": "geese",
+    "knife": "knives",
+    "man": "men",
+    "mouse": "mice",
+    "person": "people",
+    "sheep": "sheep",
+    "fish": "fish",
+    "shelf": "shelves",
+    "skis": "skis",
+    "scissors": "scissors",
+    "tooth": "teeth",
+    "woman": "women",
+}
+
+
+def plural_of(noun: str) -> str:
+    """The plural of an English noun by spelling rules; of a phrase that of its last word.
+
+    Example:
+        >>> [plural_of(noun) for noun in ("dog", "bench", "cherry", "toy", "person", "wine glass")]
+        ['dogs', 'benches', 'cherries', 'toys', 'people', 'wine glasses']
+    """
+    before, _, word = noun.rpartition(" ")
+    if word in _IRREGULAR_PLURALS:
+        word = _IRREGULAR_PLURALS[word]
+    elif word.endswith("man"):
+        word = word[:-3] + "men"
+    elif word.endswith("y") and word[-2:-1] not in "aeiou":
+        word = word[:-1] + "ies"
+    else:
+        word += "es" if word.endswith(("s", "x", "z", "ch", "sh")) else "s"
+    return f"{before} {word}".strip()
+
+
 # words of letters that NLTK splits in two: "can not", "gon na"
 _SPLIT = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
 
@@ -268,9 +380,24 @@ EXACT_MATCH = {
     "hair drier": "hairdryer",
 }
 """The single words for COCO's names of two words in ExactMatch (Ye et al. 2019, Cap2Det, released code)."""
+_VOC = """
+aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, motorbike, person,
+pottedplant, sheep, sofa, train, tvmonitor
+"""
+VOC_NAMES = tuple(name.strip() for name in _VOC.split(","))
+"""The 20 object categories of PASCAL VOC, in the order of their ids."""
+_VOC_WORDS = {
+    "aeroplane": ("aeroplane", "airplane"),
+    "diningtable": ("table",),
+    "motorbike": ("motorbike", "motorcycle"),
+    "pottedplant": ("plant",),
+    "sofa": ("sofa", "couch"),
+    "tvmonitor": ("tv", "television", "monitor"),
+}  # ours: names that captions write otherwise
 CATEGORIES: dict[str, dict[str, tuple[str, ...]]] = {
     "coco": {name: (EXACT_MATCH.get(name, name),) for name in COCO_NAMES},
     "coco_verbatim": {name: (name,) for name in COCO_NAMES},
+    "voc": {name: _VOC_WORDS.get(name, (name,)) for name in VOC_NAMES},
     "scenes": {noun: tuple(dict.fromkeys((noun, plural(noun)))) for noun in NOUNS},
 }
 """Lists of categories by name, see `ObjectMentions`: category → the words and phrases that mention it."""

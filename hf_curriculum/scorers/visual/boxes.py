@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.images import DECODING_ERRORS, UnreadableImageError, open_header, to_rgb
+from hf_curriculum.data.images import image_size
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 
@@ -147,21 +145,3 @@ class GroundTruthBoxes(Scorer):
         else:
             width, height = (batch[column][row] for column in self.size_columns)
         return float(width) * float(height) if width and height else float("nan")
-
-
-def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
-    """Width and height of an image as stored, from the file's header where it is a file; None if unreadable."""
-    if isinstance(image, Image.Image):
-        return image.size
-    source = image
-    if isinstance(image, dict):
-        source = image.get("path") if image.get("bytes") is None else image["bytes"]
-    try:
-        if isinstance(source, (bytes, bytearray)):
-            source = io.BytesIO(source)
-        elif not isinstance(source, str) or "://" in source:
-            return to_rgb(image).size
-        with open_header(source) as opened:
-            return opened.size
-    except (UnreadableImageError, *DECODING_ERRORS):
-        return None, None

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.images import image_size
+from hf_curriculum.data.objects.proposals import check_search, selective_search, short_sides
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice
@@ -25,9 +26,10 @@ _ENOUGH = 8  # images of a batch that tell whether the limit is too low
 class RegionProposals(Scorer):
     """The number of region proposals of an image, and the mean share of the image that one covers.
 
-    Proposals are computed by selective search (`mode`), or read from a file (`source`). As selective search returns
-    its boxes in a random order, the area is the mean over all of them, and only the count is limited to
-    `max_proposals`; of a file the first `max_proposals` count for both.
+    Proposals are computed by selective search (`mode`), or read from a file (`source`) or from the column that
+    `add_proposals` wrote (`boxes`), so that nothing is searched twice. As selective search returns its boxes in a
+    random order, the area is the mean over all of them, and only the count is limited to `max_proposals`; of a file
+    the first `max_proposals` count for both.
 
     Args:
         mode: of selective search, "fast" or "quality" (three times the boxes and the time; Cap2Det's).
@@ -37,12 +39,14 @@ class RegionProposals(Scorer):
             them 659 to 1,977), so that the default gives all of them one number: pass None to order photographs. A
             batch that mostly reaches the limit is warned of.
         source: a file of proposals (see `open_regions`), or one opened.
+        boxes: the column of proposals in pixels, as `add_proposals` writes it: "proposals".
         max_side: an image with a longer side is scaled down to it before the search; None searches any image as it
             is, which takes minutes for one of many megapixels.
         max_aspect: images more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
         column: where the images are.
         id_column: where the ids of images in `source` are.
-        size_columns: columns with the image's width and height in pixels, for a `source` without them.
+        size_columns: columns with the image's width and height in pixels, for a `source` without them; for `boxes`
+            they spare a look at the images' headers.
         name: the column of the number.
         area_name: the column of the mean area.
         easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
@@ -76,6 +80,7 @@ class RegionProposals(Scorer):
         max_proposals: int | None = 500,
         source: str | Path | RegionSource | None = None,
         *,
+        boxes: str | None = None,
         max_side: int | None = 1000,
         max_aspect: float | None = None,
         column: str = IMAGE,
@@ -85,16 +90,13 @@ class RegionProposals(Scorer):
         area_name: str = "region_area",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("mode", mode, ("fast", "quality"))
+        check_search(mode, max_proposals, min_size, max_side, max_aspect)
         check_choice("easy", easy, ("low", "high"))
-        for option, value, least in (
-            ("min_size", min_size, 0),
-            ("max_proposals", max_proposals, 1),
-            ("max_side", max_side, 1),
-            ("max_aspect", max_aspect, 1),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"`{option}` is {value}. It is at least {least}.")
+        if boxes is not None and source is not None:
+            raise ValueError(
+                f"`boxes={boxes!r}` and `source={str(source)!r}` were given: proposals come from one of them. Leave "
+                "the other out."
+            )
         self.mode = mode
         self.min_size = min_size
         self.max_proposals = max_proposals
@@ -107,7 +109,13 @@ class RegionProposals(Scorer):
         self.area_name = area_name
         self.easy: Literal["low", "high"] = easy
         self.source: RegionSource | None = open_regions(source) if isinstance(source, (str, Path)) else source
-        if self.source is None:
+        self.boxes = boxes
+        if boxes is not None:
+            self.columns = (boxes, *(self.size_columns or (column,)))
+            self.packages = ()
+            if self.size_columns is None:
+                self.decode_false = (column,)
+        elif self.source is None:
             self.columns = (column,)
             self.decode_false: tuple[str, ...] = (column,)
             self.group_by: str = IMAGE_ID
@@ -121,7 +129,8 @@ class RegionProposals(Scorer):
         return {self.name: self.easy, self.area_name: self.easy}
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> dict[str, np.ndarray]:
-        found = self._search(batch) if self.source is None else self._of_source(batch)  # (rows, 2)
+        find = self._of_column if self.boxes else self._search if self.source is None else self._of_source
+        found = find(batch)  # (rows, 2)
         return {self.name: found[:, 0], self.area_name: found[:, 1]}
 
     def _search(self, batch: dict[str, list[Any]]) -> np.ndarray:
@@ -131,7 +140,7 @@ class RegionProposals(Scorer):
             image = opener(stored)
             if image is not None:
                 boxes, size = selective_search(image, self.mode, self.max_side, self.max_aspect)
-                boxes = boxes[_short_sides(boxes) >= self.min_size]
+                boxes = boxes[short_sides(boxes) >= self.min_size]
                 shares = np.prod((boxes[:, 2:] - boxes[:, :2]) / np.float32(size), axis=1)
                 found[rows] = min(len(boxes), self.max_proposals or len(boxes)), _mean(shares)
         opener.report(self)
@@ -161,79 +170,27 @@ class RegionProposals(Scorer):
                 known[key] = self._measure(self.source[key[0]], *key[1]) if there else _NOTHING
         return np.array([known[key] for key in zip(ids, sizes, strict=True)], dtype=np.float64).reshape(-1, 2)
 
+    def _of_column(self, batch: dict[str, list[Any]]) -> np.ndarray:
+        found = np.full((len(batch[self.boxes]), 2), np.nan)
+        for row, boxes in enumerate(batch[self.boxes]):
+            if boxes is not None:
+                if self.size_columns is None:
+                    size = image_size(batch[self.column][row])
+                else:
+                    size = tuple(batch[column][row] for column in self.size_columns)
+                edges = np.asarray(boxes, np.float32).reshape(-1, 4)
+                found[row] = self._measure(Regions(f"in row {row} of `{self.boxes}`", edges), *size)
+        return found
+
     def _measure(self, regions: Regions, width: float | None, height: float | None) -> tuple[float, float]:
         if len(regions) == 0:
             return 0.0, np.nan
         shares = regions.area_shares(width, height)
         if self.min_size:
-            shares = shares[_short_sides(regions.pixel_boxes(width, height)) >= self.min_size]
+            shares = shares[short_sides(regions.pixel_boxes(width, height)) >= self.min_size]
         shares = shares[: self.max_proposals]
         return float(len(shares)), _mean(shares)
 
 
-def _short_sides(boxes: np.ndarray) -> np.ndarray:
-    """The shorter side of each box: (boxes, 4) → (boxes,)."""
-    return np.min(boxes[:, 2:] - boxes[:, :2], axis=1, initial=np.inf)
-
-
 def _mean(shares: np.ndarray) -> float:
     return float(np.mean(shares, dtype=np.float64)) if len(shares) else float("nan")
-
-
-def require_opencv() -> Any:
-    """OpenCV with its contributed modules, on one thread; or an `ImportError` that says how to install it."""
-    remedy = (
-        "Run `pip install 'hf-curriculum[detection]'`; another OpenCV wheel (opencv-python, opencv-python-headless) "
-        "hides the contributed modules and must be uninstalled first."
-    )
-    try:
-        import cv2
-    except ImportError as error:
-        raise ImportError(f"Selective search needs OpenCV, which is not installed. {remedy}") from error
-    try:
-        import cv2.ximgproc.segmentation
-    except ImportError as error:
-        raise ImportError(
-            f"Selective search is in OpenCV's contributed modules, and OpenCV {cv2.__version__} is installed without "
-            f"them. {remedy}"
-        ) from error
-    cv2.setNumThreads(1)  # processes run in parallel
-    return cv2
-
-
-def searched_size(size: tuple[int, int], max_side: int | None, max_aspect: float | None) -> tuple[int, int]:
-    """Width and height at which an image is searched; see `max_side` and `max_aspect` of `RegionProposals`."""
-    width, height = size
-    scale = 1.0 if max_side is None else min(1.0, max_side / max(size))
-    width, height = max(1, round(width * scale)), max(1, round(height * scale))
-    if max_aspect is not None and width >= max_aspect * height:
-        height = int(width / max_aspect)
-    elif max_aspect is not None and height >= max_aspect * width:
-        width = int(height / max_aspect)
-    return width, height
-
-
-def selective_search(
-    image: Image.Image,
-    mode: Literal["fast", "quality"] = "fast",
-    max_side: int | None = None,
-    max_aspect: float | None = None,
-) -> tuple[np.ndarray, tuple[int, int]]:
-    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), left, top, right, bottom, and the size.
-
-    Boxes are in pixels of the image as it was searched, whose width and height are returned. OpenCV's order of the
-    boxes is random and cannot be seeded: they are a set.
-    """
-    cv2 = require_opencv()
-    size = searched_size(image.size, max_side, max_aspect)
-    if size != image.size:
-        image = image.resize(size, Image.Resampling.BILINEAR)
-    search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
-    search.setBaseImage(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
-    if mode == "fast":
-        search.switchToSelectiveSearchFast()
-    else:
-        search.switchToSelectiveSearchQuality()
-    found = np.asarray(search.process(), dtype=np.float32).reshape(-1, 4)  # left, top, width, height
-    boxes = np.unique(np.concatenate([found[:, :2], found[:, :2] + found[:, 2:]], axis=1), axis=0)
-    return boxes, size

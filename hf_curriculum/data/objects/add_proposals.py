@@ -1,0 +1,237 @@
+"""Region proposals as a column."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, List, Value
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import kind_of
+from hf_curriculum.data.images import UnreadableImageError, image_size
+from hf_curriculum.data.objects.per_image import ImageColumns, add_per_image
+from hf_curriculum.data.objects.proposals import SelectiveSearch, StoredProposals, require_opencv
+from hf_curriculum.data.regions.base import RegionSource
+from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+PROPOSALS = "proposals"
+"""The column of boxes: [left, top, right, bottom] in pixels of the stored image."""
+OBJECTNESS = "objectness"
+"""The column of a number per box, larger where an object is more likely."""
+_BOXES = List(List(Value("float32"), length=4))
+_SCORES = List(Value("float32"))
+
+
+def add_proposals(
+    dataset: Dataset | DatasetDict,
+    source: SelectiveSearch | StoredProposals | RegionSource | str | Path,
+    *,
+    num_proc: int | None = None,
+    image_column: str = IMAGE,
+    part_images: int = 100,
+    folder: str | Path | None = None,
+    drop_empty: bool = False,
+    load_from_cache_file: bool = True,
+    overwrite: bool = False,
+    timeout: float = 6 * 3600,
+) -> Dataset | DatasetDict | None:
+    """Adds the column `proposals`: boxes that may hold an object; and `objectness`, where a file has it.
+
+    Each image is searched once for all rows with its `image_id`. No image is written again: the columns are appended,
+    16 bytes a box, also to a shuffled or filtered data set, whose order is kept. What was found is kept in parts: a
+    call that was killed goes on where it stopped, and the same call again searches nothing. Under `accelerate launch`
+    or `torchrun` each process searches its share. The boxes are the same whatever the number of processes.
+
+    Args:
+        dataset: images with `image_id`, one row per image or per caption; one split or several.
+        source: `SelectiveSearch(...)`, a file of proposals or one opened (see `open_regions`), or
+            `StoredProposals(file, max_proposals)`.
+        num_proc: processes that search; by default this one does.
+        image_column: where the images are.
+        part_images: images of a part, which is what a killed call loses.
+        folder: where the parts are kept; by default in the cache of `datasets`.
+        drop_empty: leave out rows without any proposal, and those whose image cannot be read, which a detector cannot
+            learn from. Otherwise they have an empty list, or null. Both are counted in a warning.
+        load_from_cache_file: False searches again, whatever is cached.
+        overwrite: replace columns that exist, in place of an error.
+        timeout: seconds to wait for other launched processes without a new part.
+
+    Returns:
+        The data set with the new columns last; None in launched processes other than the first.
+
+    Shapes:
+        `proposals`: per row a list of boxes, float32 [left, top, right, bottom] in pixels of the stored image, sorted;
+        `objectness`: per row a list of as many float32.
+
+    Raises:
+        TypeError: not a data set, or a source of another kind.
+        ValueError: a column is missing or exists already; boxes of a file that end before they begin or lie beyond
+            their image; a file without any of these images; with `drop_empty`, no image has a proposal.
+        ImportError: OpenCV with its contributed modules is missing.
+        FileNotFoundError: there is no such file.
+        TimeoutError: another process has stopped.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), §4: selective search for CC and RedCaps, MCG's files for COCO; 500 of an
+    image as in Ye et al. 2019 (Cap2Det).
+
+    Example:
+        >>> from hf_curriculum.scenes.make import make_scenes
+        >>> scenes = make_scenes(4, captions_per_image=1, validation=0, test=0)["train"]
+        >>> boxed = add_proposals(scenes, SelectiveSearch(min_size=12))
+        >>> len(boxed[0]["proposals"]) > 5, boxed.features["proposals"]
+        (True, List(List(Value('float32'), length=4)))
+    """
+    if isinstance(source, (RegionSource, str, Path)):
+        source = StoredProposals(source)
+    if not isinstance(source, (SelectiveSearch, StoredProposals)):
+        raise TypeError(
+            f"`add_proposals` was given {kind_of(source)}. Proposals come from `SelectiveSearch()`, a file that "
+            "`open_regions` reads, or `StoredProposals(file)`."
+        )
+    columns = _Searched(source, image_column) if isinstance(source, SelectiveSearch) else _Read(source, image_column)
+    if isinstance(columns, _Read):
+        columns.look(dataset)
+    found = add_per_image(
+        dataset,
+        columns,
+        num_proc=num_proc,
+        part_images=part_images,
+        folder=folder,
+        load_from_cache_file=load_from_cache_file,
+        overwrite=overwrite,
+        timeout=timeout,
+    )
+    return _without_empty(found) if drop_empty and found is not None else found
+
+
+class _Searched(ImageColumns):
+    """Proposals by selective search."""
+
+    action = "Searching images"
+
+    def __init__(self, source: Any, column: str) -> None:
+        if isinstance(source, SelectiveSearch):
+            require_opencv()
+        self.source, self.column = source, column
+        self.features = {PROPOSALS: _BOXES}
+
+    @property
+    def provenance(self) -> dict[str, ScoreProvenance]:
+        search = isinstance(self.source, SelectiveSearch)
+        made = {
+            "scorer": type(self.source).__name__,
+            "arguments": self.source.arguments(),
+            "versions": installed_versions(("hf-curriculum", *self.source.packages)),
+            "backend": "opencv" if search else None,
+        }
+        return {column: ScoreProvenance(column, **made) for column in self.features}
+
+    def find(self, image_id: str, stored: Any) -> Any:
+        return self.source(stored, image_id), None
+
+    def assemble(self, found: list[Any]) -> dict[str, pa.Array]:
+        boxes = [None if one is None else one[0] for one in found]
+        kind = pa.list_(pa.float32(), 4)
+        arrays = {PROPOSALS: _lists(boxes, lambda flat: pa.FixedSizeListArray.from_arrays(flat.ravel(), type=kind), 4)}
+        if OBJECTNESS in self.features:
+            scores = [None if one is None else one[1] for one in found]
+            arrays[OBJECTNESS] = _lists(scores, pa.array)
+        return arrays
+
+    def report(self, dataset: Dataset, unreadable: list[str]) -> None:
+        if not len(dataset):
+            return
+        counts = proposal_counts(dataset)
+        known = counts[counts >= 0]
+        total, median = int(known.sum()), float(np.median(known)) if len(known) else 0
+        logger.info("%s: %s boxes in %s rows, median %g.", PROPOSALS, f"{total:,}", f"{len(dataset):,}", median)
+        lost, empty = int((counts < 0).sum()), int((counts == 0).sum())
+        first = f" The first: {unreadable[0]}" if unreadable else ""
+        if lost:
+            logger.warning("%d of %d rows have null, no proposals:%s", lost, len(dataset), f" {self.why()}.{first}")
+        if empty:
+            logger.warning(
+                "%d of %d rows have images without any proposal, of which a detector learns nothing: pass "
+                "`drop_empty=True`, or a smaller `min_size`.",
+                empty,
+                len(dataset),
+            )
+
+    def why(self) -> str:
+        """Why rows have null."""
+        return "their images cannot be read"
+
+
+class _Read(_Searched):
+    """Proposals from a file."""
+
+    action = "Reading proposals"
+
+    def look(self, dataset: Any) -> None:
+        """Whether the file has objectness, by the first of the images that it knows."""
+        parts = list(dataset.values()) if isinstance(dataset, DatasetDict) else [dataset]
+        ids = (
+            str(i) for part in parts if IMAGE_ID in part.column_names for i in read_column(part, IMAGE_ID).to_pylist()
+        )
+        first = None
+        for first in ids:
+            if first in self.source.source:
+                if self.source.source[first].confidence is not None:
+                    self.features = {PROPOSALS: _BOXES, OBJECTNESS: _SCORES}
+                return
+        if first is not None:
+            raise ValueError(
+                f"None of the images ({first!r}, for example) is in {self.source.source!r}, which has "
+                f"{next(iter(self.source.source), None)!r}, for example. Proposals are found by `image_id`: give the "
+                "file of these images, or rename the ids."
+            )
+
+    def find(self, image_id: str, stored: Any) -> Any:
+        if image_id not in self.source.source:
+            raise UnreadableImageError(f"{image_id!r} is not in {self.source.source!r}.")
+        width, height = image_size(stored)
+        if width is None or height is None:
+            raise UnreadableImageError(f"The image {image_id!r} cannot be read, so its size is not known.")
+        boxes, scores = self.source.boxes_of(image_id, width, height)
+        return boxes, np.full(len(boxes), np.nan, np.float32) if scores is None else scores
+
+    def why(self) -> str:
+        return "their images cannot be read, or the file does not have them"
+
+
+def _lists(values: list[np.ndarray | None], inner: Any, width: int | None = None) -> pa.ListArray:
+    """Arrays of each image, or None, as an Arrow list array."""
+    shape = (0,) if width is None else (0, width)
+    known = [np.zeros(shape, np.float32) if value is None else np.asarray(value, np.float32) for value in values]
+    offsets = np.concatenate([[0], np.cumsum([len(value) for value in known])])
+    flat = np.concatenate([np.zeros(shape, np.float32), *known])
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner(flat), mask=mask)
+
+
+def proposal_counts(dataset: Dataset, column: str = PROPOSALS) -> np.ndarray:
+    """The number of proposals of each row: int64 (rows,), -1 where there is null."""
+    return pc.list_value_length(read_column(dataset, column)).fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _without_empty(dataset: Dataset | DatasetDict) -> Dataset | DatasetDict:
+    """The rows with proposals; the others are counted in a warning."""
+    if isinstance(dataset, DatasetDict):
+        return DatasetDict({name: _without_empty(part) for name, part in dataset.items()})
+    kept = np.flatnonzero(proposal_counts(dataset) > 0)
+    if len(kept) == len(dataset):
+        return dataset
+    if not len(kept):
+        raise ValueError(
+            f"None of the {len(dataset)} images has a proposal, so nothing would be left. The images are smaller than "
+            "`min_size` or cannot be read: look at some, or pass a smaller `min_size`."
+        )
+    logger.warning("%d of %d rows without proposals are left out.", len(dataset) - len(kept), len(dataset))
+    return dataset.select(kept)

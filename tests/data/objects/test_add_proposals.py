@@ -1,0 +1,332 @@
+"""Proposals as a column: what is searched and how often, parts, processes, caps, files, and images without any."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import get_ident
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict, Features, Image, List, Value
+from PIL import Image as Pillow
+
+import hf_curriculum.data.objects.per_image as per_image
+from hf_curriculum import (
+    RegionProposals,
+    SelectiveSearch,
+    StoredProposals,
+    add_proposals,
+    add_scores,
+    make_scenes,
+    open_regions,
+)
+from hf_curriculum.data.objects.add_proposals import proposal_counts
+from hf_curriculum.data.objects.proposals import chosen_boxes, fitted_boxes
+from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.provenance import column_provenance
+
+cv2 = pytest.importorskip("cv2")
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    data = make_scenes(24, captions_per_image=2, validation=0, test=0)["train"]
+    return data.select_columns(["image", "image_id", "caption"])
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def stored(picture):
+    file = io.BytesIO()
+    picture.save(file, "png")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def noise(width, height, seed=0):
+    return Pillow.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def images(pictures, ids=None):
+    rows = {"image": [stored(one) if isinstance(one, Pillow.Image) else one for one in pictures]}
+    rows["image_id"] = ids or [str(number) for number in range(len(pictures))]
+    features = Features({"image": Image(decode=False), "image_id": Value("string")})
+    return Dataset.from_dict(rows, features=features).cast_column("image", Image())
+
+
+def naive(picture, min_size):
+    """OpenCV itself, on BGR."""
+    search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    search.setBaseImage(np.asarray(picture)[:, :, ::-1].copy())
+    search.switchToSelectiveSearchFast()
+    return {(x, y, x + w, y + h) for x, y, w, h in search.process().tolist() if min(w, h) >= min_size}
+
+
+def test_the_boxes_are_opencv_s_in_pixels_of_the_image(scenes):
+    search = SelectiveSearch(min_size=12, max_proposals=None)
+    boxed = add_proposals(scenes.shuffle(seed=2), search, part_images=5)
+    assert str(boxed.features["proposals"]) == str(List(List(Value("float32"), length=4)))
+    assert boxed["image_id"][:] == scenes.shuffle(seed=2)["image_id"][:]
+    for row in boxed.select(range(4)):
+        assert {tuple(box) for box in row["proposals"]} == naive(row["image"], 12)
+    made = column_provenance(boxed, "proposals")
+    assert (made.scorer, made.backend, made.arguments["min_size"]) == ("SelectiveSearch", "opencv", 12)
+    assert "opencv-contrib-python-headless" in made.versions
+
+
+def test_an_image_is_searched_once_for_all_its_rows_and_calls(scenes, monkeypatch):
+    seen = []
+    real = SelectiveSearch.__call__
+
+    def spy(self, image, image_id=""):
+        seen.append(image_id)
+        return real(self, image, image_id)
+
+    monkeypatch.setattr(SelectiveSearch, "__call__", spy)
+    search = SelectiveSearch(min_size=12)
+    boxed = add_proposals(scenes, search, part_images=5)
+    assert len(scenes) == 24
+    assert sorted(seen) == sorted(set(scenes["image_id"]))
+    by_id = {}
+    for row in boxed:
+        assert by_id.setdefault(row["image_id"], row["proposals"]) == row["proposals"]
+    assert add_proposals(scenes, search, part_images=5).to_list() == boxed.to_list()
+    assert len(seen) == 12
+    add_proposals(scenes, search, part_images=5, load_from_cache_file=False)
+    assert len(seen) == 24
+    # nor is an image searched for its scores
+    scored = add_scores(boxed, RegionProposals(boxes="proposals", min_size=12))
+    assert len(seen) == 24
+    np.testing.assert_array_equal(scored["region_count"][:], proposal_counts(boxed))
+    fresh = add_scores(boxed, RegionProposals(min_size=12))
+    np.testing.assert_array_equal(scored["region_count"][:], fresh["region_count"][:])
+    np.testing.assert_allclose(scored["region_area"][:], fresh["region_area"][:], rtol=1e-6)
+
+
+def test_pictures_are_not_rewritten(scenes):
+    boxed = add_proposals(scenes, SelectiveSearch(min_size=12))
+    first = lambda data: data.data.column("image").chunk(0).field("bytes").buffers()[2].address  # noqa: E731
+    assert first(boxed) == first(scenes)
+    boxes = int(proposal_counts(boxed).sum())
+    assert boxed.data.nbytes - scenes.data.nbytes < 16 * boxes + 4096
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_the_same_boxes_whatever_the_number_of_workers(scenes, num_proc):
+    search = SelectiveSearch(min_size=12, max_proposals=20, seed=7)
+    boxed = add_proposals(scenes, search, num_proc=num_proc, part_images=4)
+    expected = [search(row["image"], row["image_id"]).tolist() for row in scenes]
+    assert boxed["proposals"][:] == expected
+    assert max(map(len, expected)) == 20
+
+
+def test_the_same_boxes_by_several_launched_processes(scenes, tmp_path, monkeypatch):
+    search = SelectiveSearch(min_size=12)
+    expected = add_proposals(scenes, search, folder=tmp_path / "one")
+    rank_of = {}
+    monkeypatch.setattr(per_image, "launched", lambda: (rank_of[get_ident()], 3))
+
+    def process(rank):
+        rank_of[get_ident()] = rank
+        return add_proposals(scenes, search, folder=tmp_path / "three", part_images=2, timeout=60)
+
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(process, range(3))
+    assert others == [None, None]
+    assert first.to_list() == expected.to_list()
+
+
+def test_a_cap_is_a_choice_by_image_and_seed():
+    picture = noise(90, 80)
+    every = SelectiveSearch(max_proposals=None)(picture, "a")
+    assert len(every) > 12
+    found = [SelectiveSearch(max_proposals=10, seed=seed)(picture, name) for name in "ab" for seed in (0, 1)]
+    for boxes in found:
+        assert len(boxes) == 10
+        assert {tuple(box) for box in boxes} < {tuple(box) for box in every}
+        assert boxes.tolist() == sorted(boxes.tolist())
+        assert boxes.tolist() != every[:10].tolist()
+    assert len({boxes.tobytes() for boxes in found}) == 4
+    np.testing.assert_array_equal(SelectiveSearch(max_proposals=10)(picture, "a"), found[0])
+    counts = np.zeros(40)
+    for number in range(2000):
+        counts[chosen_boxes(40, 10, str(number), 0)] += 1
+    assert abs(counts - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)  # each box as likely as the others
+
+
+def test_sizes_squeezed_and_scaled():
+    flat = Pillow.new("RGB", (400, 18))
+    assert SelectiveSearch()(flat).shape == (0, 4)
+    np.testing.assert_array_equal(SelectiveSearch.as_cap2det()(flat), [[0, 0, 400, 18]])
+    expected = {"mode": "quality", "max_proposals": 500, "min_size": 20, "max_aspect": 2.2, "seed": 0}
+    assert SelectiveSearch.as_cap2det().arguments() == {**expected, "max_side": None}
+    large = Pillow.new("RGB", (2000, 1000))
+    np.testing.assert_array_equal(SelectiveSearch(max_side=100)(large), [[0, 0, 2000, 1000]])
+    turned = io.BytesIO()
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    Pillow.new("RGB", (60, 40)).save(turned, "jpeg", exif=exif)
+    np.testing.assert_array_equal(SelectiveSearch()(turned.getvalue()), [[0, 0, 40, 60]])
+
+
+def test_images_without_proposals_and_unreadable_ones(caplog):
+    caplog.set_level(logging.INFO)
+    pictures = [Pillow.new("RGB", (40, 30)), Pillow.new("RGB", (1, 1)), {"bytes": b"\x89PNG damaged", "path": None}]
+    data = images([*pictures, None, Pillow.new("RGB", (19, 60))])
+    boxed = add_proposals(data, SelectiveSearch(), num_proc=1)
+    assert boxed["proposals"][:] == [[[0, 0, 40, 30]], [], None, None, []]
+    assert "2 of 5 rows have null, no proposals: their images cannot be read. The first: " in caplog.text
+    assert "2 of 5 rows have images without any proposal, of which a detector learns nothing" in caplog.text
+    assert "proposals: 1 boxes in 5 rows" in caplog.text
+    kept = add_proposals(data, SelectiveSearch(), drop_empty=True)
+    assert kept["image_id"][:] == ["0"]
+    assert "4 of 5 rows without proposals are left out" in caplog.text
+    with pytest.raises(ValueError, match="None of the 1 images has a proposal, so nothing would be left"):
+        add_proposals(data.select([1]), SelectiveSearch(), drop_empty=True)
+    splits = add_proposals(DatasetDict(a=data, none=data.select([])), SelectiveSearch())
+    assert splits["none"].features == splits["a"].features
+    assert splits["a"]["proposals"][:] == boxed["proposals"][:]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda data: add_proposals(data, 3), TypeError, "was given an int. Proposals come from `SelectiveSearch"),
+        (lambda data: add_proposals([1], SelectiveSearch()), TypeError, "a list was given"),
+        (lambda data: add_proposals(data, SelectiveSearch(), part_images=0), ValueError, "`part_images=0`"),
+        (
+            lambda data: add_proposals(data.remove_columns("image_id"), SelectiveSearch()),
+            ValueError,
+            "not in the data",
+        ),
+        (
+            lambda data: add_proposals(data, SelectiveSearch(), image_column="image_id"),
+            ValueError,
+            r"`image_id` holds Value.*cast the column",
+        ),
+        (
+            lambda data: add_proposals(data.add_column("proposals", [[]] * 2), SelectiveSearch()),
+            ValueError,
+            "already has `proposals`",
+        ),
+        (lambda data: SelectiveSearch("slow"), ValueError, "`mode` is 'slow'"),
+        (lambda data: SelectiveSearch(max_proposals=0), ValueError, "`max_proposals` is 0"),
+        (lambda data: RegionProposals(boxes="proposals", source="a.npz"), ValueError, "come from one of them"),
+    ],
+)
+def test_bad_input(call, error, match):
+    with pytest.raises(error, match=match):
+        call(images([Pillow.new("RGB", (40, 30))] * 2))
+
+
+def test_opencv_missing_is_said_before_any_work(monkeypatch):
+    data = images([Pillow.new("RGB", (40, 30))])
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(
+        ImportError, match=r"needs OpenCV, which is not installed. Run `pip install 'hf-curriculum\[det"
+    ):
+        add_proposals(data, SelectiveSearch())
+
+
+def archive(path, content):
+    np.savez(path, **content)
+    return path
+
+
+def test_of_a_file_of_proposals(tmp_path, caplog):
+    data = images([Pillow.new("RGB", (100, 50))] * 3, ["9", "8", "none"])
+    content = {"9/boxes": [[0, 0, 50, 20], [0, 0, 100.5, 50]], "9/confidence": [0.2, 0.9], "8": np.zeros((0, 4))}
+    boxed = add_proposals(data, archive(tmp_path / "a.npz", content))
+    assert boxed["proposals"][:] == [[[0, 0, 50, 20], [0, 0, 100, 50]], [], None]
+    np.testing.assert_allclose(boxed["objectness"][0], [0.2, 0.9], rtol=1e-6)
+    assert boxed["objectness"][1:] == [[], None]
+    assert "1 of 3 rows have null, no proposals: their images cannot be read, or the file does not have" in caplog.text
+    assert column_provenance(boxed, "objectness").arguments["source"]["path"] == "a.npz"
+    best = add_proposals(data, StoredProposals(tmp_path / "a.npz", 1))
+    assert best["proposals"][0] == [[0, 0, 100, 50]]  # the one of the highest objectness
+    plain = add_proposals(data, archive(tmp_path / "b.npz", {"9": [[0, 0, 0.5, 1]] * 3}), part_images=1)
+    assert "objectness" not in plain.column_names
+    assert plain["proposals"][0] == [[0, 0, 0.5, 1]] * 3
+
+
+def test_boxes_of_the_image_at_another_size_are_scaled(tmp_path):
+    data = images([Pillow.new("RGB", (100, 50))], ["9"])
+    half = archive(tmp_path / "a.npz", {"9": [[0, 0, 25, 20]], "9/size": [50, 25]})
+    assert add_proposals(data, half)["proposals"][:] == [[[0, 0, 50, 40]]]
+    shares = open_regions(archive(tmp_path / "b.npz", {"9": [[0, 0, 0.25, 1]]}), normalised=True)
+    assert add_proposals(data, shares)["proposals"][:] == [[[0, 0, 25, 50]]]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (
+            {"9": [[0, 0, 300, 20]]},
+            r"reach to 300, 20 .*the image has 100 × 50 pixels. They are of an image",
+        ),
+        ({"9": [[-8, 0, 30, 20]]}, r"from -8, 0.*order=\"yxyx\" or \"xywh\""),
+        (
+            {"9": [[60, 20, 30, 10]]},
+            r"ends before it begins, so it is not 'xyxy'.*width, height is \"xywh\"",
+        ),
+        (
+            {"9": [[0, 0, 30, 20]], "9/size": [50, 50]},
+            r"of an image of 50 × 50 pixels, and the image has 100 × 50",
+        ),
+        ({"7": [[0, 0, 30, 20]]}, r"None of the images \('9', for example\) is in .*'7', for example"),
+    ],
+)
+@pytest.mark.parametrize("num_proc", [None, 1])
+def test_boxes_that_are_not_of_the_image(tmp_path, content, match, num_proc):
+    data = images([Pillow.new("RGB", (100, 50))], ["9"])
+    with pytest.raises(ValueError, match=match):
+        add_proposals(data, archive(tmp_path / "a.npz", content), num_proc=num_proc)
+
+
+def test_widths_read_as_edges_by_a_reader_that_does_not_look():
+    with pytest.raises(ValueError, match=r"ends before it begins: it is not left, top, right, bottom.*order=\"xywh\""):
+        fitted_boxes(Regions("9", boxes=np.float32([[60, 20, 30, 10]])), 100, 50, "somewhere")
+
+
+KILLED = """
+import json, os, signal, sys
+from hf_curriculum import SelectiveSearch, add_proposals, make_scenes
+import hf_curriculum.parts as parts
+
+folder, stop, num_proc = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+scenes = make_scenes(20, captions_per_image=1, validation=0, test=0)["train"]
+write = parts.PartFolder.write
+
+def killing(self, part, columns):
+    write(self, part, columns)
+    if part == stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+parts.PartFolder.write = killing
+boxed = add_proposals(scenes, SelectiveSearch(min_size=12, max_proposals=25), folder=folder, part_images=3,
+                      num_proc=num_proc)
+print(json.dumps(boxed["proposals"][:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_with_the_same_boxes(launch, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    whole = json.loads(launch(program, tmp_path / "whole", -1, 0).stdout)
+    done = launch(program, tmp_path / "parts", 2, 2, check=False)
+    assert done.returncode == -signal.SIGKILL
+    kept = {file.name: os.stat(file).st_mtime_ns for file in Path(tmp_path, "parts", "all").glob("part-*")}
+    assert 3 <= len(kept) < 7
+    assert json.loads(launch(program, tmp_path / "parts", -1, 0).stdout) == whole
+    for name, written in kept.items():
+        assert os.stat(tmp_path / "parts" / "all" / name).st_mtime_ns == written
