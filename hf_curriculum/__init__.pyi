@@ -30,10 +30,12 @@ from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
+from hf_curriculum.models.wsddn.config import ConvBackboneConfig as ConvBackboneConfig
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
 from hf_curriculum.training.arguments import CurriculumTrainingArguments as CurriculumTrainingArguments
+from hf_curriculum.training.detection.collator import DetectionCollator as DetectionCollator
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
@@ -90,6 +92,9 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.models.wsddn.config import WsddnConfig as WsddnConfig
+from hf_curriculum.models.wsddn.model import WsddnForObjectDetection as WsddnForObjectDetection
+from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor as WsddnImageProcessor
 from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
@@ -128,6 +133,7 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
+from hf_curriculum.models.wsddn.build import new_detector as new_detector
 from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions

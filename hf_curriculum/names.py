@@ -71,6 +71,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.models.git.config": ("CaptionGitConfig",),
     "hf_curriculum.models.git.model": ("CaptionGitForCausalLM",),
     "hf_curriculum.models.vision_features": ("VisionFeatures", "cache_vision_features"),
+    "hf_curriculum.models.wsddn.build": ("new_detector",),
+    "hf_curriculum.models.wsddn.config": ("ConvBackboneConfig", "WsddnConfig"),
+    "hf_curriculum.models.wsddn.image_processing": ("WsddnImageProcessor",),
+    "hf_curriculum.models.wsddn.model": ("WsddnForObjectDetection",),
     "hf_curriculum.names": ("BATCHES", "CURRICULA", "MODELS", "SCORERS"),
     "hf_curriculum.planning.batches": ("Batches", "ByImage", "ByLength", "ByNode"),
     "hf_curriculum.planning.buckets": ("cut_buckets",),
@@ -116,6 +120,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.training.callbacks": ("Diverged", "PacingCallback", "StopWhenDiverged"),
     "hf_curriculum.training.captioning.self_critical": ("SelfCriticalTrainer",),
     "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
+    "hf_curriculum.training.detection.collator": ("DetectionCollator",),
     "hf_curriculum.training.joint_text": ("JointTextTrainer",),
     "hf_curriculum.training.sampler": ("CurriculumSampler",),
     "hf_curriculum.training.trainer": ("CurriculumTrainer",),
@@ -178,6 +183,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.scoring.labels": ("LabelQuality", "label_counts", "label_names", "label_quality"),
     "hf_curriculum.streaming.index": ("Shard", "StoredBucket"),
     "hf_curriculum.studies.recipe": ("RecipeParser", "read_preset", "resume_point"),
+    "hf_curriculum.training.detection.constant": ("constant_loss",),
 }
 """Module → names that its package offers, `hf_curriculum` does not."""
 
@@ -292,6 +298,7 @@ MODELS = LazyTable(
         "transformer": "models.captioners.transformer:RegionTransformerForCausalLM",
         "updown": "models.captioners.updown:UpDownForCausalLM",
         "aoanet": "models.captioners.aoanet:AoANetForCausalLM",
+        "wsddn": "models.wsddn.model:WsddnForObjectDetection",
     }
 )
 """Model classes by name."""

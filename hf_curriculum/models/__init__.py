@@ -1,8 +1,8 @@
 """Models, known to the Auto classes of `transformers` once this package is imported, as `import hf_curriculum` does.
 
 Importing it loads the configurations alone. A configuration imports the module of its model when one is made, which is
-before an Auto class asks for the model; that module registers its classes. `RegionProcessor` is registered when
-`transformers` imports its own image processors, which takes two seconds.
+before an Auto class asks for the model; that module registers its classes. Image processors are registered when
+`transformers` imports its own, which takes two seconds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ from hf_curriculum.models.captioners.config import RegionTransformerConfig
 from hf_curriculum.models.captioners.recurrent_config import AoANetConfig, UpDownConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
+from hf_curriculum.models.wsddn.config import ConvBackboneConfig, WsddnConfig
 from hf_curriculum.names import exports
 
-for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig):
+for _config in (
+    CaptionGitConfig,
+    CaptionFlamingoConfig,
+    RegionTransformerConfig,
+    UpDownConfig,
+    AoANetConfig,
+    ConvBackboneConfig,
+    WsddnConfig,
+):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
-_IMAGE_PROCESSORS, _PROCESSOR = (
-    "transformers.models.auto.image_processing_auto",
-    "hf_curriculum.data.regions.processor",
-)
+_IMAGE_PROCESSORS = "transformers.models.auto.image_processing_auto"
+_PROCESSORS = ("hf_curriculum.data.regions.processor", "hf_curriculum.models.wsddn.image_processing")
 
 
-class _RegisterProcessor(MetaPathFinder):
-    """Imports `RegionProcessor`, which registers itself, right after `AutoImageProcessor`."""
+class _RegisterProcessors(MetaPathFinder):
+    """Imports our image processors, which register themselves, right after `AutoImageProcessor`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname != _IMAGE_PROCESSORS:
@@ -43,15 +50,17 @@ class _RegisterProcessor(MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                import_module(_PROCESSOR)
+                for name in _PROCESSORS:
+                    import_module(name)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 if _IMAGE_PROCESSORS in sys.modules:
-    import_module(_PROCESSOR)
+    for _name in _PROCESSORS:
+        import_module(_name)
 else:
-    sys.meta_path.insert(0, _RegisterProcessor())
+    sys.meta_path.insert(0, _RegisterProcessors())
 
 __all__, __getattr__, __dir__ = exports(__name__)

@@ -9,6 +9,7 @@ from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.models.git.model import CaptionGitModel as CaptionGitModel
 from hf_curriculum.models.git.model import CaptionGitPreTrainedModel as CaptionGitPreTrainedModel
+from hf_curriculum.models.wsddn.config import ConvBackboneConfig as ConvBackboneConfig
 from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
 from hf_curriculum.models.captioners.state import RecurrentCache as RecurrentCache
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
@@ -18,6 +19,10 @@ from hf_curriculum.models.captioners.recurrent_config import UpDownConfig as UpD
 from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownForCausalLM
 from hf_curriculum.models.captioners.updown import UpDownModel as UpDownModel
 from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
+from hf_curriculum.models.wsddn.config import WsddnConfig as WsddnConfig
+from hf_curriculum.models.wsddn.model import WsddnForObjectDetection as WsddnForObjectDetection
+from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor as WsddnImageProcessor
 from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.wsddn.build import new_detector as new_detector
 from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

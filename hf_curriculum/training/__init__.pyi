@@ -2,10 +2,12 @@
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
 from hf_curriculum.training.arguments import CurriculumTrainingArguments as CurriculumTrainingArguments
+from hf_curriculum.training.detection.collator import DetectionCollator as DetectionCollator
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.training.joint_text import JointTextTrainer as JointTextTrainer
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.training.detection.constant import constant_loss as constant_loss
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum

@@ -54,16 +54,27 @@ class Diverged(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Ends a run whose logged loss is NaN or infinite.
+    """Ends a run whose logged loss is NaN or infinite, or whose model has learnt nothing in the end.
 
-    `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows.
+    `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows. A
+    loss that is clamped, as detectors' is, stays finite when a run fails: it is compared with that of constant
+    predictions.
+
+    Args:
+        constant_loss: the final training loss, averaged over the last tenth of the steps, has to be below it:
+            `hf_curriculum.training.detection.constant_loss(train)` for detectors. By default it is not looked at.
 
     Raises:
-        Diverged: (from training) a loss is not finite.
+        Diverged: (from training) a loss is not finite, or the final training loss is not below `constant_loss`.
+
+    Source: Nebbia & Kovashka 2024 (WSOD), Table 1: a run that failed is "n/a".
 
     Example:
         >>> trainer.add_callback(StopWhenDiverged())  # doctest: +SKIP
     """
+
+    def __init__(self, constant_loss: float | None = None) -> None:
+        self.constant_loss = constant_loss
 
     def on_log(
         self,
@@ -78,6 +89,23 @@ class StopWhenDiverged(TrainerCallback):
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise Diverged(state.global_step, f"{name} is {value}")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Compares the final training loss with that of constant predictions."""
+        if self.constant_loss is None:
+            return
+        logged = [(entry["step"], entry["loss"]) for entry in state.log_history if "loss" in entry]
+        last = [loss for step, loss in logged if step > 0.9 * state.global_step] or [loss for _, loss in logged[-1:]]
+        # Where nothing was logged on the way, the average over the run.
+        last = last or [entry["train_loss"] for entry in state.log_history if "train_loss" in entry]
+        if last and not np.mean(last) < self.constant_loss:
+            raise Diverged(
+                state.global_step,
+                f"the final training loss, {np.mean(last):.4g}, is not below {self.constant_loss:.4g}, that of "
+                "constant predictions at the label frequencies",
+            )
 
 
 class TrainingClock:

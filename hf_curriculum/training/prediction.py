@@ -50,17 +50,18 @@ _IGNORED = -100
 
 
 def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The cross-entropy of each example: of its class, or the mean over its tokens.
+    """The cross-entropy of each example: of its class, the mean over its classes or tokens, or the model's own.
 
     Args:
-        model: takes `inputs` and returns `logits`: (B, C) with `labels` (B,), or (B, T, V) with `labels` (B, S), where
-            the last S of T positions are the text's and position t predicts token t + 1. T may be S − 1, where the
-            model leaves out the last position. In encoder–decoders, masked language models and token classifiers
-            position t predicts token t.
+        model: takes `inputs` and returns `losses` (B,), one of each example, as detectors of this library do; or
+            `logits`: (B, C) with `labels` (B,) of class numbers or (B, C) of 0 and 1 as floats, or (B, T, V) with
+            `labels` (B, S), where the last S of T positions are the text's and position t predicts token t + 1. T may
+            be S − 1, where the model leaves out the last position. In encoder–decoders, masked language models and
+            token classifiers position t predicts token t.
         inputs: one batch, with `labels`; −100 marks tokens that do not count.
 
     Returns:
-        float32, shape (B,); NaN where no token counts.
+        float32, shape (B,); NaN where no token counts, or there is nothing to learn from.
 
     Raises:
         ValueError: there are no labels, or the logits have another shape.
@@ -72,7 +73,11 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
             "collator return labels, or override `CurriculumTrainer.example_losses`."
         )
     outputs = model(**inputs)
+    if isinstance(outputs, Mapping) and "losses" in outputs:
+        return outputs["losses"].float()
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    if logits.ndim == 2 and logits.shape == labels.shape and labels.is_floating_point():  # several classes at once
+        return functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none").mean(1)
     if logits.ndim == 2 and labels.ndim == 1:
         return functional.cross_entropy(logits.float(), labels, reduction="none")
     if logits.ndim == 3 and labels.ndim == 2 and logits.shape[1] >= labels.shape[1] - 1:
@@ -84,8 +89,8 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
         return each.sum(1) / (targets != _IGNORED).sum(1)
     raise ValueError(
         f"The model returned logits of shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}; losses "
-        "per example are known for (B, C) with (B,), and for (B, T, V) with (B, S), S ≤ T + 1. Override "
-        "`CurriculumTrainer.example_losses`."
+        "per example are known for (B, C) with (B,) or with floats (B, C), and for (B, T, V) with (B, S), S ≤ T + 1. "
+        "Override `CurriculumTrainer.example_losses`."
     )
 
 

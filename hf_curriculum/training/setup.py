@@ -270,7 +270,13 @@ def prolonged(saved: Mapping[str, Any], plan: Plan) -> Mapping[str, Any]:
 
 
 def validate_shared_images(model: nn.Module, collator: Any, num_devices: int) -> None:
-    """A collator with one image for several captions needs a model that takes `image_index`, on one device."""
+    """Batches that rows do not split need one device, images of several captions a model that takes them."""
+    if num_devices > 1 and getattr(collator, "lists_pictures", False):
+        raise ValueError(
+            f"A {type(collator).__name__} makes batches of pictures of several sizes, and one process would spread "
+            f"each over {num_devices} devices (`nn.DataParallel`), which tears pictures apart. Launch one process per "
+            "device (torchrun, accelerate launch)."
+        )
     if not getattr(collator, "share_images", False):
         return
     base = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -40,7 +40,7 @@ from transformers import (
 from hf_curriculum import RegionProcessor, RegionStore, extract_regions, make_image_processor, pack_regions
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.regions import extract as module
-from hf_curriculum.data.regions.detectors import Limits, _feature_map, build_torchvision, load_detector, wrap_detector
+from hf_curriculum.data.regions.detectors import Limits, feature_map, build_torchvision, load_detector, wrap_detector
 from hf_curriculum.data.regions.values import arrange_regions, stack_regions
 
 RNG = np.random.default_rng(0)
@@ -428,9 +428,9 @@ class TestProcessor:
             RegionProcessor(NoStates(), image_processor=DETR_PROCESSOR).find([IMAGES["0"]])
         tower, _ = vision_towers()["vit"]
         with pytest.raises(ValueError, match="ViTModel has 17 states for an image of 640 by 8 pixels"):
-            _feature_map(_Fixed(tower), {"pixel_values": torch.zeros(1, 3, 640, 8)})
+            feature_map(_Fixed(tower), {"pixel_values": torch.zeros(1, 3, 640, 8)})
         with pytest.raises(TypeError, match="gives neither `feature_maps` nor patch states"):
-            _feature_map(_Nothing(), {"pixel_values": torch.zeros(1, 3, 8, 8)})
+            feature_map(_Nothing(), {"pixel_values": torch.zeros(1, 3, 8, 8)})
 
 
 class _Fixed:

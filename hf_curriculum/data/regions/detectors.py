@@ -310,7 +310,7 @@ def _regions(image_id: str, image: Image.Image, boxes: Any, features: Any, score
 
 def _grid_regions(detector: LoadedDetector, batch: dict[str, Any], members: list, grid: int | None) -> list[Regions]:
     """A vision tower's patch states, averaged to `grid` by `grid` cells."""
-    states = _feature_map(detector.model, batch)  # (B, dims, rows, columns)
+    states = feature_map(detector.model, batch)  # (B, dims, rows, columns)
     if grid is not None and grid > min(states.shape[2:]):
         raise ValueError(
             f"`grid={grid}` was given, and {type(detector.model).__name__} has {states.shape[2]} by {states.shape[3]} "
@@ -330,9 +330,9 @@ def _grid_regions(detector: LoadedDetector, batch: dict[str, Any], members: list
     return made
 
 
-def _feature_map(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The last states of a vision tower in their places, (B, dims, rows, columns)."""
-    outputs = model(pixel_values=batch["pixel_values"])
+def feature_map(model: Any, batch: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+    """The last states of a vision tower in their places, (B, dims, rows, columns); `options` of its `forward`."""
+    outputs = model(pixel_values=batch["pixel_values"], **options)
     maps = getattr(outputs, "feature_maps", None)
     states = maps[-1] if maps else getattr(outputs, "last_hidden_state", None)
     if states is None or states.ndim not in (3, 4):
