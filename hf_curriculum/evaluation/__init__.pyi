@@ -8,6 +8,9 @@ from hf_curriculum.evaluation.captions.caption_metric import CaptionMetric as Ca
 from hf_curriculum.evaluation.captions.metrics import CaptionScores as CaptionScores
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.evaluation.captions.cider import CiderD as CiderD
+from hf_curriculum.evaluation.detection.metrics import DETECTION_METRICS as DETECTION_METRICS
+from hf_curriculum.evaluation.detection.compare import DetectionComparison as DetectionComparison
+from hf_curriculum.evaluation.detection.metrics import DetectionScores as DetectionScores
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
@@ -24,6 +27,9 @@ from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.evaluation.captions.clip_score import clip_scores as clip_scores
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
+from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
+from hf_curriculum.evaluation.detection.metrics import detection_compute_metrics as detection_compute_metrics
+from hf_curriculum.evaluation.detection.metrics import detection_metrics as detection_metrics
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets as difficulty_sets
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
@@ -32,6 +38,7 @@ from hf_curriculum.evaluation.babylm.load import load_for_evaluation as load_for
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metrics_by_set
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
+from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.evaluation.generate import references as references
