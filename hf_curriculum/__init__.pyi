@@ -127,6 +127,7 @@ from hf_curriculum.data.readers.img2dataset import read_downloads as read_downlo
 from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer
+from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed
 from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores
