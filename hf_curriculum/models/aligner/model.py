@@ -126,8 +126,8 @@ class AlignerModel(PreTrainedModel):
 
     Example:
         >>> from transformers import BertConfig
-        >>> text = BertConfig(30, 16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-        >>> model = AlignerModel(AlignerConfig(text, region_feature_size=5, intermediate_size=32)).eval()
+        >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        >>> model = AlignerModel(AlignerConfig(BertConfig(vocab_size=30, **sizes), region_feature_size=5)).eval()
         >>> texts = model.encode_text(torch.tensor([[2, 7, 3], [2, 9, 3]]), noun_mask=torch.tensor([[0, 1, 0]] * 2))
         >>> model.score(texts, model.encode_regions(torch.ones(3, 4, 5))).shape
         torch.Size([2, 3])
@@ -209,9 +209,7 @@ class AlignerModel(PreTrainedModel):
         share = (marked / marked.sum(1, keepdim=True)).to(states.dtype)  # (texts, tokens)
         return (share[:, None] @ states)[:, 0]
 
-    def encode_regions(
-        self, region_features: torch.Tensor, region_mask: torch.Tensor | None = None
-    ) -> EncodedRegions:
+    def encode_regions(self, region_features: torch.Tensor, region_mask: torch.Tensor | None = None) -> EncodedRegions:
         """Keys and values of each image's regions, computed once for all texts.
 
         Args:
