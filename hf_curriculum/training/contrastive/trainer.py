@@ -30,9 +30,10 @@ class ContrastiveTrainer(CurriculumTrainer):
     never do. `CLIPModel`'s own loss, and any loss inside a `forward`, sees the pairs of one process alone: with as
     many examples a step it trains on fewer wrong pairs the more processes there are.
 
-    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …, and of
-    `eval_dataset={"heldout": data}` `eval_heldout_image_r1`, by which `NodeSampling(metric="heldout_image_r1")` decides.
-    A caption in several rows, one per noun, counts once. `predict()` also gives the scores.
+    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …. Of
+    `eval_dataset={"heldout": data}` these are `eval_heldout_image_r1`, …, by which
+    `NodeSampling(metric="heldout_image_r1")` decides. A caption in several rows, one per noun, counts once.
+    `predict()` also gives the scores.
 
     Args:
         *args: of `CurriculumTrainer`. `model` is an `AlignerModel`, a CLIP or SigLIP of `transformers`, or a model of
