@@ -205,9 +205,8 @@ class AlignerModel(PreTrainedModel):
         states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         marked = noun_mask != 0
         if self.config.noun_pooling == "first":
-            marked = marked & (marked.cumsum(1) == 1)
-        share = (marked / marked.sum(1, keepdim=True)).to(states.dtype)  # (texts, tokens)
-        return (share[:, None] @ states)[:, 0]
+            return states[torch.arange(len(states), device=states.device), marked.long().argmax(1)]
+        return (states * marked[..., None]).sum(1) / marked.sum(1, keepdim=True)
 
     def encode_regions(self, region_features: torch.Tensor, region_mask: torch.Tensor | None = None) -> EncodedRegions:
         """Keys and values of each image's regions, computed once for all texts.
@@ -251,7 +250,9 @@ class AlignerModel(PreTrainedModel):
 
     def _score(self, texts: torch.Tensor, images: EncodedRegions) -> torch.Tensor:
         seen = self.layer(texts, images)  # (images, texts, width)
-        return torch.einsum("itw,tw->ti", seen, texts) * self._scale()
+        # Half precision would round scores in the hundreds to whole numbers.
+        with torch.autocast(texts.device.type, enabled=False):
+            return torch.einsum("itw,tw->ti", *(part.to(_wide(part.dtype)) for part in (seen, texts))) * self._scale()
 
     def _scale(self) -> torch.Tensor | float:
         """What scores are multiplied by."""
@@ -308,6 +309,11 @@ class AlignerModel(PreTrainedModel):
             attentions=self.region_attention(texts, images) if output_attentions else None,
         )
         return as_asked(outputs, return_dict, self.config.return_dict)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """float32, or wider where the numbers are."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _text_encoder(model: Any) -> Any:

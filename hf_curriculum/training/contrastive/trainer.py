@@ -176,6 +176,11 @@ class ContrastiveTrainer(CurriculumTrainer):
                 "The batch is one pair, which has no wrong pairs: its loss is 0 whatever the model. Set "
                 "per_device_train_batch_size or global_batch_size to 2 or more."
             )
+        if args.dataloader_drop_last:
+            raise ValueError(
+                "dataloader_drop_last=True would leave the last images of an evaluation set out of what is retrieved, "
+                "and recalls would rise. Leave it out: every training batch is full without it."
+            )
         unused = {
             "compute_metrics": self.compute_metrics,
             "compute_loss_func": self.compute_loss_func,
