@@ -1,6 +1,9 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.models.aligner.config import AlignerConfig as AlignerConfig
+from hf_curriculum.models.aligner.model import AlignerModel as AlignerModel
+from hf_curriculum.models.aligner.processor import AlignerProcessor as AlignerProcessor
 from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
 from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.data.collators import Augment as Augment
@@ -30,6 +33,8 @@ from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
+from hf_curriculum.models.aligner.collator import ContrastiveCollator as ContrastiveCollator
+from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer
 from hf_curriculum.models.wsddn.config import ConvBackboneConfig as ConvBackboneConfig
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
@@ -147,6 +152,7 @@ from hf_curriculum.data.readers.img2dataset import read_downloads as read_downlo
 from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer
+from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed
 from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores

@@ -18,10 +18,14 @@ from hf_curriculum.evaluation.captions.java import JavaError as JavaError
 from hf_curriculum.evaluation.captions.metrics import METRICS as METRICS
 from hf_curriculum.evaluation.captions.overlap import PreparedReferences as PreparedReferences
 from hf_curriculum.evaluation.nouns import RecallResult as RecallResult
+from hf_curriculum.evaluation.retrieval.ranks import RetrievalRanks as RetrievalRanks
 from hf_curriculum.evaluation.babylm.suite import SUITES as SUITES
+from hf_curriculum.evaluation.retrieval.ranks import ScoreMatrix as ScoreMatrix
+from hf_curriculum.evaluation.retrieval.ranks import Similarities as Similarities
 from hf_curriculum.evaluation.babylm.suite import SuiteResult as SuiteResult
 from hf_curriculum.evaluation.babylm.run import TaskResult as TaskResult
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
+from hf_curriculum.evaluation.retrieval.ranks import VectorSimilarities as VectorSimilarities
 from hf_curriculum.evaluation.captions.compare import bootstrap as bootstrap
 from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as caption_compute_metrics
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
@@ -42,6 +46,7 @@ from hf_curriculum.evaluation.detection.random_boxes import random_detections as
 from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.evaluation.generate import references as references
+from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics
 from hf_curriculum.evaluation.nouns import singular as singular
 from hf_curriculum.evaluation.captions.tokens import tokenize as tokenize
 from hf_curriculum.evaluation.captions.tokens import tokenize_all as tokenize_all
