@@ -65,6 +65,7 @@ from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
+from hf_curriculum.evaluation.retrieval.suite import RetrievalSuite as RetrievalSuite
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
@@ -94,6 +95,7 @@ from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
+from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference

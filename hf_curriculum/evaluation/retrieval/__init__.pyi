@@ -1,6 +1,17 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.evaluation.retrieval.suite import PROTOCOLS as PROTOCOLS
+from hf_curriculum.evaluation.retrieval.suite import Protocol as Protocol
+from hf_curriculum.evaluation.retrieval.compare import RetrievalComparison as RetrievalComparison
+from hf_curriculum.evaluation.retrieval.suite import RetrievalEvaluation as RetrievalEvaluation
 from hf_curriculum.evaluation.retrieval.ranks import RetrievalRanks as RetrievalRanks
+from hf_curriculum.evaluation.retrieval.suite import RetrievalSuite as RetrievalSuite
 from hf_curriculum.evaluation.retrieval.ranks import ScoreMatrix as ScoreMatrix
 from hf_curriculum.evaluation.retrieval.ranks import Similarities as Similarities
 from hf_curriculum.evaluation.retrieval.ranks import VectorSimilarities as VectorSimilarities
+from hf_curriculum.evaluation.retrieval.within_class import WithinClass as WithinClass
+from hf_curriculum.evaluation.retrieval.score_captions import caption_scores as caption_scores
+from hf_curriculum.evaluation.retrieval.score_captions import clip_similarities as clip_similarities
+from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
+from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
+from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
 from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics
