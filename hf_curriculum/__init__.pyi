@@ -1,6 +1,9 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.curricula.guidance import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.models.aligner.config import AlignerConfig as AlignerConfig
+from hf_curriculum.models.aligner.model import AlignerModel as AlignerModel
+from hf_curriculum.models.aligner.processor import AlignerProcessor as AlignerProcessor
 from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
 from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.data.collators import Augment as Augment
@@ -28,6 +31,8 @@ from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
+from hf_curriculum.models.aligner.collator import ContrastiveCollator as ContrastiveCollator
+from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer

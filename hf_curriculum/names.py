@@ -58,6 +58,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.retrieval.suite": ("RetrievalSuite",),
     "hf_curriculum.hub.errors": ("HubError",),
     "hf_curriculum.hub.push": ("push_scored",),
+    "hf_curriculum.models.aligner.collator": ("ContrastiveCollator",),
+    "hf_curriculum.models.aligner.config": ("AlignerConfig",),
+    "hf_curriculum.models.aligner.model": ("AlignerModel",),
+    "hf_curriculum.models.aligner.processor": ("AlignerProcessor",),
     "hf_curriculum.models.captioners.aoanet": ("AoANetForCausalLM",),
     "hf_curriculum.models.captioners.config": ("RegionTransformerConfig",),
     "hf_curriculum.models.captioners.convert": ("convert_reference", "reference_tokenizer"),
@@ -113,6 +117,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.training.callbacks": ("Diverged", "PacingCallback", "StopWhenDiverged"),
     "hf_curriculum.training.captioning.self_critical": ("SelfCriticalTrainer",),
     "hf_curriculum.training.checkpoints": ("checkpoint_from_hub",),
+    "hf_curriculum.training.contrastive.trainer": ("ContrastiveTrainer",),
     "hf_curriculum.training.joint_text": ("JointTextTrainer",),
     "hf_curriculum.training.sampler": ("CurriculumSampler",),
     "hf_curriculum.training.trainer": ("CurriculumTrainer",),
@@ -150,6 +155,9 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.retrieval.score_captions": ("caption_scores", "clip_similarities"),
     "hf_curriculum.evaluation.retrieval.suite": ("PROTOCOLS", "Protocol", "RetrievalEvaluation"),
     "hf_curriculum.evaluation.retrieval.within_class": ("WithinClass", "object_classes", "rank_within_classes"),
+    "hf_curriculum.models.aligner.encoders": ("ImageTextEncoders", "encoders_of"),
+    "hf_curriculum.models.aligner.losses": ("contrastive_loss", "false_negatives"),
+    "hf_curriculum.models.aligner.model": ("AlignerOutput", "EncodedRegions"),
     "hf_curriculum.models.captioners.aoanet": ("AoANetModel",),
     "hf_curriculum.models.captioners.regions": ("EncodedImages",),
     "hf_curriculum.models.captioners.state": ("RecurrentCache",),
@@ -292,6 +300,7 @@ MODELS = LazyTable(
         "transformer": "models.captioners.transformer:RegionTransformerForCausalLM",
         "updown": "models.captioners.updown:UpDownForCausalLM",
         "aoanet": "models.captioners.aoanet:AoANetForCausalLM",
+        "aligner": "models.aligner.model:AlignerModel",
     }
 )
 """Model classes by name."""

@@ -15,13 +15,15 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from hf_curriculum.models.aligner.config import AlignerConfig
 from hf_curriculum.models.captioners.config import RegionTransformerConfig
 from hf_curriculum.models.captioners.recurrent_config import AoANetConfig, UpDownConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.names import exports
 
-for _config in (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig):
+_CAPTIONERS = (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig)
+for _config in (*_CAPTIONERS, AlignerConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
 _IMAGE_PROCESSORS, _PROCESSOR = (

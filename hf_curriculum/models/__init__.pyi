@@ -1,4 +1,8 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.models.aligner.config import AlignerConfig as AlignerConfig
+from hf_curriculum.models.aligner.model import AlignerModel as AlignerModel
+from hf_curriculum.models.aligner.model import AlignerOutput as AlignerOutput
+from hf_curriculum.models.aligner.processor import AlignerProcessor as AlignerProcessor
 from hf_curriculum.models.captioners.recurrent_config import AoANetConfig as AoANetConfig
 from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.models.captioners.aoanet import AoANetModel as AoANetModel
@@ -9,7 +13,10 @@ from hf_curriculum.models.git.config import CaptionGitConfig as CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitForCausalLM
 from hf_curriculum.models.git.model import CaptionGitModel as CaptionGitModel
 from hf_curriculum.models.git.model import CaptionGitPreTrainedModel as CaptionGitPreTrainedModel
+from hf_curriculum.models.aligner.collator import ContrastiveCollator as ContrastiveCollator
 from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
+from hf_curriculum.models.aligner.model import EncodedRegions as EncodedRegions
+from hf_curriculum.models.aligner.encoders import ImageTextEncoders as ImageTextEncoders
 from hf_curriculum.models.captioners.state import RecurrentCache as RecurrentCache
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
@@ -19,5 +26,8 @@ from hf_curriculum.models.captioners.updown import UpDownForCausalLM as UpDownFo
 from hf_curriculum.models.captioners.updown import UpDownModel as UpDownModel
 from hf_curriculum.models.vision_features import VisionFeatures as VisionFeatures
 from hf_curriculum.models.vision_features import cache_vision_features as cache_vision_features
+from hf_curriculum.models.aligner.losses import contrastive_loss as contrastive_loss
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.models.aligner.encoders import encoders_of as encoders_of
+from hf_curriculum.models.aligner.losses import false_negatives as false_negatives
 from hf_curriculum.models.captioners.convert import reference_tokenizer as reference_tokenizer

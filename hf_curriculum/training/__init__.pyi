@@ -1,4 +1,5 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
 from hf_curriculum.training.arguments import CurriculumTrainingArguments as CurriculumTrainingArguments

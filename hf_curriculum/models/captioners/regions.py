@@ -136,10 +136,21 @@ def check_images(
         )
     if wanted == "pixel_values":
         return None
-    if region_features.ndim != 3 or region_features.shape[2] != config.region_feature_size:
+    return check_regions(config.region_feature_size, region_features, region_mask)
+
+
+def check_regions(
+    feature_size: int, region_features: torch.Tensor, region_mask: torch.Tensor | None
+) -> torch.Tensor | None:
+    """What of the regions is no padding, bool (images, regions), `None` where all is.
+
+    Raises:
+        ValueError: features of another width, a mask that does not fit, an image without a region.
+    """
+    if region_features.ndim != 3 or region_features.shape[2] != feature_size:
         raise ValueError(
-            f"region_features has the shape {tuple(region_features.shape)}, but the captioner reads features of width "
-            f"{config.region_feature_size}: (images, regions, {config.region_feature_size}). They come from another "
+            f"region_features has the shape {tuple(region_features.shape)}, but the model reads features of width "
+            f"{feature_size}: (images, regions, {feature_size}). They come from another "
             "detector or another choice of box values than it was trained on. Use the store it was trained with, or "
             "build it with `region_feature_size`."
         )
@@ -158,7 +169,7 @@ def check_images(
         rows = (per_image == 0).nonzero()[:, 0].tolist()
         raise ValueError(
             f"{len(rows)} of {len(per_image)} images have no region (rows {rows[:5]} of the batch): there is nothing "
-            "to describe, and attention to nothing is undefined. Leave them out, or extract features with a lower "
+            "to see, and attention to nothing is undefined. Leave them out, or extract features with a lower "
             "threshold."
         )
     return None if int(per_image.min()) == mask.shape[1] else mask

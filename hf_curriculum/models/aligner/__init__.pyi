@@ -1,0 +1,11 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.models.aligner.config import AlignerConfig as AlignerConfig
+from hf_curriculum.models.aligner.model import AlignerModel as AlignerModel
+from hf_curriculum.models.aligner.model import AlignerOutput as AlignerOutput
+from hf_curriculum.models.aligner.processor import AlignerProcessor as AlignerProcessor
+from hf_curriculum.models.aligner.collator import ContrastiveCollator as ContrastiveCollator
+from hf_curriculum.models.aligner.model import EncodedRegions as EncodedRegions
+from hf_curriculum.models.aligner.encoders import ImageTextEncoders as ImageTextEncoders
+from hf_curriculum.models.aligner.losses import contrastive_loss as contrastive_loss
+from hf_curriculum.models.aligner.encoders import encoders_of as encoders_of
+from hf_curriculum.models.aligner.losses import false_negatives as false_negatives

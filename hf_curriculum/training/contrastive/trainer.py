@@ -1,0 +1,249 @@
+"""`ContrastiveTrainer`: contrastive losses of the whole batch, on any number of processes and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.trainer_utils import EvalLoopOutput
+
+from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES, retrieval_metrics
+from hf_curriculum.models.aligner.encoders import Images, ImageTextEncoders, encoders_of
+from hf_curriculum.models.aligner.losses import LOSSES, contrastive_loss, false_negatives
+from hf_curriculum.training.contrastive.evaluation import NOUN_SCORES, score_matrix
+from hf_curriculum.training.contrastive.gather import gather
+from hf_curriculum.training.prediction import base_model, evaluation_mode
+from hf_curriculum.training.trainer import CurriculumTrainer
+
+_KEYS = ("image_keys", "text_keys")
+
+
+class ContrastiveTrainer(CurriculumTrainer):
+    """A `CurriculumTrainer` of models that score images with texts, by a contrastive loss, under any curriculum.
+
+    The loss is that of the whole batch on any number of processes: every text is scored with every image. Texts'
+    vectors travel to all processes, each scores all texts with its own images, and the scores travel back; images
+    never do. `CLIPModel`'s own loss, and any loss inside a `forward`, sees the pairs of one process alone: with as
+    many examples a step it trains on fewer wrong pairs the more processes there are.
+
+    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …, and of
+    `eval_dataset={"heldout": data}` `eval_heldout_image_r1`, by which `NodeSampling(metric="heldout_image_r1")` decides.
+    A caption in several rows, one per noun, counts once. `predict()` also gives the scores.
+
+    Args:
+        *args: of `CurriculumTrainer`. `model` is an `AlignerModel`, a CLIP or SigLIP of `transformers`, or a model of
+            `open_clip`, with adapters of PEFT or without; `data_collator` is a `ContrastiveCollator`.
+        loss: one of `LOSSES`, see `contrastive_loss`; None: the model's own, `"sum"` for an aligner, `"mean"` for a
+            CLIP, `"sigmoid"` for a SigLIP. The temperature is the model's `logit_scale`, learnt where it requires a
+            gradient.
+        mask_false_negatives: leaves out of the loss wrong pairs that have the same image or the same caption as a
+            right one. False: as the paper.
+        chunk_size: pairs of a process that are encoded at once, and texts that are scored at once. What they were
+            computed from is computed once more on the way back, under the same random state, so that memory grows
+            with the chunk and no longer with the batch; gradients are the same. None: all at once.
+        noun_scores: of a caption in several rows of an evaluation set, the `"mean"` or the `"max"` of its nouns'.
+        **kwargs: of `CurriculumTrainer`.
+
+    Shapes and units: a batch as of `ContrastiveCollator`; recalls from 0 to 1, ranks from 1. `predict()` returns
+        scores float32 (texts, images) as `predictions`, and the row of each text's image int64 (texts,) as
+        `label_ids`.
+
+    Raises:
+        TypeError: a model that does not encode texts and images apart.
+        ValueError: an argument out of range or that would do nothing, gradient accumulation, a batch of one, several
+            devices in one process, a batch without keys of its images and captions, or scores that are not finite.
+
+    Source: Srinivasan, Ren & Thomason 2023 (TOnICS) §3 and §4.2; Gao et al. 2021, *Scaling Deep Contrastive Learning
+        Batch Size under Memory Limited Setup* (gradients by chunks).
+
+    Example:
+        >>> trainer = ContrastiveTrainer(model, args, train_dataset=train, eval_dataset={"heldout": held},
+        ...                              data_collator=ContrastiveCollator(tokenizer, inputs))  # doctest: +SKIP
+    """
+
+    loss_is_scaled_for_ga = False
+
+    def __init__(
+        self,
+        *args: Any,
+        loss: str | None = None,
+        mask_false_negatives: bool = True,
+        chunk_size: int | None = None,
+        noun_scores: str = "mean",
+        **kwargs: Any,
+    ) -> None:
+        _validate_options(loss, chunk_size, noun_scores)
+        self.mask_false_negatives, self.chunk_size, self.noun_scores = mask_false_negatives, chunk_size, noun_scores
+        self.contrastive_loss = loss
+        self._encoders: ImageTextEncoders | None = None
+        super().__init__(*args, **kwargs)
+        if loss is None:
+            self.contrastive_loss = self.encoders.loss
+        self._validate_contrastive()
+
+    @property
+    def encoders(self) -> ImageTextEncoders:
+        """The encoders of the model, as it is now."""
+        model = base_model(self.model)
+        if self._encoders is None or self._encoders.model is not model:
+            self._encoders = encoders_of(model)
+            if self.args.torch_compile:
+                options = {"backend": self.args.torch_compile_backend, "mode": self.args.torch_compile_mode}
+                for name in ("encode_text", "encode_images", "score"):
+                    setattr(self._encoders, name, torch.compile(getattr(self._encoders, name), **options))
+        return self._encoders
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """The contrastive loss of the batches of all processes together, a scalar."""
+        if return_outputs:
+            raise ValueError(
+                "compute_loss(return_outputs=True) was asked for, and the outputs of a contrastive batch are spread "
+                "over processes. Call the model itself, or `predict()`."
+            )
+        # A compiled model would be compiled for each step's `forward`: the encoders are instead.
+        wrapped = getattr(model, "_orig_mod", model)
+        with redirected_forward(self.accelerator.unwrap_model(wrapped), self._whole_loss):
+            return wrapped(**inputs)
+
+    def _whole_loss(self, **batch: torch.Tensor) -> torch.Tensor:
+        """The loss of all processes' pairs, of which this one has encoded its own."""
+        missing = [name for name in _KEYS if name not in batch]
+        if self.mask_false_negatives and missing:
+            raise ValueError(
+                f"The batch has {sorted(batch)} and no {missing}, by which false negatives are found. Use a "
+                "ContrastiveCollator, or pass mask_false_negatives=False."
+            )
+        with self.accelerator.autocast():
+            encoders = self.encoders
+            texts = gather(_in_chunks(encoders.encode_text, batch, self.chunk_size))  # (texts, width)
+            images = _in_chunks(encoders.encode_images, batch, self.chunk_size)
+            scores = encoders.score(texts, images, self.chunk_size)  # (texts, own images)
+        scores = gather(scores.T.float().contiguous()).T  # (texts, images)
+        ignored = None
+        if self.mask_false_negatives:
+            ignored = false_negatives(*(gather(batch[name]) for name in _KEYS))
+        return contrastive_loss(scores, self.contrastive_loss, ignored)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Retrieval among all images and captions of a set, the same on every process."""
+        self.callback_handler.eval_dataloader = dataloader
+        with evaluation_mode(self):
+            scores, image_of_text = score_matrix(self, dataloader)
+        metrics = retrieval_metrics(scores, image_of_text)
+        named = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(predictions=scores, label_ids=image_of_text, metrics=named, num_samples=len(scores))
+
+    def metric_names(self, name: str | None) -> tuple[str, ...]:
+        """What `evaluate()` returns of a set, without its prefix."""
+        return METRIC_NAMES
+
+    def _validate_contrastive(self) -> None:
+        """What was given takes part in the loss, and every wrong pair of a batch in it."""
+        self.encoders  # noqa: B018 - for its error
+        args = self.args
+        if args.gradient_accumulation_steps > 1:
+            raise ValueError(
+                f"gradient_accumulation_steps={args.gradient_accumulation_steps} would make so many small batches of "
+                "one, whose pairs are not compared with each other: fewer wrong pairs, silently. Leave it at 1 with "
+                "the whole batch in per_device_train_batch_size, and pass chunk_size= to ContrastiveTrainer, which "
+                "bounds the memory and compares all of them."
+            )
+        if args.n_gpu > 1:
+            raise ValueError(
+                f"One process has {args.n_gpu} devices, among which DataParallel would split each batch. Launch one "
+                "process per device (torchrun, accelerate launch)."
+            )
+        if args.train_batch_size * args.world_size < 2:
+            raise ValueError(
+                "The batch is one pair, which has no wrong pairs: its loss is 0 whatever the model. Set "
+                "per_device_train_batch_size or global_batch_size to 2 or more."
+            )
+        unused = {
+            "compute_metrics": self.compute_metrics,
+            "compute_loss_func": self.compute_loss_func,
+            "predict_with_generate": args.predict_with_generate or None,
+            "label_smoothing_factor": args.label_smoothing_factor or None,
+        }
+        for name, value in unused.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value} was given to {type(self).__name__}, which trains by a contrastive loss and "
+                    "evaluates retrieval: it would do nothing. Leave it out."
+                )
+        _validate_padding(base_model(self.model), self.data_collator)
+
+
+@contextmanager
+def redirected_forward(model: nn.Module, function: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """While it lasts a call of the model, or of what wraps it for several processes, is one of `function`.
+
+    `DistributedDataParallel` averages the gradients of what its own `forward` returns.
+    """
+    own = vars(model).get("forward")
+    model.forward = function
+    try:
+        yield
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own
+
+
+def _in_chunks(
+    encode: Callable[[Mapping[str, torch.Tensor]], Any], batch: Mapping[str, torch.Tensor], chunk_size: int | None
+) -> Any:
+    """What an encoder makes of a batch, of so many rows at a time, computed once more on the way back."""
+    rows = len(batch["input_ids"])
+    if chunk_size is None or chunk_size >= rows:
+        return encode(batch)
+    chunks = [
+        {name: part[start : start + chunk_size] for name, part in batch.items()}
+        for start in range(0, rows, chunk_size)
+    ]
+    return _joined([checkpoint(encode, chunk, use_reentrant=False) for chunk in chunks])
+
+
+def _joined(parts: list[Images]) -> Images:
+    """Encoded rows as one batch."""
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat(parts)
+    return type(parts[0])(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _validate_options(loss: str | None, chunk_size: int | None, noun_scores: str) -> None:
+    """Options that stand for themselves."""
+    if loss not in (None, *LOSSES):
+        raise ValueError(f"loss={loss!r} is not known. The losses are {LOSSES}; None is the model's own.")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} encodes nothing. Pass 1 or more, or None for all at once.")
+    if noun_scores not in NOUN_SCORES:
+        raise ValueError(f"noun_scores={noun_scores!r} is not known. The choices are {tuple(NOUN_SCORES)}.")
+
+
+def _validate_padding(model: nn.Module, collator: Any) -> None:
+    """A SigLIP reads the last token, so all its texts have one length."""
+    kind = getattr(getattr(model, "config", None), "model_type", "")
+    if kind.startswith("siglip") and not getattr(collator, "pad_to_max_length", True):
+        raise ValueError(
+            f"A {type(model).__name__} reads the last token of a text, and the collator pads each batch to its own "
+            "longest: a caption's vector would depend on the others in its batch. Pass "
+            "ContrastiveCollator(pad_to_max_length=True, max_length=64)."
+        )
