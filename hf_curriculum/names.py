@@ -152,7 +152,12 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
         "Similarities",
         "VectorSimilarities",
     ),
-    "hf_curriculum.evaluation.retrieval.score_captions": ("caption_scores", "clip_similarities"),
+    "hf_curriculum.evaluation.retrieval.score_captions": (
+        "AlignerScores",
+        "aligner_scores",
+        "caption_scores",
+        "clip_similarities",
+    ),
     "hf_curriculum.evaluation.retrieval.suite": ("PROTOCOLS", "Protocol", "RetrievalEvaluation"),
     "hf_curriculum.evaluation.retrieval.within_class": ("WithinClass", "object_classes", "rank_within_classes"),
     "hf_curriculum.models.aligner.encoders": ("ImageTextEncoders", "encoders_of"),

@@ -1,4 +1,5 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.evaluation.retrieval.score_captions import AlignerScores as AlignerScores
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.evaluation.babylm.suite import Benchmark as Benchmark
 from hf_curriculum.evaluation.captions.compare import CaptionComparison as CaptionComparison
@@ -29,6 +30,7 @@ from hf_curriculum.evaluation.babylm.run import TaskResult as TaskResult
 from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageScorer
 from hf_curriculum.evaluation.retrieval.ranks import VectorSimilarities as VectorSimilarities
 from hf_curriculum.evaluation.retrieval.within_class import WithinClass as WithinClass
+from hf_curriculum.evaluation.retrieval.score_captions import aligner_scores as aligner_scores
 from hf_curriculum.evaluation.captions.compare import bootstrap as bootstrap
 from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as caption_compute_metrics
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics

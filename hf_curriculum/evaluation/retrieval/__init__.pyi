@@ -1,4 +1,5 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.evaluation.retrieval.score_captions import AlignerScores as AlignerScores
 from hf_curriculum.evaluation.retrieval.suite import PROTOCOLS as PROTOCOLS
 from hf_curriculum.evaluation.retrieval.suite import Protocol as Protocol
 from hf_curriculum.evaluation.retrieval.compare import RetrievalComparison as RetrievalComparison
@@ -9,6 +10,7 @@ from hf_curriculum.evaluation.retrieval.ranks import ScoreMatrix as ScoreMatrix
 from hf_curriculum.evaluation.retrieval.ranks import Similarities as Similarities
 from hf_curriculum.evaluation.retrieval.ranks import VectorSimilarities as VectorSimilarities
 from hf_curriculum.evaluation.retrieval.within_class import WithinClass as WithinClass
+from hf_curriculum.evaluation.retrieval.score_captions import aligner_scores as aligner_scores
 from hf_curriculum.evaluation.retrieval.score_captions import caption_scores as caption_scores
 from hf_curriculum.evaluation.retrieval.score_captions import clip_similarities as clip_similarities
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval

@@ -245,8 +245,12 @@ class RetrievalSuite:
             other: self._read_ranks(path) for other, path in (compare or {}).items()
         }
 
-    def __call__(self, similarities: Similarities) -> RetrievalEvaluation:
+    def __call__(self, similarities: Similarities, notes: Sequence[str] = ()) -> RetrievalEvaluation:
         """Evaluates the scores of `captions` with `images`, in their order.
+
+        Args:
+            similarities: the scores.
+            notes: what a reader must know of how they were made.
 
         Raises:
             ValueError: scores of other numbers of them, or that are not finite.
@@ -264,7 +268,14 @@ class RetrievalSuite:
             options = {"min_images": self.min_images, **self.resampling}
             within = rank_within_classes(similarities, self.image_of_text, self.classes, **options)
         return RetrievalEvaluation(
-            self.name, self.image_ids, self.captions, ranks, within, comparison, self.notes, similarities
+            self.name,
+            self.image_ids,
+            self.captions,
+            ranks,
+            within,
+            comparison,
+            (*self.notes, *notes),
+            similarities,
         )
 
     def _ranks(self, similarities: Similarities) -> RetrievalRanks:
