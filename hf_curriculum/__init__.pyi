@@ -58,6 +58,7 @@ from hf_curriculum.scorers.text.nouns import NounCount as NounCount
 from hf_curriculum.scorers.text.mentions import ObjectMentions as ObjectMentions
 from hf_curriculum.planning.curriculum import Observed as Observed
 from hf_curriculum.scorers.visual.onnx import OnnxDetector as OnnxDetector
+from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
 from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
@@ -104,6 +105,7 @@ from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as comp
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.planning.ontology.sources import count_stages as count_stages
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
@@ -115,6 +117,8 @@ from hf_curriculum.data.regions.extract import extract_regions as extract_region
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
+from hf_curriculum.planning.ontology.sources import hold_out_instances as hold_out_instances
+from hf_curriculum.planning.ontology.sources import join_sources as join_sources
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
 from hf_curriculum.scored_data import load_scored as load_scored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,6 +16,7 @@ from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import NodeStage, Stage
 
 _SLACK = 1e-12
+_SHOWN = 2  # nodes whose mass is logged, the largest
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,48 @@ class NodeSampling(SizedCurriculum):
         enough = bool(np.float32(value) >= np.float32(self.threshold))
         refreshed = enough and self.may_refresh(refreshes)
         refreshes += refreshed
+        share, nodes = self.random_share(refreshes), self._nodes(ranking)
+        largest = np.argsort(-nodes.sizes, kind="stable")[:_SHOWN]
         return {
             "decision": "refresh" if refreshed else "stay",
             "metric": self.metric,
             "value": value,
             "refreshes": refreshes,
-            "random_share": self.random_share(refreshes),
+            "random_share": share,
+            "nodes": len(nodes),
+            "mass": {nodes.names[at]: float((1 - share) * nodes.sizes[at] / nodes.starts[-1]) for at in largest},
         }
+
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """As a line: "step 5,000: accuracy 0.92 ≥ 0.90 → refresh 1: entity 0.900, dog 0.0131, … (9 nodes)"."""
+        enough = np.float32(entry["value"]) >= np.float32(self.threshold)
+        decided = f"refresh {entry['refreshes']}" if entry["decision"] == "refresh" else "stay"
+        mass = entry.get("mass", {})  # which versions before 0.2 did not write
+        masses = [f"entity {entry['random_share']:.3f}", *(f"{name} {share:.3g}" for name, share in mass.items())]
+        more = [f"… ({entry['nodes']} nodes)"] if len(mass) < entry.get("nodes", 0) else []
+        return (
+            f"step {entry['step']:,}: {_readable(entry['metric'])} {entry['value']:.2f} "
+            f"{'≥' if enough else '<'} {self.threshold:.2f} → {decided}: {', '.join(masses + more)}"
+        )
+
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """How many nodes have fewer images than a batch, in whose batches images repeat."""
+        nodes, images = self._nodes(ranking), self._images(ranking)
+        if images is None:
+            counts, what = nodes.sizes, "examples"
+        else:
+            group = np.repeat(np.arange(len(nodes), dtype=np.int64), nodes.sizes)
+            distinct = np.unique(group << 32 | images[nodes.members])
+            counts, what = np.bincount(distinct >> 32, minlength=len(nodes)), "images"
+        few = np.flatnonzero(counts < budget.global_batch_size)
+        if not len(few):
+            return ()
+        least = few[np.argmin(counts[few])]
+        return (
+            f"{len(few)} of {len(nodes)} nodes have fewer {what} than the {budget.global_batch_size} of a batch (the "
+            f"fewest, {nodes.names[least]!r}, {counts[least]:,}): some come twice in theirs; min_examples= leaves "
+            "small nodes out",
+        )
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """How far the share of random batches can fall, and how soon."""
@@ -169,3 +206,9 @@ class NodeSampling(SizedCurriculum):
         images = np.arange(len(groups), len(groups) + ranking.num_rows, dtype=np.int64)
         images[groups.members] = np.repeat(np.arange(len(groups)), groups.sizes)
         return images[ranking.order].astype(np.int32)
+
+
+def _readable(metric: str) -> str:
+    """A metric in words: "heldout_image_r1" as "held-out image R@1"."""
+    words = re.sub(r"(^|_)r(\d+)$", r"\1R@\2", metric.removeprefix("eval_")).replace("heldout", "held-out")
+    return words.replace("_", " ")
