@@ -100,6 +100,7 @@ from hf_curriculum.models.vision_features import cache_vision_features as cache_
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
 from hf_curriculum.scored_data import concat_scored as concat_scored
@@ -132,6 +133,7 @@ from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
+from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
@@ -150,5 +152,6 @@ from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_toke
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
+from hf_curriculum.evaluation.probing import word_vectors as word_vectors
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
 __version__: str

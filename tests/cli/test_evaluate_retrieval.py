@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from hf_curriculum import AlignerConfig, AlignerModel, AlignerProcessor, Ontology, RetrievalSuite, make_scenes
 from hf_curriculum.cli import app
 from hf_curriculum.data.image_inputs import RegionInputs
-from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
@@ -45,7 +44,7 @@ def scenes(tmp_path_factory):
 @pytest.fixture(scope="module")
 def aligner(scenes, tmp_path_factory):
     """The folder of a run with a tiny aligner, and the store of its regions."""
-    folder, rows = scenes
+    rows = scenes[1]
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     tokenizer = tiny_models.train_wordpiece(rows["caption"][:], 80, min_frequency=1)
@@ -55,9 +54,9 @@ def aligner(scenes, tmp_path_factory):
         torch.nn.init.normal_(weight, std=0.3)
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("run")
     ids = dict.fromkeys(f"{image_id}.png" for image_id in rows["image_id"])
-    regions = [Regions(one, features=generator.standard_normal((3, 5)).astype(np.float32)) for one in ids]
+    np.savez(out / "regions.npz", **{f"{one}/features": generator.standard_normal((3, 5)) for one in ids})
     store = out / "store"
-    pack_regions({one.image_id: one for one in regions}, store)
+    pack_regions(out / "regions.npz", store, progress=False)
     inputs = RegionInputs(RegionStore(store))
     model.save_pretrained(out / "run" / "model")
     AlignerProcessor(inputs.image_processor, tokenizer).save_pretrained(out / "run" / "model")

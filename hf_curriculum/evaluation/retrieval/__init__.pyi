@@ -11,9 +11,11 @@ from hf_curriculum.evaluation.retrieval.ranks import Similarities as Similaritie
 from hf_curriculum.evaluation.retrieval.ranks import VectorSimilarities as VectorSimilarities
 from hf_curriculum.evaluation.retrieval.within_class import WithinClass as WithinClass
 from hf_curriculum.evaluation.retrieval.score_captions import aligner_scores as aligner_scores
+from hf_curriculum.evaluation.retrieval.nouns import caption_classes as caption_classes
 from hf_curriculum.evaluation.retrieval.score_captions import caption_scores as caption_scores
 from hf_curriculum.evaluation.retrieval.score_captions import clip_similarities as clip_similarities
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
+from hf_curriculum.evaluation.retrieval.nouns import noun_spans as noun_spans
 from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
 from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics
