@@ -102,6 +102,7 @@ from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
 from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
+from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
@@ -110,6 +111,7 @@ from hf_curriculum.planning.ontology.sources import count_stages as count_stages
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
+from hf_curriculum.evaluation.detection.metrics import detection_metrics as detection_metrics
 from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captions
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite

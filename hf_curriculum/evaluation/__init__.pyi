@@ -12,6 +12,9 @@ from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.evaluation.captions.cider import CiderD as CiderD
 from hf_curriculum.evaluation.probing import ColourCaptions as ColourCaptions
 from hf_curriculum.evaluation.probing import ColourProbe as ColourProbe
+from hf_curriculum.evaluation.detection.metrics import DETECTION_METRICS as DETECTION_METRICS
+from hf_curriculum.evaluation.detection.compare import DetectionComparison as DetectionComparison
+from hf_curriculum.evaluation.detection.metrics import DetectionScores as DetectionScores
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
@@ -44,7 +47,10 @@ from hf_curriculum.evaluation.retrieval.score_captions import clip_similarities 
 from hf_curriculum.evaluation.probing import cluster_agreement as cluster_agreement
 from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
+from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
+from hf_curriculum.evaluation.detection.metrics import detection_compute_metrics as detection_compute_metrics
+from hf_curriculum.evaluation.detection.metrics import detection_metrics as detection_metrics
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets as difficulty_sets
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
@@ -58,6 +64,7 @@ from hf_curriculum.evaluation.retrieval.nouns import noun_spans as noun_spans
 from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.evaluation.probing import probe_colours as probe_colours
+from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
 from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled

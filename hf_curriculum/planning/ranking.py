@@ -35,6 +35,7 @@ class Ranking:
         name: the score's column.
         num_unscored: rows whose score is NaN or infinite.
         columns: further columns that a rule needs, by name: one number per row, or `Groups`.
+        easy_ends: which end is easy of those among them that are scores, where it is known.
     """
 
     order: np.ndarray
@@ -44,6 +45,7 @@ class Ranking:
     name: str | None
     num_unscored: int
     columns: Mapping[str, Any] = field(default_factory=dict)
+    easy_ends: Mapping[str, Easy] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -109,18 +111,29 @@ def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
             f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
             "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
         )
-    columns = read_columns(dataset, rule.reads_in_all)
+    columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
     if column is None:
         if rule.needs_scores:
             raise ValueError(
                 f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
                 "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
             )
-        return replace(Ranking.unordered(len(dataset)), columns=columns)
+        return replace(Ranking.unordered(len(dataset)), **columns)
     scores = read_scores(dataset, column)
     # Only a rule that goes from easy to hard needs to know which end is easy.
     easy = resolve_easy(dataset, column, rule.easy, None if rule.needs_easy else "low")
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
+    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), **columns)
+
+
+def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
+    """Which end is easy of each score that a rule reads beside the one it orders by, where it is known.
+
+    Raises:
+        ValueError: the scores have changed since they were recorded.
+    """
+    scores = [name for name, kind in rule.reads_in_all.items() if kind == "score"]
+    recorded = read_provenance(dataset) if scores else {}
+    return {name: resolve_easy(dataset, name) for name in scores if name in recorded or name in SCORERS}
 
 
 def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:
