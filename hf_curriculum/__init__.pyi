@@ -76,6 +76,7 @@ from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
+from hf_curriculum.evaluation.retrieval.suite import RetrievalSuite as RetrievalSuite
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
@@ -111,8 +112,10 @@ from hf_curriculum.models.vision_features import cache_vision_features as cache_
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
+from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
@@ -146,6 +149,7 @@ from hf_curriculum.models.wsddn.build import new_detector as new_detector
 from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
+from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
@@ -164,5 +168,6 @@ from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_toke
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
+from hf_curriculum.evaluation.probing import word_vectors as word_vectors
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
 __version__: str

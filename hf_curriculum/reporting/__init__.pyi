@@ -16,8 +16,10 @@ from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
+from hf_curriculum.reporting.retrieval_page import retrieval_report as retrieval_report
 from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
 from hf_curriculum.reporting.figures.distribution import score_distribution as score_distribution
 from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions
 from hf_curriculum.reporting.figures.canvas import to_png as to_png
 from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves
+from hf_curriculum.reporting.figures.probing import vectors_by_colour as vectors_by_colour

@@ -16,3 +16,4 @@ from hf_curriculum.reporting.figures.distribution import score_distribution as s
 from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions
 from hf_curriculum.reporting.figures.canvas import to_png as to_png
 from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves
+from hf_curriculum.reporting.figures.probing import vectors_by_colour as vectors_by_colour
