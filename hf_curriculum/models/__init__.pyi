@@ -18,6 +18,7 @@ from hf_curriculum.models.wsddn.config import ConvBackboneConfig as ConvBackbone
 from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
 from hf_curriculum.models.aligner.model import EncodedRegions as EncodedRegions
 from hf_curriculum.models.aligner.encoders import ImageTextEncoders as ImageTextEncoders
+from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline as PixelDiffusionPipeline
 from hf_curriculum.models.captioners.state import RecurrentCache as RecurrentCache
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
