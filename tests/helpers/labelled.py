@@ -21,7 +21,9 @@ def picture(label: int, seed: int, size: int = 16) -> PILImage.Image:
 def labelled(counts=(6, 4, 2), seed: int = 0, **columns) -> Dataset:
     """So many images of each class, class after class."""
     labels = np.repeat(np.arange(len(counts)), counts)
-    features = Features({"image": Image(), "label": ClassLabel(names=NAMES[: len(counts)]), "image_id": Value("string")})
+    features = Features(
+        {"image": Image(), "label": ClassLabel(names=NAMES[: len(counts)]), "image_id": Value("string")}
+    )
     images = [picture(int(label), 1000 * seed + row) for row, label in enumerate(labels)]
     ids = [f"{seed}/{row}" for row in range(len(labels))]
     data = Dataset.from_dict({"image": images, "label": labels.tolist(), "image_id": ids}, features=features)

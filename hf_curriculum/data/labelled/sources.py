@@ -60,12 +60,12 @@ def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
         return read_list(path) if ending(path) == ".txt" else read_table(path, columns)
     if is_iwildcam(path):
         return read_iwildcam(path)
-    folders = class_folders(path)
-    if folders:
-        return LabelledFiles(folders, path)
     lists = {found["split"].lower(): file for file in path.glob("*.txt") if (found := _LISTS.fullmatch(file.name))}
     if lists:
         return _join({SPLIT_FOLDERS[name]: read_list(file) for name, file in sorted(lists.items())}, path)
+    folders = class_folders(path)
+    if folders:
+        return LabelledFiles(folders, path)
     table = find_only_table(path)
     if table is not None:
         return read_table(table, columns)

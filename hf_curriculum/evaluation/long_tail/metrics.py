@@ -121,15 +121,8 @@ class ClassReport:
         wrong[self.group != GROUPS.index(group)] = 0
         order = np.argsort(-wrong, axis=None, kind="stable")[:most]
         pairs = [divmod(int(place), len(self.names)) for place in order if wrong.flat[place]]
-        return [
-            (
-                self.names[true],
-                self.names[taken],
-                int(wrong[true, taken]),
-                float(wrong[true, taken] / self.images[true]),
-            )
-            for true, taken in pairs
-        ]
+        shares = wrong / np.maximum(self.images, 1)[:, None]
+        return [(self.names[i], self.names[j], int(wrong[i, j]), float(shares[i, j])) for i, j in pairs]
 
 
 def class_report(
