@@ -117,11 +117,6 @@ def weights(run):
 def test_accumulated_batches_weigh_every_image_alike(tmp_path):
     """With batch norm in evaluation mode two batches of 4 make the step of one of 8."""
 
-    class Frozen(Trainer):
-        def training_step(self, model, *args):
-            model.eval()
-            return self.accelerator.unwrap_model(model) and super().training_step(model, *args)
-
     steps = []
     for size, accumulated in ((8, 1), (4, 2)):
         run = trainer(
