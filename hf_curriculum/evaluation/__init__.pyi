@@ -15,6 +15,7 @@ from hf_curriculum.evaluation.probing import ColourProbe as ColourProbe
 from hf_curriculum.evaluation.detection.metrics import DETECTION_METRICS as DETECTION_METRICS
 from hf_curriculum.evaluation.detection.compare import DetectionComparison as DetectionComparison
 from hf_curriculum.evaluation.detection.metrics import DetectionScores as DetectionScores
+from hf_curriculum.evaluation.long_tail.metrics import ClassReport as ClassReport
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
@@ -42,6 +43,8 @@ from hf_curriculum.evaluation.retrieval.nouns import caption_classes as caption_
 from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as caption_compute_metrics
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.evaluation.retrieval.score_captions import caption_scores as caption_scores
+from hf_curriculum.evaluation.long_tail.metrics import class_groups as class_groups
+from hf_curriculum.evaluation.long_tail.metrics import class_report as class_report
 from hf_curriculum.evaluation.captions.clip_score import clip_scores as clip_scores
 from hf_curriculum.evaluation.retrieval.score_captions import clip_similarities as clip_similarities
 from hf_curriculum.evaluation.probing import cluster_agreement as cluster_agreement
@@ -57,6 +60,7 @@ from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_sui
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.evaluation.probing import k_means as k_means
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation as load_for_evaluation
+from hf_curriculum.evaluation.long_tail.metrics import long_tail_metrics as long_tail_metrics
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metrics_by_set
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
