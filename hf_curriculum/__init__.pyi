@@ -49,8 +49,8 @@ from hf_curriculum.training.detection.collator import DetectionCollator as Detec
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
-from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.training.classification.losses import Focal as Focal
+from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
@@ -125,10 +125,10 @@ from hf_curriculum.models.vision_features import cache_vision_features as cache_
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
-from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.data.labelled.classes import class_counts as class_counts
 from hf_curriculum.data.labelled.classes import class_names as class_names
 from hf_curriculum.evaluation.long_tail.metrics import class_report as class_report
+from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
 from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
@@ -158,8 +158,8 @@ from hf_curriculum.planning.ontology.sources import join_sources as join_sources
 from hf_curriculum.generation.join import join_spectrum as join_spectrum
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
-from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.data.labelled.load import load_labelled as load_labelled
+from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text
@@ -170,9 +170,8 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
-from hf_curriculum.models.wsddn.build import new_detector as new_detector
-from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.scoring.hard import mark_hard as mark_hard
+from hf_curriculum.models.wsddn.build import new_detector as new_detector
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions

@@ -10,12 +10,12 @@ from hf_curriculum.evaluation.captions.caption_metric import CaptionMetric as Ca
 from hf_curriculum.evaluation.captions.metrics import CaptionScores as CaptionScores
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.evaluation.captions.cider import CiderD as CiderD
+from hf_curriculum.evaluation.long_tail.metrics import ClassReport as ClassReport
 from hf_curriculum.evaluation.probing import ColourCaptions as ColourCaptions
 from hf_curriculum.evaluation.probing import ColourProbe as ColourProbe
 from hf_curriculum.evaluation.detection.metrics import DETECTION_METRICS as DETECTION_METRICS
 from hf_curriculum.evaluation.detection.compare import DetectionComparison as DetectionComparison
 from hf_curriculum.evaluation.detection.metrics import DetectionScores as DetectionScores
-from hf_curriculum.evaluation.long_tail.metrics import ClassReport as ClassReport
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
@@ -66,6 +66,7 @@ from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metri
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
 from hf_curriculum.evaluation.retrieval.nouns import noun_spans as noun_spans
 from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
+from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes

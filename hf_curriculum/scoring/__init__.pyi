@@ -8,10 +8,10 @@ from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
+from hf_curriculum.scoring.hard import hard_counts as hard_counts
 from hf_curriculum.scoring.labels import label_counts as label_counts
 from hf_curriculum.scoring.labels import label_names as label_names
 from hf_curriculum.scoring.labels import label_quality as label_quality
-from hf_curriculum.scoring.hard import hard_counts as hard_counts
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.scoring.hard import mark_hard as mark_hard
 from hf_curriculum.scoring.join import save_scores as save_scores

@@ -1,8 +1,8 @@
 # Made by docs/update_tables.py from names.py.
-from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer
 from hf_curriculum.training.classification.losses import BalancedSoftmax as BalancedSoftmax
 from hf_curriculum.training.classification.flyp import CLIPClassifier as CLIPClassifier
 from hf_curriculum.training.classification.losses import ClassBalanced as ClassBalanced
+from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer
 from hf_curriculum.training.classification.losses import CrossEntropy as CrossEntropy
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
