@@ -172,7 +172,7 @@ from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.scoring.hard import mark_hard as mark_hard
 from hf_curriculum.models.wsddn.build import new_detector as new_detector
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
+from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
 from hf_curriculum.generation.generate import plan_spectrum as plan_spectrum

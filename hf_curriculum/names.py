@@ -60,7 +60,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.evaluation.detection.compare": ("compare_detections",),
     "hf_curriculum.evaluation.detection.metrics": ("detection_metrics",),
     "hf_curriculum.evaluation.generate": ("generate_captions",),
-    "hf_curriculum.evaluation.generate": ("generate_captions", "one_row_per_image"),
     "hf_curriculum.evaluation.long_tail.metrics": ("class_report", "long_tail_metrics"),
     "hf_curriculum.evaluation.nouns": ("recall_against_shuffled",),
     "hf_curriculum.evaluation.probing": ("colour_captions", "probe_colours", "word_vectors"),

@@ -66,7 +66,6 @@ from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metri
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall
 from hf_curriculum.evaluation.retrieval.nouns import noun_spans as noun_spans
 from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
-from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
