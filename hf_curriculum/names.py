@@ -32,6 +32,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.data.joint_text": ("JointText",),
     "hf_curriculum.data.load": ("load_captioned",),
     "hf_curriculum.data.objects.add_proposals": ("add_proposals",),
+    "hf_curriculum.data.objects.files": ("write_proposals",),
     "hf_curriculum.data.objects.grouping": ("group_captions", "one_row_per_image"),
     "hf_curriculum.data.objects.proposals": ("SelectiveSearch", "StoredProposals"),
     "hf_curriculum.data.processors": ("CaptionProcessor", "make_image_processor"),
