@@ -90,6 +90,7 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.scoring.embeddings import add_embeddings as add_embeddings
 from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores

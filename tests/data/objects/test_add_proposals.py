@@ -184,9 +184,9 @@ def test_images_without_proposals_and_unreadable_ones(caplog):
     data = images([*pictures, None, Pillow.new("RGB", (19, 60))])
     boxed = add_proposals(data, SelectiveSearch(), num_proc=1)
     assert boxed["proposals"][:] == [[[0, 0, 40, 30]], [], None, None, []]
-    assert "2 of 5 rows have null, no proposals: their images cannot be read. The first: " in caplog.text
+    assert "`proposals`: 2 of 5 rows have null: their images cannot be read. The first: " in caplog.text
     assert "2 of 5 rows have images without any proposal, of which a detector learns nothing" in caplog.text
-    assert "proposals: 1 boxes in 5 rows" in caplog.text
+    assert "proposals: 1 boxes in 3 rows" in caplog.text
     kept = add_proposals(data, SelectiveSearch(), drop_empty=True)
     assert kept["image_id"][:] == ["0"]
     assert "4 of 5 rows without proposals are left out" in caplog.text
@@ -249,7 +249,7 @@ def test_of_a_file_of_proposals(tmp_path, caplog):
     assert boxed["proposals"][:] == [[[0, 0, 50, 20], [0, 0, 100, 50]], [], None]
     np.testing.assert_allclose(boxed["objectness"][0], [0.2, 0.9], rtol=1e-6)
     assert boxed["objectness"][1:] == [[], None]
-    assert "1 of 3 rows have null, no proposals: their images cannot be read, or the file does not have" in caplog.text
+    assert "1 of 3 rows have null: their images cannot be read, or the file does not have" in caplog.text
     assert column_provenance(boxed, "objectness").arguments["source"]["path"] == "a.npz"
     best = add_proposals(data, StoredProposals(tmp_path / "a.npz", 1))
     assert best["proposals"][0] == [[0, 0, 100, 50]]  # the one of the highest objectness
