@@ -125,6 +125,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 """Module → names that `hf_curriculum` itself offers."""
 
 BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.data.objects.proposals": ("proposal_recall",),
     "hf_curriculum.data.readers.coco": ("class_names",),
     "hf_curriculum.data.regions.base": (
         "RegionSource",
