@@ -115,6 +115,7 @@ from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
 from hf_curriculum.models.wsddn.config import WsddnConfig as WsddnConfig
 from hf_curriculum.models.wsddn.model import WsddnForObjectDetection as WsddnForObjectDetection
 from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor as WsddnImageProcessor
+from hf_curriculum.scoring.embeddings import add_embeddings as add_embeddings
 from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
@@ -159,7 +160,9 @@ from hf_curriculum.generation.join import join_spectrum as join_spectrum
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
 from hf_curriculum.data.labelled.load import load_labelled as load_labelled
+from hf_curriculum.data.objects.load import load_objects as load_objects
 from hf_curriculum.generation.prompts import load_prompts as load_prompts
+from hf_curriculum.data.readers.redcaps import load_redcaps as load_redcaps
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text
@@ -199,4 +202,5 @@ from hf_curriculum.training.any_trainer import with_curriculum as with_curriculu
 from hf_curriculum.evaluation.probing import word_vectors as word_vectors
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
 from hf_curriculum.generation.prompts import write_prompts as write_prompts
+from hf_curriculum.data.objects.files import write_proposals as write_proposals
 __version__: str
