@@ -233,6 +233,11 @@ def test_a_trainer_gets_what_a_fixed_array_holds():
     assert values == pytest.approx({**direct.values, **{
         f"{name}_{label}": value for label, own in direct.per_class.items() for name, value in own.items()
     }}, abs=1e-6)  # fmt: skip
+    scenes = [[{"noun": item["name"], "name": f"a red {item['name']}", "box": item["box"]} for item in objects]
+              for objects in truths]  # fmt: skip
+    named = detection_metrics(predictions, scenes, NAMES, ["voc"], field="noun")
+    plain = [[{"name": item["name"], "box": item["box"]} for item in objects] for objects in truths]
+    assert named == detection_metrics(predictions, plain, NAMES, ["voc"])
     assert {"map_50", "corloc", "ap_50_ant"} <= set(values)
     assert set(detection_compute_metrics(NAMES, truths)(EvalPrediction(fixed, None))) == set(direct.values)
 
