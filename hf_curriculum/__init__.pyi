@@ -125,6 +125,8 @@ from hf_curriculum.data.objects.grouping import group_captions as group_captions
 from hf_curriculum.data.captions import hold_out as hold_out
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
+from hf_curriculum.data.objects.load import load_objects as load_objects
+from hf_curriculum.data.readers.redcaps import load_redcaps as load_redcaps
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text
@@ -155,4 +157,5 @@ from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
+from hf_curriculum.data.objects.files import write_proposals as write_proposals
 __version__: str

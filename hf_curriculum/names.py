@@ -32,10 +32,13 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.data.joint_text": ("JointText",),
     "hf_curriculum.data.load": ("load_captioned",),
     "hf_curriculum.data.objects.add_proposals": ("add_proposals",),
+    "hf_curriculum.data.objects.files": ("write_proposals",),
     "hf_curriculum.data.objects.grouping": ("group_captions", "one_row_per_image"),
+    "hf_curriculum.data.objects.load": ("load_objects",),
     "hf_curriculum.data.objects.proposals": ("SelectiveSearch", "StoredProposals"),
     "hf_curriculum.data.processors": ("CaptionProcessor", "make_image_processor"),
     "hf_curriculum.data.readers.img2dataset": ("load_img2dataset", "read_downloads"),
+    "hf_curriculum.data.readers.redcaps": ("load_redcaps",),
     "hf_curriculum.data.readers.url_lists": ("load_url_list",),
     "hf_curriculum.data.regions.extract": ("extract_regions",),
     "hf_curriculum.data.regions.open": ("open_regions",),
@@ -128,6 +131,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 """Module → names that `hf_curriculum` itself offers."""
 
 BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.data.readers.coco": ("class_names",),
     "hf_curriculum.data.regions.base": (
         "RegionSource",
         "Regions",

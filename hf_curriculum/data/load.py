@@ -32,6 +32,7 @@ from hf_curriculum.data.readers.folder import (
     validate_inside,
 )
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
     download_images,
@@ -122,10 +123,10 @@ def load_captioned(
     options |= {"allow_outside": allow_outside, "download": download}
     if path is not None and special_file(path) not in (None, "folder"):
         raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of captions. Name another.")
-    if path is not None and path.is_dir() and not is_img2dataset(path):
+    if path is not None and path.is_dir() and not is_img2dataset(path) and not is_redcaps(path):
         path = find_parquet_beside_images(path) or path
         source = path
-    if path is not None and (is_img2dataset(path) or is_url_list(path)):
+    if path is not None and (is_img2dataset(path) or is_url_list(path) or is_redcaps(path)):
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
     elif path is not None and path.exists() and not _is_for_datasets(path):
@@ -177,15 +178,17 @@ def _load_downloads(
     download: bool,
     **fixed: Any,
 ) -> Dataset:
-    """The output of `img2dataset`, or a list of addresses with the images of such an output."""
+    """The output of `img2dataset`, or a list of addresses (RedCaps' too) with the images that were downloaded."""
     given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
     validate_unused(given, f"{path} has one split, and its columns are fixed")
-    if path.is_dir():
+    if is_img2dataset(path):
         without = {"images": images} if images is not None else {"download": True} if download else {}
         validate_unused(without, f"{path} holds its own images")
         return load_img2dataset(path, num_proc=num_proc, allow_outside=allow_outside)
     if images is False:
-        return Dataset(read_url_list(path))
+        return Dataset(read_redcaps(path) if is_redcaps(path) else read_url_list(path))
+    if is_redcaps(path) and not download and not (images and is_img2dataset(Path(images))):
+        return load_redcaps(path, images, allow_outside=allow_outside)
     if images is None:
         if not download:
             raise unasked(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 from xml.etree import ElementTree
@@ -130,8 +130,17 @@ def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
 
 OBJECTS = "objects"
 """The column of annotated objects: per row a list of `{"box": [left, top, right, bottom], "name": ...}`."""
-_OBJECTS = pa.list_(pa.struct([("box", pa.list_(pa.float32())), ("name", pa.string())]))
+_BOX = [("box", pa.list_(pa.float32())), ("name", pa.string())]
+_FURTHER = [("area", pa.float32()), ("iscrowd", pa.bool_()), ("difficult", pa.bool_())]
 Objects = list[dict[str, Any]]
+_FEW = 0.05  # share of the boxes that may lie beyond their images
+
+
+def objects_array(rows: Iterable[Objects | None]) -> pa.Array:
+    """Objects as an Arrow array; `area`, `iscrowd` (COCO) and `difficult` (VOC) are fields where any has them."""
+    rows = list(rows)
+    known = {name for row in rows if row for item in row for name in item}
+    return pa.array(rows, pa.list_(pa.struct(_BOX + [field for field in _FURTHER if field[0] in known])))
 
 
 def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Dataset]:
@@ -139,6 +148,7 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Da
 
     An image is found by its file's name without folder and ending, or else by its `image_id`. One without objects has
     an empty list; one that is not annotated has None. Boxes are in pixels, the right and lower edges exclusive.
+    Objects have `area` and `iscrowd`, or `difficult`, where the file has them.
 
     Args:
         splits: name → data set with `image_id`, and `file_name` where images come from files.
@@ -146,12 +156,13 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Da
 
     Raises:
         FileNotFoundError: there is no such path.
-        ValueError: the file is of another kind or damaged, or no row's image is annotated.
+        ValueError: the file is of another kind or damaged, without categories, with two of one name or with boxes
+            beyond their images; or no row's image is annotated.
 
     Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC), whose pixels count from 1, the last included.
     """
     path = Path(path)
-    by_name, by_id = _read_voc(path) if path.is_dir() else _read_instances(path)
+    by_name, by_id = _read_voc(path) if path.is_dir() else _by_image(read_instances(path))
     added, annotated = {}, 0
     for split, rows in splits.items():
         ids = [str(image_id) for image_id in rows[IMAGE_ID]] if IMAGE_ID in rows.column_names else [""] * len(rows)
@@ -159,7 +170,7 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Da
         keys = zip((PurePath(name or "").stem for name in names), ids, strict=True)
         objects = [by_name[name] if name in by_name else by_id.get(image_id) for name, image_id in keys]
         annotated += sum(found is not None for found in objects)
-        column = Dataset(pa.table({OBJECTS: pa.array(objects, _OBJECTS)}))
+        column = Dataset(pa.table({OBJECTS: objects_array(objects)}))
         kept = rows.remove_columns(OBJECTS) if OBJECTS in rows.column_names else rows
         added[split] = concatenate_datasets([kept, column], axis=1)
     total = sum(map(len, added.values()))
@@ -174,24 +185,93 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Da
     return added
 
 
-def _read_instances(path: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
-    """File's name → objects, and image id → the same, of COCO's instances."""
+def read_instances(path: Path) -> dict[str, tuple[dict[str, Any], Objects]]:
+    """Image id → its record in COCO's instances, empty where the file does not list it, and its objects."""
     try:
         with open_text(path) as file:
             content = json.load(file)
-        labels = {category["id"]: category["name"] for category in content.get("categories", ())}
-        by_id: dict[str, Objects] = {str(image["id"]): [] for image in content["images"]}
-        for annotation in content["annotations"]:
+        categories, annotations = content.get("categories") or [], content["annotations"]
+        images = {str(image["id"]): (image, []) for image in content["images"]}
+        labels = _class_names(path, categories, bool(annotations))
+        for annotation in annotations:
             left, top, width, height = annotation["bbox"]
-            box, label = [left, top, left + width, top + height], labels.get(annotation.get("category_id"))
-            by_id.setdefault(str(annotation["image_id"]), []).append({"box": box, "name": label})
-        by_name = {PurePath(image["file_name"]).stem: by_id[str(image["id"])] for image in content["images"]}
+            item = {"box": [left, top, left + width, top + height], "name": labels.get(annotation.get("category_id"))}
+            item |= {"area": float(annotation["area"])} if annotation.get("area") is not None else {}
+            item |= {"iscrowd": bool(annotation["iscrowd"])} if annotation.get("iscrowd") is not None else {}
+            images.setdefault(str(annotation["image_id"]), ({}, []))[1].append(item)
+        [PurePath(image["file_name"]) for image, _ in images.values() if image]
+    except NoClassesError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read as objects ({error!r:.200}). COCO's instances_*.json have `images`, and "
             "`annotations` with a `bbox` each; VOC's are a folder of .xml files."
         ) from error
-    return by_name, by_id
+    _validate_inside_images(path, images)
+    return images
+
+
+class NoClassesError(ValueError):
+    """Boxes whose classes are not known."""
+
+
+def _class_names(path: Path, categories: list[dict[str, Any]], needed: bool) -> dict[Any, str]:
+    """COCO's category id, from 1 with gaps, → its name."""
+    names = {category["id"]: category["name"] for category in categories}
+    if needed and not names:
+        raise NoClassesError(
+            f"{path} has annotations and no `categories`, so the classes of its boxes have no names: `category_id` "
+            "alone says nothing. Add the list: [{'id': 1, 'name': 'person'}, ...]."
+        )
+    twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
+    if twice:
+        ids = [number for number, name in names.items() if name == twice[0]]
+        raise NoClassesError(
+            f"{path} has two categories called {twice[0]!r} (ids {ids}): as one class they would be mixed, as two "
+            "they could not be told apart. Rename one of them, or give its annotations the other's id."
+        )
+    return names
+
+
+def class_names(path: str | Path) -> list[str]:
+    """The classes of COCO's instances in the order of their ids, which may have gaps: what outputs of a model are.
+
+    Raises:
+        ValueError: the file has no categories, or two of one name.
+
+    Example:
+        >>> class_names("instances_val2017.json")[:2]  # doctest: +SKIP
+        ['person', 'bicycle']
+    """
+    with open_text(Path(path)) as file:
+        names = _class_names(Path(path), json.load(file).get("categories") or [], needed=True)
+    return [names[number] for number in sorted(names)]
+
+
+def _validate_inside_images(path: Path, found: dict[str, tuple[dict[str, Any], Objects]]) -> None:
+    """A `ValueError` where many boxes lie beyond their images, a warning where a few do."""
+    beyond, total, example = 0, 0, None
+    for image, objects in found.values():
+        width, height = image.get("width"), image.get("height")
+        if width and height:
+            outside = [item["box"] for item in objects if item["box"][2] > width + 1 or item["box"][3] > height + 1]
+            beyond, total = beyond + len(outside), total + len(objects)
+            if outside and example is None:
+                example = f"{outside[0]} in the image {image['id']!r} of {width} × {height} pixels, for example"
+    if beyond > _FEW * total:
+        raise ValueError(
+            f"{beyond} of {total} boxes of {path} lie beyond their images (left, top, right, bottom: {example}). "
+            "COCO's `bbox` is left, top, width, height: these are left, top, right, bottom, or of images of another "
+            "size. Convert them."
+        )
+    if beyond:
+        logger.warning("%s: %d of %d boxes lie partly beyond their images (%s).", path, beyond, total, example)
+
+
+def _by_image(found: dict[str, tuple[dict[str, Any], Objects]]) -> tuple[dict[str, Objects], dict[str, Objects]]:
+    """File's name → objects, and image id → the same."""
+    by_name = {PurePath(image["file_name"]).stem: objects for image, objects in found.values() if image}
+    return by_name, {image_id: objects for image_id, (_, objects) in found.items()}
 
 
 def _read_voc(folder: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
@@ -199,10 +279,11 @@ def _read_voc(folder: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
     files = sorted(file for file in folder.rglob("*.xml") if file.is_file())
     if not files:
         raise ValueError(f"{folder} holds no .xml files. VOC's annotations are one for each image.")
-    return {file.stem: _read_xml(file) for file in files}, {}
+    return {file.stem: read_xml(file) for file in files}, {}
 
 
-def _read_xml(file: Path) -> Objects:
+def read_xml(file: Path) -> Objects:
+    """The objects of one of VOC's XML files."""
     text = file.read_text(encoding="utf-8")
     try:
         if "<!" in text.replace("<!--", ""):
@@ -210,7 +291,9 @@ def _read_xml(file: Path) -> Objects:
         found = []
         for item in ElementTree.fromstring(text).iter("object"):
             left, top, right, bottom = (float(item.findtext(f"bndbox/{edge}")) for edge in _EDGES)
-            found.append({"box": [left - 1, top - 1, right, bottom], "name": item.findtext("name")})
+            entry = {"box": [left - 1, top - 1, right, bottom], "name": item.findtext("name")}
+            flag = item.findtext("difficult")
+            found.append(entry if flag is None else {**entry, "difficult": flag.strip() == "1"})
     except (ElementTree.ParseError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file} cannot be read as VOC's annotation ({error}): objects with a `name` and a `bndbox` of "

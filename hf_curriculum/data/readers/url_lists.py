@@ -38,6 +38,7 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
+from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps
 from hf_curriculum.data.text import cached_arrow, ending, open_text
 from hf_curriculum.provenance import replace_table
 
@@ -171,13 +172,15 @@ def is_url_list(path: Path) -> bool:
 def read_url_list(path: str | Path) -> pa.Table:
     """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
 
-    Read are Conceptual Captions' TSV (caption and address, in either order, without a header) and Localized
-    Narratives' JSON Lines (without traces), .gz or not. They are written once to the cache of `datasets` and
-    memory-mapped, so that millions of rows are never held as Python's objects.
+    Read are Conceptual Captions' TSV (caption and address, in either order, without a header), Localized Narratives'
+    JSON Lines (without traces), .gz or not, and RedCaps' annotations. They are written once to the cache of `datasets`
+    and memory-mapped, so that millions of rows are never held as Python's objects.
 
     Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
     """
     path = Path(path)
+    if is_redcaps(path):
+        return read_redcaps(path).select(_LISTED.names)
     status = path.stat()
     facts = ["addresses", 1, str(path.resolve()), status.st_size, status.st_mtime_ns]
     return cached_arrow(facts, lambda: _batches(path), _LISTED).data.table
@@ -197,8 +200,9 @@ def load_url_list(
 ) -> Dataset:
     """The rows of a URL list whose images were downloaded, with them; the others are counted by reason and logged.
 
-    Conceptual Captions are joined by address. Localized Narratives name their images by id: an image is theirs if
-    its file, or the file its address names, is called so; zeros before a number do not count ("000000137576.jpg").
+    Conceptual Captions and RedCaps are joined by address. Localized Narratives name their images by id: an image is
+    theirs if its file, or the file its address names, is called so; zeros before a number do not count
+    ("000000137576.jpg").
 
     Args:
         path: the list, see `read_url_list`.

@@ -86,6 +86,8 @@ class ProposalFolder(BoxArrays):
         FileNotFoundError: no such folder.
         ValueError: no such files in it, files of both kinds, or boxes that contradict the arguments.
 
+    Objectness `scores` of a .mat file become the `confidence` of its regions.
+
     Source: Ye et al. 2019 (Cap2Det), released code: `{id % 10}/{id}.npy`, top, left, bottom, right as shares. MCG:
     Arbelaez et al. 2014, published boxes for COCO: top, left, bottom, right, from 1.
     """
@@ -123,12 +125,16 @@ class ProposalFolder(BoxArrays):
 
     def _read(self, image_id: str, where: str) -> Regions:
         refuse_special(where)
+        scores = None
         if where.endswith(".npy"):
             boxes = load_array(where)
         else:
-            content = read_matlab(where, ("boxes", "bboxes"))
-            boxes = next(iter(content.values()))
-        return Regions(image_id, boxes=self._boxes(image_id, boxes), normalised=self.normalised)
+            content = read_matlab(where, ("boxes", "bboxes", "scores"))
+            if "scores" in content:
+                scores = np.asarray(content.pop("scores"), np.float32).reshape(-1)
+            boxes = next(iter((content or read_matlab(where, ("boxes", "bboxes"))).values()))
+        boxes = self._boxes(image_id, boxes)
+        return Regions(image_id, boxes=boxes, normalised=self.normalised, confidence=scores)
 
 
 def load_array(path: str) -> np.ndarray:

@@ -1,0 +1,150 @@
+"""Images with annotated objects and no captions: COCO's instances and PASCAL VOC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, Image
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.images import image_size
+from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
+from hf_curriculum.data.readers.files import choose_split
+from hf_curriculum.data.readers.folder import find_image_folder, locate_images, validate_inside
+from hf_curriculum.data.readers.tables import FILE_NAME
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
+_LOOKS = 100  # images whose headers are compared with the file's sizes
+_FOLDERS = ("JPEGImages", "Annotations")
+
+
+def load_objects(
+    source: str | Path,
+    *,
+    images: str | Path | None = None,
+    split: str | None = None,
+    allow_outside: bool = False,
+) -> Dataset | DatasetDict:
+    """Images with the boxes of their objects, one row per image, for evaluating detectors or as labels.
+
+    Boxes that go beside captions are loaded with `load_captioned(captions, objects=source)`.
+
+    Args:
+        source: COCO's instances_*.json (.gz or not), or a folder of PASCAL VOC such as VOCdevkit/VOC2007, with
+            `JPEGImages`, `Annotations` and `ImageSets/Main`.
+        images: the folder of images; by default beside the file, or VOC's `JPEGImages`.
+        split: of VOC one list of `ImageSets/Main` alone: "trainval", say.
+        allow_outside: read images outside of the source's folder and of `images`, see `load_captioned`.
+
+    Returns:
+        Columns `image`, `image_id` (COCO's id, VOC's name, as strings), `file_name`, `objects`: per row a list of
+        `{"box": [left, top, right, bottom], "name": ...}` in pixels, of COCO with `area` and `iscrowd`, of VOC with
+        `difficult`. Of VOC, a `DatasetDict` of `train`, `validation` and `test`, as far as they are there. Images that
+        are missing are left out, and counted.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder, or none of its images.
+        ValueError: the source is of another kind or damaged, without categories or with two of one name; boxes lie
+            beyond their images; images have another size than the file says; no such split.
+
+    Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC).
+
+    Example:
+        >>> val = load_objects("annotations/instances_val2017.json", images="val2017")  # doctest: +SKIP
+        >>> test = load_objects("VOCdevkit/VOC2007", split="test")  # doctest: +SKIP
+    """
+    path = Path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file or folder {path} with objects.")
+    if path.is_dir():
+        return _load_voc(path, images, split, allow_outside)
+    if split is not None:
+        raise ValueError(f"`split={split!r}` was given, and COCO keeps each split in a file of its own. Leave it out.")
+    found = [(image, objects) for image, objects in read_instances(path).values() if image]
+    names = [image["file_name"] for image, _ in found]
+    folder = find_image_folder(path, names) if images is None else Path(images)
+    if folder is None:
+        raise FileNotFoundError(
+            f"No images are next to {path}, which lists {len(names):,}. Name their folder: `images=`."
+        )
+    paths = locate_images(folder, names)
+    rows = [(str(image["id"]), name, objects) for (image, objects), name in zip(found, names, strict=True)]
+    if not allow_outside:
+        validate_inside(paths, [folder], path)
+    kept = _rows(path, rows, paths)
+    sizes = {str(image["id"]): (image.get("width"), image.get("height")) for image, _ in found}
+    _validate_sizes(path, kept, sizes)
+    return kept
+
+
+def _load_voc(path: Path, images: str | Path | None, split: str | None, allow_outside: bool) -> Dataset | DatasetDict:
+    """The lists of `ImageSets/Main`."""
+    lists = path / "ImageSets" / "Main"
+    missing = [name for name in (*_FOLDERS[images is not None :], "ImageSets/Main") if not (path / name).is_dir()]
+    if missing:
+        found = sorted(entry.name for entry in path.iterdir())[:10]
+        raise ValueError(
+            f"{path} has no {', '.join(missing)}; it holds {found}. A folder of PASCAL VOC has JPEGImages, "
+            "Annotations and ImageSets/Main: name VOCdevkit/VOC2007 or its like. COCO's instances are a .json file."
+        )
+    files = {file.stem: file for file in sorted(lists.glob("*.txt")) if "_" not in file.stem}
+    if split is None:
+        chosen = {ours: files[theirs] for theirs, ours in _VOC_SPLITS.items() if theirs in files}
+    else:
+        theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
+        chosen = choose_split({split if name == theirs else name: file for name, file in files.items()}, split)
+    folder = Path(images) if images is not None else path / _FOLDERS[0]
+    splits = {}
+    for name, file in chosen.items():
+        stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        paths = [str(folder.absolute() / f"{stem}.jpg") for stem in stems]
+        notes = [str(path / _FOLDERS[1] / f"{stem}.xml") for stem in stems]
+        if not allow_outside:
+            validate_inside([*paths, *notes], [path, folder], file)
+        rows = [(stem, f"{stem}.jpg", _voc_objects(Path(note))) for stem, note in zip(stems, notes, strict=True)]
+        splits[name] = _rows(file, rows, paths)
+    return next(iter(splits.values())) if split is not None else DatasetDict(splits)
+
+
+def _voc_objects(file: Path) -> Objects | None:
+    """The objects of an image, `difficult` in each; None where it is not annotated."""
+    if not file.is_file():
+        return None
+    return [{"difficult": False, **item} for item in read_xml(file)]
+
+
+def _rows(source: Path, rows: Sequence[tuple[str, str, Any]], paths: Sequence[str]) -> Dataset:
+    """The data set of the images that are there; the others are counted in a warning."""
+    there = [Path(file).is_file() for file in paths]
+    if not any(there):
+        raise FileNotFoundError(
+            f"None of the {len(paths):,} images of {source} is there ({paths[0] if paths else 'it names none'}, for "
+            "example). Boxes are of no use without images: name their folder, `images=`."
+        )
+    if not all(there):
+        lost = [name for (_, name, _), here in zip(rows, there, strict=True) if not here]
+        logger.warning("%d of %d images of %s are missing: %s ...", len(lost), len(rows), source, lost[:3])
+    kept = [(path, *row) for path, row, here in zip(paths, rows, there, strict=True) if here]
+    files, ids, names, objects = zip(*kept, strict=True)
+    table = {IMAGE: pa.array(files), IMAGE_ID: pa.array(ids), FILE_NAME: pa.array(names)}
+    return Dataset(pa.table({**table, OBJECTS: objects_array(objects)})).cast_column(IMAGE, Image())
+
+
+def _validate_sizes(source: Path, rows: Dataset, sizes: dict[str, tuple[Any, Any]]) -> None:
+    """A `ValueError` where images, of a sample, have another size than the file of their boxes says."""
+    stored = rows.cast_column(IMAGE, Image(decode=False))
+    for number in range(0, len(rows), max(1, len(rows) // _LOOKS)):
+        row = stored[number]
+        said, is_now = sizes[row[IMAGE_ID]], image_size(row[IMAGE])
+        if all(said) and all(is_now) and said not in (is_now, is_now[::-1]):
+            raise ValueError(
+                f"{row[FILE_NAME]} has {is_now[0]} × {is_now[1]} pixels, and {source} says {said[0]} × {said[1]}: its "
+                "boxes are of images of another size. Give the images that they were drawn on, or scale the boxes "
+                "with the images."
+            )

@@ -1,0 +1,101 @@
+"""RedCaps: annotations with images beside, as img2dataset's output, or without."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+
+import datasets
+import pytest
+from PIL import Image
+
+from hf_curriculum import load_captioned, load_redcaps
+
+
+def annotation(number, subreddit="dog", **fields):
+    about = {"image_id": f"id{number}", "author": "a", "url": f"https://i.redd.it/{number}.jpg", "raw_caption": "x"}
+    return {**about, "caption": f"caption {number}", "subreddit": subreddit, "score": 5, **fields}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    root = tmp_path / "redcaps"
+    for place in ("annotations", "images/dog", "images/cat"):
+        (root / place).mkdir(parents=True)
+    for name, rows in {"dog_2017": [annotation(1), annotation(2)], "cat_2019": [annotation(3, "cat")]}.items():
+        content = {"info": {"url": "x"}, "annotations": rows}
+        (root / "annotations" / f"{name}.json").write_text(json.dumps(content))
+    for name in ("dog/id1", "cat/id3", "cat/other"):
+        Image.new("RGB", (8, 8)).save(root / "images" / f"{name}.jpg")
+    return root
+
+
+def test_a_folder_of_annotations_and_images(folder, caplog):
+    caplog.set_level(logging.INFO)
+    data = load_captioned(folder)
+    assert data.column_names == ["image", "caption", "image_id", "url", "subreddit"]
+    assert data["image_id"][:] == ["id3", "id1"]  # files by name
+    assert data["subreddit"][:] == ["cat", "dog"]
+    assert data[1]["image"].size == (8, 8)
+    assert "2 of 3 images are there (66.7 %); 1 is missing: 1 × no such file" in caplog.text
+    one = load_captioned(folder / "annotations" / "dog_2017.json")
+    assert one["caption"][:] == ["caption 1"]
+    assert load_redcaps(folder)["caption"][:] == data["caption"][:]
+
+
+def test_compressed_and_images_elsewhere(folder, tmp_path):
+    file = folder / "annotations" / "dog_2017.json"
+    (tmp_path / "dog_2017.json.gz").write_bytes(gzip.compress(file.read_bytes()))
+    data = load_captioned(tmp_path / "dog_2017.json.gz", images=folder / "images")
+    assert data["image_id"][:] == ["id1"]
+    assert load_captioned(tmp_path / "dog_2017.json.gz", images=False)["caption"][:] == ["caption 1", "caption 2"]
+
+
+def test_with_the_output_of_img2dataset(folder, tmp_path):
+    shard = tmp_path / "downloads" / "00000"
+    shard.mkdir(parents=True)
+    for number, name in ((2, "000000000"), (9, "000000001")):
+        Image.new("RGB", (8, 8)).save(shard / f"{name}.jpg")
+        (shard / f"{name}.json").write_text(json.dumps({"url": f"https://i.redd.it/{number}.jpg", "key": name}))
+    stats = {"count": 2, "successes": 2, "status_dict": {"success": 2}}
+    (tmp_path / "downloads" / "00000_stats.json").write_text(json.dumps(stats))
+    data = load_captioned(folder, images=tmp_path / "downloads")
+    assert (data["image_id"][:], data["caption"][:]) == (["id2"], ["caption 2"])
+
+
+def test_without_images(folder, tmp_path):
+    for name in ("dog/id1", "cat/id3"):
+        (folder / "images" / f"{name}.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"lists 3 images .*RedCaps comes without images: fetch them"):
+        load_captioned(folder)
+    with pytest.raises(FileNotFoundError, match=r"none of them .* is in .*nowhere"):
+        load_captioned(folder, images=tmp_path / "nowhere")
+    assert len(load_captioned(folder, images=False)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda text: text[:-3], r"dog_2017\.json cannot be read as annotations of RedCaps \(JSONDecodeError"),
+        (lambda text: text.replace('"image_id": "id2"', '"id": "id2"'), r"RedCaps \(KeyError\('image_id'\)"),
+    ],
+)
+def test_damaged(folder, change, match):
+    file = folder / "annotations" / "dog_2017.json"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(ValueError, match=match):
+        load_captioned(folder)
+
+
+def test_names_and_links_that_lead_outside(folder, tmp_path):
+    rows = [annotation(1, "../../..", image_id="secret"), annotation(1)]
+    (folder / "annotations" / "dog_2017.json").write_text(json.dumps({"annotations": rows}))
+    Image.new("RGB", (8, 8)).save(tmp_path / "secret.jpg")
+    assert load_captioned(folder)["image_id"][:] == ["id3", "id1"]
+    (folder / "images" / "dog" / "id1.jpg").unlink()
+    (folder / "images" / "dog" / "id1.jpg").symlink_to(tmp_path / "secret.jpg")
+    with pytest.raises(ValueError, match="names 1 files outside of"):
+        load_captioned(folder)
+    assert len(load_captioned(folder, allow_outside=True)) == 2
