@@ -1,12 +1,12 @@
 """Weakly supervised detection: WSDDN learnt from captions, filtered and ordered by how hard images and captions are.
 
-    accelerate launch recipes/wsod_wsddn.py                        # scenes: baseline, filter, curriculum, both, true labels
+    accelerate launch recipes/wsod_wsddn.py                        # scenes: five arms, two of them the bounds
     accelerate launch recipes/wsod_wsddn.py --seeds 0,1,2          # each of them three times
     accelerate launch recipes/wsod_wsddn.py --grid none --curriculum phases --score_column clip_similarity
     accelerate launch recipes/wsod_wsddn.py --data boxed --classes dog,cat,bicycle   # after `hf-curriculum propose`
-    accelerate launch recipes/wsod_wsddn.py --data captions.json --images photos --objects instances.json --held_out 0.2
-    accelerate launch recipes/wsod_wsddn.py --preset cc --data FOLDER --test_data FILE --test_images FOLDER \
-        --test_objects FILE --table table1                         # the paper's Table 1, its figures beside ours
+    accelerate launch recipes/wsod_wsddn.py --data captions.json --images photos --objects boxes.json
+    accelerate launch recipes/wsod_wsddn.py --preset cc --data FOLDER --test_images FOLDER --test_objects FILE \
+        --table table1                                             # the paper's Table 1, its figures beside ours
     accelerate launch recipes/wsod_wsddn.py --table table1 --num_examples 200   # its thirteen rows on scenes
 
 Every flag of `TrainingArguments` is one of the recipe. Source: Nebbia & Kovashka 2024, *Image-caption difficulty for
@@ -98,7 +98,7 @@ def run(
         eval_dataset=prepared.test,
         processing_class=processor,
         compute_metrics=compute_metrics,
-        callbacks=[StopWhenDiverged(constant_loss(train))],
+        callbacks=[StopWhenDiverged(constant_loss(train) if args.must_learn else None)],
     )
     trainer.accelerator.print(f"\n{folder.name}: {model.num_parameters():,} parameters\n{trainer.plan.describe()}\n")
     RunLines.follow(trainer)

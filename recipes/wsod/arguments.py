@@ -1,4 +1,4 @@
-"""What an experiment of weakly supervised detection is made of, beside the training arguments, and its command line."""
+"""What an experiment of weakly supervised detection is made of beside the training arguments; its command line."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ class DataArguments:
     objects: str | None = field(
         metadata={"help": "boxes of the images' objects: COCO's instances_*.json or a folder of VOC's XML files"}
     )
-    test_data: str | None = field(
-        metadata={"help": "what is tested on, if not the `test` split of the data or images held out of it"}
+    test_objects: str | None = field(
+        metadata={
+            "help": "other images that are tested on, with boxes: COCO's instances_*.json or a folder of VOC; "
+            "the `test` split of the data, or images held out of it, if none"
+        }
     )
-    test_images: str | None = field(metadata={"help": "folder of the images of `test_data`"})
-    test_objects: str | None = field(metadata={"help": "boxes of the objects of `test_data`"})
+    test_images: str | None = field(metadata={"help": "folder of these images"})
     num_examples: int = field(metadata={"help": "images of the embedded data"})
     captions_per_image: int = field(metadata={"help": "captions of each embedded image"})
     mismatched: float = field(metadata={"help": "share of embedded training captions that belong to another image"})
     scene_size: int = field(metadata={"help": "pixels along an edge of an embedded image"})
-    held_out: float = field(metadata={"help": "share of the images that are tested on, of data without a `test` split"})
-    limit: int | None = field(metadata={"help": "most training images of other data, the first ones; all if none"})
+    held_out: float = field(
+        metadata={"help": "share of the images that are tested on, of data without a `test` split"}
+    )
+    share: float = field(metadata={"help": "share of the labelled images that is trained on, drawn at random"})
     classes: str = field(
         metadata={"help": 'what is detected: "coco" (ExactMatch), "coco_verbatim", "voc", "scenes", or names: dog,cat'}
     )
@@ -56,10 +60,14 @@ class DataArguments:
     scores: dict = field(
         metadata={"help": "scorer → its options, of those that a run orders or keeps by: `score_column` says which"}
     )
-    per_image: str = field(metadata={"help": 'an image\'s score is the "mean", "max" or "min" of its captions\' scores'})
+    per_image: str = field(
+        metadata={"help": 'an image\'s score is the "mean", "max" or "min" of its captions\' scores'}
+    )
 
     def __post_init__(self) -> None:
-        if "{" not in str(self.labels) and self.labels == FROM_BOXES and self.data != SCENES and not self.objects:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share} was given; a share is more than 0 and at most 1.")
+        if self.labels == FROM_BOXES and self.data != SCENES and not self.objects:
             raise ValueError(
                 "labels='boxes' was given without `objects`, the file of the boxes that they are made of. Pass "
                 "`--objects instances_train2017.json`, or take the captions, `--labels captions`."
@@ -94,6 +102,9 @@ class WsodArguments:
     """The control, the test, and what the report shows."""
 
     control_curriculum: dict | None = field(metadata={"help": "what `--control` trains in the curriculum's place"})
+    must_learn: bool = field(
+        metadata={"help": "a run whose final training loss is not below that of constant predictions has failed: n/a"}
+    )
     max_boxes: int = field(metadata={"help": "boxes of an image that the test keeps"})
     random_boxes: int = field(metadata={"help": "boxes of each class and image that the random baseline draws"})
     resamples: int = field(metadata={"help": "bootstrap samples of the test images"})
@@ -112,7 +123,7 @@ def needed_scores(rule: Curriculum | None, column: str | None) -> list[str]:
 
 def outputs_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Score column → the scorer that writes it."""
-    more = {"region_count": ("region_count", "region_area")}
+    more = {"region_count": ("region_count", "region_area"), "box_count": ("box_count", "box_area")}
     return {column: name for name in scores for column in more.get(name, (name,))}
 
 
@@ -131,13 +142,13 @@ def check_arguments(
     rule, known = training_args.curriculum, outputs_of(data_args.scores)
     if rule is not None and rule.needs_scores and training_args.score_column is None:
         raise ValueError(
-            f"curriculum={json.dumps(rule.to_dict())} was given without `score_column`, by which it orders the images. "
+            f"curriculum={json.dumps(rule.to_dict())} was given without `score_column`, by which it orders images. "
             f"Pass `--score_column` with one of {sorted(known)}, or train in random order, `--curriculum none`."
         )
     if missing := [name for name in needed_scores(rule, training_args.score_column) if name not in known]:
         raise ValueError(
-            f"The curriculum reads the score {missing[0]!r}, and `scores` has the columns {sorted(known)}. Name one of "
-            f"them, or add its scorer: `--scores '{{{missing[0]}: {{}}}}'`."
+            f"The curriculum reads the score {missing[0]!r}, and `scores` has the columns {sorted(known)}. Name one "
+            f"of them, or add its scorer: `--scores '{{{missing[0]}: {{}}}}'`."
         )
     for name, options in data_args.scores.items():
         if name not in SCORERS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from wsod.arguments import FROM_BOXES, FROM_CAPTIONS, SCENES, DataArguments, outputs_of
@@ -29,12 +29,15 @@ from hf_curriculum import (
     group_captions,
     hold_out,
     load_captioned,
+    load_objects,
     make_scenes,
 )
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS
 from hf_curriculum.data.readers.coco import OBJECTS
-from hf_curriculum.scoring.labels import LABELS, label_names
+from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
+from hf_curriculum.rng import hash64
+from hf_curriculum.scoring.labels import label_names
 
 _UNREAD = ("scores", "per_image")
 """Fields of `DataArguments` that images, labels and proposals do not depend on, so that all arms share them."""
@@ -128,8 +131,9 @@ def _load(key: str) -> Prepared:
         field = "noun" if data_args.data == SCENES else "name"
         pairs, test = splits["train"], splits["test"]
         train = add_labels(_images(pairs), _labels(data_args, field))
-        if data_args.data != SCENES and data_args.limit is not None:
-            train = train.select(range(min(data_args.limit, len(train))))
+        if data_args.share < 1:  # the same images in all arms and with all seeds
+            order = np.argsort(hash64(np.arange(len(train)), 0), kind="stable")
+            train = train.select(np.sort(order[: max(1, int(data_args.share * len(train)))]))
         kept = set(train[IMAGE_ID])
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
@@ -182,13 +186,13 @@ def _captioned(data_args: DataArguments) -> DatasetDict:
     """
     loaded = _source(data_args.data, data_args.images, data_args.objects)
     splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
-    if data_args.test_data is not None:
-        other = _source(data_args.test_data, data_args.test_images, data_args.test_objects)
-        splits["test"] = other if isinstance(other, Dataset) else other[list(other)[-1]]
+    if data_args.test_objects is not None:
+        other = load_objects(data_args.test_objects, images=data_args.test_images)
+        splits["test"] = other if isinstance(other, Dataset) else other.get("test", other[list(other)[-1]])
     if "train" not in splits or ("test" not in splits and not data_args.held_out):
         raise ValueError(
             f"{data_args.data} has the splits {list(splits)}, and a detector is trained on `train` and tested on "
-            "`test`. Name what it is tested on, `--test_data FILE --test_images FOLDER --test_objects FILE`, or hold "
+            "`test`. Name what it is tested on, `--test_objects instances_val2017.json --test_images FOLDER`, or hold "
             "images out, `--held_out 0.2`."
         )
     if "test" not in splits:
@@ -238,8 +242,6 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
 
 def _spread(pairs: Dataset, images: Dataset, column: str) -> Dataset:
     """A column of the images on each of their captions."""
-    from hf_curriculum.provenance import append_columns, column_provenance, read_column
-
     row = {image_id: number for number, image_id in enumerate(images[IMAGE_ID])}
     values = read_column(images, column).take([row[image_id] for image_id in pairs[IMAGE_ID]])
     made = column_provenance(images, column)
@@ -254,8 +256,6 @@ def _spread(pairs: Dataset, images: Dataset, column: str) -> Dataset:
 
 def _beside(images: Dataset, scored: Dataset, columns: Sequence[str]) -> Dataset:
     """The scores of the same images in the same order, as columns with their provenance."""
-    from hf_curriculum.provenance import append_columns, read_provenance, score_values
-
     made = read_provenance(scored)
     values = {column: score_values(scored, column) for column in columns}
     return append_columns(images, values, {column: made[column] for column in columns}, overwrite=True, log=False)
@@ -264,6 +264,6 @@ def _beside(images: Dataset, scored: Dataset, columns: Sequence[str]) -> Dataset
 def make_scorer(name: str, options: Mapping[str, Any]) -> Any:
     """A scorer of the library by its name; one that reads proposals and was given no file reads the column."""
     kind, options = SCORERS[name], dict(options)
-    if "boxes" in inspect.signature(kind).parameters and not {"boxes", "source"} & set(options):
+    if name == "region_count" and not {"boxes", "source"} & set(options):
         options["boxes"] = PROPOSALS
     return kind(**options)

@@ -1,4 +1,4 @@
-"""What a run came to: detections of the test images, their metrics beside random boxes, cost, the facts of its card."""
+"""What a run came to: detections of the test images, their metrics beside random boxes, cost, facts for its card."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
 
 
 def test_detections(trainer: CurriculumTrainer, prepared: Prepared, args: WsodArguments) -> dict[str, Any]:
-    """Detections of the test images, their metrics, and by how much they beat random boxes under the same image scores.
+    """Detections of the test images, their metrics, and by how much they beat random boxes of the same image scores.
 
     Args:
         trainer: after training.
@@ -72,9 +72,7 @@ def test_detections(trainer: CurriculumTrainer, prepared: Prepared, args: WsodAr
     )
     name = Path(trainer.args.output_dir).name
     systems = {RANDOM: drawn, name: detections}
-    compared = compare_detections(
-        systems, prepared.truths, prepared.class_names, resamples=args.resamples, **options
-    )
+    compared = compare_detections(systems, prepared.truths, prepared.class_names, resamples=args.resamples, **options)
     trainer.accelerator.print(f"\n{name}\n{scores}\n\n{compared}")
     return {
         **outcome,

@@ -23,7 +23,7 @@ from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.planning.curriculum import curriculum_from
 from hf_curriculum.planning.ranking import resolve_easy
-from hf_curriculum.provenance import score_values
+from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.inspection import rank_for_show
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
@@ -109,9 +109,7 @@ def report_scores(study: Study, prepared: Prepared, data_args: DataArguments) ->
     return with_scores(prepared, data_args, list(dict.fromkeys(wanted)))
 
 
-def write_report(
-    runs: list[dict[str, Any]], table: Any, prepared: Prepared, scored: Dataset, folder: Path
-) -> Path:
+def write_report(runs: list[dict[str, Any]], table: Any, prepared: Prepared, scored: Dataset, folder: Path) -> Path:
     """One self-contained page, and its figures as PNG."""
     names = ", ".join(dict.fromkeys(run["name"] for run in runs))
     report = Report("Weakly supervised detection", f"WSDDN on labels from captions: {names}")
@@ -181,7 +179,9 @@ def add_detections(report: Report, run: Mapping[str, Any], prepared: Prepared, f
     with np.load(folder / run["folder"] / DETECTIONS_FILE) as stored:
         detections = stored["detections"]
     items = []
-    for row, found in zip(prepared.test.select(range(min(_MOST_IMAGES, len(prepared.test)))), detections):
+    for row, found in zip(
+        prepared.test.select(range(min(_MOST_IMAGES, len(prepared.test)))), detections, strict=False
+    ):
         objects = [item for item in row[OBJECTS] or () if item[prepared.field] in prepared.class_names]
         image = to_rgb(row[IMAGE])
         kept = [(prepared.class_names[int(one[0])], one[2:].tolist()) for one in found[: len(objects)] if one[0] >= 0]
@@ -216,8 +216,6 @@ def add_scored_images(report: Report, scored: Dataset, field: str, runs: Sequenc
 
 
 def _score_columns(scored: Dataset) -> list[str]:
-    from hf_curriculum.provenance import read_provenance
-
     return list(read_provenance(scored))
 
 
@@ -243,8 +241,10 @@ def draw_boxes(image: Image.Image, boxes: Sequence[tuple[str, Sequence[float]]],
         boxes: name, and left, top, right, bottom in its pixels.
         colour: of lines and names.
     """
-    scale = min(max(192 / max(image.size), 1.0), _LONGEST / max(image.size)) if max(image.size) < 192 else (
-        min(1.0, _LONGEST / max(image.size))
+    scale = (
+        min(max(192 / max(image.size), 1.0), _LONGEST / max(image.size))
+        if max(image.size) < 192
+        else (min(1.0, _LONGEST / max(image.size)))
     )
     drawn = image.resize([max(1, round(side * scale)) for side in image.size])
     pen = ImageDraw.Draw(drawn)

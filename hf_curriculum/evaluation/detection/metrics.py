@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_curriculum.evaluation.detection.coco import COCO_VALUES, coco_values
 from hf_curriculum.evaluation.detection.inputs import (
+    PREDICTION_SIZE,
     Predictions,
     Truths,
     check_class_names,
@@ -178,8 +179,8 @@ def detection_compute_metrics(
         field: likewise.
 
     Returns:
-        A function from `EvalPrediction(predictions=float [images, k, 6])` to named values, `map_50` among them; of a
-        tuple of predictions the first array is taken.
+        A function from `EvalPrediction(predictions=float [images, k, 6])` to named values, `map_50` among them; of
+        several outputs the one of this shape is taken.
 
     Raises:
         ImportError: COCO's metrics are asked for and faster-coco-eval is not installed.
@@ -198,13 +199,24 @@ def detection_compute_metrics(
     detection_metrics(empty, truths, names, metrics, **options)  # what is wrong is said now
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        given: Any = prediction.predictions
-        boxes: Predictions = given[0] if isinstance(given, tuple) else given
-        scores = detection_metrics(boxes, truths, names, metrics, **options)
+        scores = detection_metrics(_detections(prediction.predictions), truths, names, metrics, **options)
         more = scores.per_class.items() if per_class else ()
         return scores.values | {f"{name}_{label}": value for label, own in more for name, value in own.items()}
 
     return compute
+
+
+def _detections(outputs: Any) -> Any:
+    """The output that holds detections, of one or several."""
+    given = outputs if isinstance(outputs, tuple) else (outputs,)
+    found = [one for one in given if np.ndim(one) == 3 and np.shape(one)[2] == PREDICTION_SIZE]
+    if len(found) != 1:
+        raise ValueError(
+            f"The model's outputs in evaluation have the shapes {[np.shape(one) for one in given]}, and one of (images, "
+            f"boxes, {PREDICTION_SIZE}) is needed: its detections. `keys_to_ignore_at_inference` of its configuration, "
+            "or `ignore_keys`, leaves others out."
+        )
+    return found[0]
 
 
 def _check_options(metrics: Sequence[str], iou: float) -> None:
