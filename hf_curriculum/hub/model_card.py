@@ -231,6 +231,17 @@ _CAPTION_OF_STORE = (
 """The same where the detector is not known: regions come from a store alone."""
 
 
+_DETECT = (
+    "",
+    'image = "photo.jpg"  # a path, or an image of Pillow',
+    "inputs = processor(image)  # it searches region proposals",
+    "found = processor.post_process_object_detection(model(**inputs))[0]  # boxes as shares of the image's sides",
+    'for score, label, box in zip(found["scores"], found["labels"], found["boxes"], strict=True):',
+    "    print(model.config.id2label[int(label)], round(float(score), 3), box.tolist())",
+)
+"""What a card of a detector says after it was loaded."""
+
+
 def _code(model: Mapping[str, Any], images: Mapping[str, Any] | None) -> str:
     repo, auto = json.dumps(model["repo_id"]), model["auto"]
     if model["is_adapter"]:
@@ -246,6 +257,8 @@ def _code(model: Mapping[str, Any], images: Mapping[str, Any] | None) -> str:
         lines.insert(0, "import hf_curriculum  # makes the model known to the Auto classes")
     if model["processor"]:
         lines.append(f"processor = {model['processor']}.from_pretrained({repo})")
+    if auto == "AutoModelForObjectDetection" and model["is_ours"] and model["processor"]:
+        lines += _DETECT
     if auto == "AutoModelForImageTextToText" and model["processor"] == "AutoProcessor":
         stored = images is not None and images["reads"] == "region_features" and not images.get("detector")
         needed = "from hf_curriculum import RegionInputs, open_regions" if stored else "from PIL import Image"

@@ -32,6 +32,7 @@ from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
+from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
 from hf_curriculum.reporting.report import Report
@@ -348,18 +349,20 @@ def _processor_class(trainer: PublishingTrainer, config: Any) -> str | None:
     if _image_processor(trainer) is not None and type(config) in PROCESSOR_MAPPING:
         return "AutoProcessor"  # of the tokenizer and the image processor, by the model's type
     if processor is None:
-        return None
+        return None if _image_processor(trainer) is None else "AutoImageProcessor"
     if isinstance(processor, PreTrainedTokenizerBase):
         return "AutoTokenizer"
     return "AutoProcessor" if isinstance(processor, transformers.ProcessorMixin) else "AutoImageProcessor"
 
 
 def _image_processor(trainer: PublishingTrainer) -> Any:
-    """The collator's image processor, where the model's own processor is given nowhere but the tokenizer is."""
+    """The collator's image processor, where the model's own processor is given nowhere but the tokenizer may be."""
     collator, given = trainer.data_collator, trainer.processing_class
     if given is not None and not isinstance(given, PreTrainedTokenizerBase):
         return None
-    return getattr(collator, "image_processor", None) if getattr(collator, "tokenizer", None) is not None else None
+    images = getattr(collator, "image_processor", None)
+    alone = getattr(collator, "tokenizer", None) is None
+    return None if alone and not isinstance(images, WsddnImageProcessor) else images  # another's is not known
 
 
 _REGIONS = ("detector", "revision", "threshold", "min_regions", "max_regions", "grid")

@@ -256,8 +256,14 @@ def check_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
         image_id: of the image, for errors.
 
     Raises:
-        ValueError: they are not four finite numbers each, end before they begin, or lie beyond the image.
+        ValueError: there are none (None), they are not four finite numbers each, end before they begin, or lie beyond
+            the image.
     """
+    if boxes is None:
+        raise ValueError(
+            f"`proposals` of image {image_id!r} is None: whether it has none, or none were looked for, is not known. "
+            "Add them (`add_proposals`); an image without any has an empty list."
+        )
     try:
         found = np.asarray(boxes, dtype=np.float32).reshape(-1, 4) if len(boxes) else np.zeros((0, 4), np.float32)
     except (TypeError, ValueError) as error:
