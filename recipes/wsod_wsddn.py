@@ -86,16 +86,16 @@ def run(
     model, processor = build_detector(data_args, model_args, prepared.class_names)
 
     # Trainer: images in the curriculum's order; their test detections are compared with boxes.
-    compute_metrics = None
+    compute_metrics, shown = None, range(min(args.validation_images or len(prepared.test), len(prepared.test)))
     if prepared.truths is not None:
         options = {"metrics": ["coco", "corloc"], "max_boxes": args.max_boxes, "field": prepared.field}
-        compute_metrics = detection_compute_metrics(prepared.class_names, prepared.truths, **options)
+        compute_metrics = detection_compute_metrics(prepared.class_names, prepared.truths[: len(shown)], **options)
     trainer = CurriculumTrainer(
         model,
         training_args,
         data_collator=DetectionCollator(processor, model_args.train_sizes or None, model_args.flip),
         train_dataset=train,
-        eval_dataset=prepared.test,
+        eval_dataset=prepared.test.select(shown),
         processing_class=processor,
         compute_metrics=compute_metrics,
         callbacks=[StopWhenDiverged(constant_loss(train) if args.must_learn else None)],

@@ -105,6 +105,9 @@ class WsodArguments:
     must_learn: bool = field(
         metadata={"help": "a run whose final training loss is not below that of constant predictions has failed: n/a"}
     )
+    validation_images: int | None = field(
+        metadata={"help": "test images that an evaluation while training looks at, the first ones; all if none"}
+    )
     max_boxes: int = field(metadata={"help": "boxes of an image that the test keeps"})
     random_boxes: int = field(metadata={"help": "boxes of each class and image that the random baseline draws"})
     resamples: int = field(metadata={"help": "bootstrap samples of the test images"})

@@ -20,7 +20,9 @@ from hf_curriculum.studies.grid import has_curriculum
 DETECTIONS_FILE = "detections.npz"
 """In the folder of a run: what it found in the test images, and the image scores."""
 VALUES = ("map_50", "map", "ap_small", "ap_medium", "ap_large", "corloc", "voc_ap", "voc_ap_11")
-"""What is reported of detections."""
+"""What is kept of detections."""
+SHOWN = ("map_50", "map", "ap_small", "ap_medium", "ap_large", "corloc")
+"""What the study's table shows of them."""
 RANDOM = "random proposals"
 
 
@@ -41,6 +43,7 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
         "passes": (plan.num_draws - plan.num_filled) / len(plan.ranking),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
+        "validation_map_50": last(log, "eval_map_50"),
     }
 
 
@@ -52,6 +55,7 @@ def test_detections(trainer: CurriculumTrainer, prepared: Prepared, args: WsodAr
         prepared: of the run.
         args: likewise.
     """
+    trainer.compute_metrics = None  # it is of the images that are looked at while training
     found = trainer.predict(prepared.test, ignore_keys=["losses", "scores", "pred_boxes"], metric_key_prefix="eval")
     image_scores, detections = found.predictions
     if trainer.is_world_process_zero():

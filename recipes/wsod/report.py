@@ -15,7 +15,7 @@ from datasets import Dataset
 from PIL import Image, ImageDraw
 from wsod.arguments import DataArguments, needed_scores
 from wsod.data import Prepared, prepare, with_scores
-from wsod.evaluation import DETECTIONS_FILE, RANDOM, VALUES
+from wsod.evaluation import DETECTIONS_FILE, RANDOM, SHOWN
 
 from hf_curriculum import Report, Study, summarise
 from hf_curriculum.columns import CAPTION, IMAGE
@@ -49,7 +49,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
     if not PartialState().is_main_process:
         return
     finished = [item for item in study.runs if item.status == "finished"]
-    named = [name for name in VALUES if all(name in item.result for item in finished)]
+    named = [name for name in SHOWN if all(name in item.result for item in finished)]
     over = ["map_50_over_random"] if "map_50" in named else []
     table = summarise(study.runs, [*named, *over] or ["eval_loss"], control=controls, scale=100 if named else 1)
     table.write(folder)

@@ -212,9 +212,9 @@ def _detections(outputs: Any) -> Any:
     found = [one for one in given if np.ndim(one) == 3 and np.shape(one)[2] == PREDICTION_SIZE]
     if len(found) != 1:
         raise ValueError(
-            f"The model's outputs in evaluation have the shapes {[np.shape(one) for one in given]}, and one of (images, "
-            f"boxes, {PREDICTION_SIZE}) is needed: its detections. `keys_to_ignore_at_inference` of its configuration, "
-            "or `ignore_keys`, leaves others out."
+            f"The model's outputs in evaluation have the shapes {[np.shape(one) for one in given]}, and one of "
+            f"(images, boxes, {PREDICTION_SIZE}) is needed: its detections. `keys_to_ignore_at_inference` of its "
+            "configuration, or `ignore_keys`, leaves others out."
         )
     return found[0]
 
