@@ -170,6 +170,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.planning.groups": ("Groups", "read_columns", "read_groups"),
     "hf_curriculum.planning.ranking": ("Ranking", "read_scores", "resolve_easy"),
     "hf_curriculum.reporting.figures.canvas": ("DARK", "LIGHT", "THEMES", "Theme", "to_png"),
+    "hf_curriculum.reporting.boxes": ("draw_boxes",),
     "hf_curriculum.reporting.caption_page": ("caption_report",),
     "hf_curriculum.reporting.figures.curves": ("examples_until", "merges_of", "validation_curves"),
     "hf_curriculum.reporting.figures.distribution": (

@@ -13,6 +13,7 @@ try:
     from hf_curriculum.cli.data.features import features_command
     from hf_curriculum.cli.data.inspect import inspect_command
     from hf_curriculum.cli.data.score import score_command
+    from hf_curriculum.cli.detect import detect_command
     from hf_curriculum.cli.evaluate import evaluate_command
     from hf_curriculum.cli.plan import plan_command
     from hf_curriculum.cli.push import push_command
@@ -73,5 +74,6 @@ app.command(
 )(recipe_command)
 app.command("report")(report_command)
 app.command("caption")(caption_command)
+app.command("detect")(detect_command)
 app.command("evaluate")(evaluate_command)
 app.command("push")(push_command)

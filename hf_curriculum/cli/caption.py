@@ -41,11 +41,11 @@ def caption_command(
 
     Images that cannot be read are named on standard error, and the exit status is then 1.
     """
-    files = list(_files(images, ids=features is not None))
+    files = list(image_files(images, ids=features is not None))
     from hf_curriculum.evaluation.generate import caption_images
 
     captioner, processor = load_for_captions(model, features)
-    read = _decode if features is None else partial(_look_up, processor.image_inputs)
+    read = read_image if features is None else partial(_look_up, processor.image_inputs)
     found: list[dict[str, str | None]] = []
     options = {"num_beams": beams} | ({} if max_new_tokens is None else {"max_new_tokens": max_new_tokens})
     for start in range(0, len(files), batch_size):
@@ -96,7 +96,7 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
     return captioner, processor
 
 
-def _files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
+def image_files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
     """The files that are named, and the images of the folders; with `ids`, names of no file too."""
     for path in given:
         if path.is_dir():
@@ -110,7 +110,7 @@ def _files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
             raise ValueError(f"There is no image {path}. Name a file, or a folder of images.")
 
 
-def _decode(file: Path) -> tuple[Any, str | None]:
+def read_image(file: Path) -> tuple[Any, str | None]:
     """An image, or why there is none."""
     from hf_curriculum.data.images import UnreadableImageError, to_rgb
 

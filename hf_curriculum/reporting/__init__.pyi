@@ -10,6 +10,7 @@ from hf_curriculum.reporting.figures.distribution import ScoreRow as ScoreRow
 from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
 from hf_curriculum.reporting.caption_page import caption_report as caption_report
+from hf_curriculum.reporting.boxes import draw_boxes as draw_boxes
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import numpy as np
 import torch
 from datasets import Dataset
+from detection_task import shapes_collator, shapes_data, shapes_model
 from launching import fork
 from naive_cider import NaiveCider
 from torch import nn
@@ -177,13 +178,17 @@ def make_captioner(name: str, tokenizer: PreTrainedTokenizerFast, dropout: float
 
 
 def make_task(job: dict) -> dict:
-    """What is trained: rows and a classifier; augmented images and a GIT or its adapters; or stored regions.
+    """What is trained: rows and a classifier; images and a GIT, its adapters or a detector; or stored regions.
 
     All with dropout, unless the job says otherwise.
     """
     if job["task"] == "rows":
         data = make_data()
         return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
+    if job["task"] == "detector":
+        data = shapes_data(NUM_ROWS)
+        model, still = shapes_model(dropout=job.get("dropout", 0.2)), held_out(job, data, 10)
+        return {"model": model, "train_dataset": data, "eval_dataset": still, "data_collator": shapes_collator()}
     scenes, tokenizer = scenes_and_tokenizer()
     captioner = job["task"].removeprefix("self_critical_")
     if captioner in CAPTIONERS:
@@ -346,7 +351,7 @@ def launch(job: dict, limit: float = 120) -> None:
 
 if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    if any(item["task"] != "rows" for item in jobs):
+    if any(item["task"] not in ("rows", "detector") for item in jobs):
         scenes_and_tokenizer()
     if any(item["task"].endswith(CAPTIONERS) for item in jobs):
         regions_and_tokenizer()

@@ -240,3 +240,52 @@ def test_an_unfinished_checkpoint_is_named_and_passed_over(runs):
         messages = outcome(f"{runs}/{name_of(CELLS[0])}/{kill}.log", 1).messages
         assert f"{broken} in" in messages
         assert f"Resuming from {taken}, the last complete checkpoint" in messages
+
+
+DETECTORS = {1: {"gradient_accumulation_steps": 2, "dataloader_num_workers": 0}, 2: {"dataloader_num_workers": 2}}
+"""Processes → settings of a detector's runs, with random sizes and mirrored pictures; 8 pictures a step."""
+KILLED = ("late", "inside a save")
+
+
+def detector_jobs(processes, folder):
+    settings = {"per_device_train_batch_size": 4, **DETECTORS[processes]}
+    common = {"task": "detector", "curriculum": CURRICULA["phases"], "processes": processes, "settings": settings}
+    jobs = [{**common, "out": f"{folder}/{processes}/whole", "log": f"{folder}/{processes}/whole.log"}]
+    for kill in KILLED:
+        place = {"out": f"{folder}/{processes}/{kill}", "log": f"{folder}/{processes}/{kill}.log"}
+        jobs += [{**common, **place, **KILLS[kill]}, {**common, **place, "resume": True}]
+    still = {"out": f"{folder}/{processes}/still", "log": f"{folder}/{processes}/still.log", "dropout": 0.0}
+    settings = {"per_device_train_batch_size": 8 // processes}
+    return [*jobs, {**common, **still, "settings": settings}]
+
+
+@pytest.fixture(scope="module")
+def detectors(launch, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detectors")
+    jobs = [job for processes in DETECTORS for job in detector_jobs(processes, folder)]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    launch(Path(__file__).with_name("crash_runs.py"), folder / "jobs.json", timeout=600)
+    return folder
+
+
+@pytest.mark.parametrize("kill", KILLED)
+@pytest.mark.parametrize("processes", DETECTORS)
+def test_a_killed_detector_continues_bit_for_bit(detectors, processes, kill):
+    whole = outcome(f"{detectors}/{processes}/whole.log", processes)
+    resumed = outcome(f"{detectors}/{processes}/{kill}.log", processes)
+    assert whole.final["steps"] == STEPS
+    assert resumed.steps == whole.steps
+    assert resumed.final == whole.final
+    assert resumed.audit == whole.audit
+    losses = [loss for seen in whole.steps for step in range(STEPS) for _, loss in seen[step]]
+    assert len(set(losses)) > STEPS
+
+
+def test_a_detector_on_two_processes_is_that_on_one(detectors):
+    """Sizes and mirrored pictures are drawn by an example's place in the run, on whatever process it is."""
+    one, two = (outcome(f"{detectors}/{processes}/still.log", processes) for processes in DETECTORS)
+    for step in range(STEPS):
+        [[rows, loss]] = one.steps[0][step]
+        (first, loss_of_first), (second, loss_of_second) = (two.steps[rank][step][0] for rank in (0, 1))
+        assert (first, second) == (rows[:4], rows[4:])
+        assert (loss_of_first + loss_of_second) / 2 == pytest.approx(loss, rel=1e-3)

@@ -18,13 +18,17 @@ from hf_curriculum import (
     SCORERS,
     AoANetConfig,
     CaptionCollator,
+    ConvBackboneConfig,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    DetectionCollator,
     RegionTransformerConfig,
     UpDownConfig,
+    WsddnImageProcessor,
     add_scores,
     make_image_processor,
     make_scenes,
+    new_detector,
     read_provenance,
     train_wordpiece,
 )
@@ -63,14 +67,29 @@ def small_captioner(config, **sizes):
     return build
 
 
+def small_detector(tokenizer):
+    backbone = ConvBackboneConfig(stages=((4,), (8,)))
+    return new_detector(CLASSES, backbone, pooling="roi_align", pool_size=2, head_sizes=(8,))[0]
+
+
+CLASSES = ["ball", "cup"]
 BUILT = {
     "flamingo": small_flamingo,
     "git": small_git,
     "transformer": small_captioner(RegionTransformerConfig, num_encoder_layers=1, num_decoder_layers=1),
     "updown": small_captioner(UpDownConfig, attention_size=8),
     "aoanet": small_captioner(AoANetConfig, num_refiner_layers=1),
+    "wsddn": small_detector,
 }
 """A tiny one of each model of the library."""
+
+
+def collator_of(model_name, tokenizer):
+    """What makes the model's batches: of captions, or of proposals and labels."""
+    if model_name == "wsddn":
+        return DetectionCollator(WsddnImageProcessor(CLASSES, {"longest_edge": 2 * SIZE}), flip=True)
+    prefix = "<image> " if model_name == "flamingo" else ""
+    return CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12, prefix=prefix)
 
 
 LEVELS = {"adaptive_guidance", "guidance_schedule", "weighted"}
@@ -89,6 +108,9 @@ def scored():
     images = make_scenes(ROWS, image_size=2 * SIZE, validation=0.0, test=0.0)["train"]["image"][:]
     data = ANY.data(ROWS, objects=boxes, image=[images[number // 2] for number in range(ROWS)])
     columns = make_columns(ROWS)[0]
+    places = [[0.0, 0.0, 20.0 + number % 9, 30.0] for number in range(ROWS)]
+    data = data.add_column("proposals", [[place, [4.0, 4.0, 12.0, 16.0]] for place in places])
+    data = data.add_column("labels", [[number % 2] for number in range(ROWS)])
     for name in ("hard", "nodes", "source"):
         data = data.add_column(name, columns[name][:])
     for name in SCORERS:
@@ -114,8 +136,7 @@ def test_every_combination(scored, model_name, tmp_path):
     torch.manual_seed(0)
     model = BUILT[model_name](tokenizer)
     assert isinstance(model, MODELS[model_name])
-    prefix = "<image> " if model_name == "flamingo" else ""
-    collator = CaptionCollator(tokenizer, make_image_processor(SIZE), max_length=12, prefix=prefix)
+    collator = collator_of(model_name, tokenizer)
     for score, name in itertools.product(SCORERS, CURRICULA):
         rule, column = first_cases()[name].rule, column_of(score) + "_level" * (name in LEVELS)
         args = CurriculumTrainingArguments(
