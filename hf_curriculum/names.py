@@ -110,6 +110,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.scorers.visual.proposals": ("RegionProposals",),
     "hf_curriculum.scoring.add_scores": ("add_scores", "add_scores_sharded"),
     "hf_curriculum.scoring.controls": ("shuffle_scores",),
+    "hf_curriculum.scoring.embeddings": ("add_embeddings",),
     "hf_curriculum.scoring.join": ("add_scores_from", "load_scores", "save_scores"),
     "hf_curriculum.scoring.labels": ("BoxLabels", "CaptionLabels", "GivenLabels", "add_labels"),
     "hf_curriculum.scoring.ray": ("RayScorer",),
@@ -131,6 +132,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 """Module → names that `hf_curriculum` itself offers."""
 
 BY_PACKAGE: dict[str, tuple[str, ...]] = {
+    "hf_curriculum.data.objects.proposals": ("proposal_recall",),
     "hf_curriculum.data.readers.coco": ("class_names",),
     "hf_curriculum.data.regions.base": (
         "RegionSource",

@@ -134,13 +134,13 @@ def score_command(
             raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
         return
     if output is not None:
-        _validate_output(output)
+        validate_output(output)
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
     reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
     hide_bars_unless_watched()
-    data = load_captioned(source, columns=_mapping(column), num_proc=num_proc, **reading)
+    data = load_captioned(source, columns=column_mapping(column), num_proc=num_proc, **reading)
     if hold_out is not None:
         data = _hold_out(data, hold_out)
     if output is not None:
@@ -197,7 +197,7 @@ def _hold_out(data: Dataset | DatasetDict, share: float) -> DatasetDict:
     return DatasetDict({**splits, **hold_out(splits["train"], share)})
 
 
-def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
+def column_mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
     """Our names of columns to theirs, as `load_captioned` takes them; of `caption` there may be several."""
     named: dict[str, list[str]] = {}
     for pair in given or []:
@@ -208,7 +208,7 @@ def _mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:
     return {ours: theirs if len(theirs) > 1 else theirs[0] for ours, theirs in named.items()} or None
 
 
-def _validate_output(output: Path) -> None:
+def validate_output(output: Path) -> None:
     """Checks that data can be saved there, and not among other files."""
     from hf_curriculum.data.load import SAVED_FILES
     from hf_curriculum.scored_data import FILE_NAME

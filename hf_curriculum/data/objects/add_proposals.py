@@ -146,16 +146,12 @@ class _Searched(ImageColumns):
         return arrays
 
     def report(self, dataset: Dataset, unreadable: list[str]) -> None:
-        if not len(dataset):
-            return
+        super().report(dataset, unreadable)
         counts = proposal_counts(dataset)
-        known = counts[counts >= 0]
-        total, median = int(known.sum()), float(np.median(known)) if len(known) else 0
-        logger.info("%s: %s boxes in %s rows, median %g.", PROPOSALS, f"{total:,}", f"{len(dataset):,}", median)
-        lost, empty = int((counts < 0).sum()), int((counts == 0).sum())
-        first = f" The first: {unreadable[0]}" if unreadable else ""
-        if lost:
-            logger.warning("%d of %d rows have null, no proposals:%s", lost, len(dataset), f" {self.why()}.{first}")
+        known, empty = counts[counts >= 0], int((counts == 0).sum())
+        if len(known):
+            boxes = f"{int(known.sum()):,}"
+            logger.info("%s: %s boxes in %s rows, median %g.", PROPOSALS, boxes, f"{len(known):,}", np.median(known))
         if empty:
             logger.warning(
                 "%d of %d rows have images without any proposal, of which a detector learns nothing: pass "
@@ -164,15 +160,12 @@ class _Searched(ImageColumns):
                 len(dataset),
             )
 
-    def why(self) -> str:
-        """Why rows have null."""
-        return "their images cannot be read"
-
 
 class _Read(_Searched):
     """Proposals from a file."""
 
     action = "Reading proposals"
+    why_null = "their images cannot be read, or the file does not have them"
 
     def look(self, dataset: Any) -> None:
         """Whether the file has objectness, by the first of the images that it knows."""
@@ -201,9 +194,6 @@ class _Read(_Searched):
             raise UnreadableImageError(f"The image {image_id!r} cannot be read, so its size is not known.")
         boxes, scores = self.source.boxes_of(image_id, width, height)
         return boxes, np.full(len(boxes), np.nan, np.float32) if scores is None else scores
-
-    def why(self) -> str:
-        return "their images cannot be read, or the file does not have them"
 
 
 def _lists(values: list[np.ndarray | None], inner: Any, width: int | None = None) -> pa.ListArray:

@@ -167,7 +167,7 @@ def _validate_equal(
             f"{shown} differ{'s' * (len(differ) == 1)} between the captions of an image, and one row per image holds "
             f"one value. Say what becomes of them, as in group_captions(pairs, {ready}), or remove them: "
             f"pairs.remove_columns({list(differ)}). Scores may be aggregated when they are made: "
-            "add_scores(..., per_image='mean')."
+            "add_scores(..., per_image='mean'). (hf-curriculum propose: --aggregate COLUMN=list)"
         )
 
 

@@ -24,7 +24,7 @@ from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.objects.grouping import image_codes
 from hf_curriculum.parts import PartFolder, data_digest, launched
-from hf_curriculum.provenance import ScoreProvenance, append_columns, validate_new_columns
+from hf_curriculum.provenance import ScoreProvenance, append_columns, read_column, validate_new_columns
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -39,12 +39,14 @@ class ImageColumns:
         provenance: written column → where it comes from, the same in every process.
         column: the column of images, which `find` gets as it is stored.
         action: what is done, for the progress bar.
+        why_null: why there may be rows with null.
     """
 
     features: Mapping[str, FeatureType]
     provenance: Mapping[str, ScoreProvenance]
     column: str
     action: str = "images"
+    why_null: str = "their images cannot be read"
 
     def find(self, image_id: str, stored: Any) -> Any:
         """What is found in one image, by a worker process; an `UnreadableImageError` where there is no image."""
@@ -55,7 +57,12 @@ class ImageColumns:
         raise NotImplementedError(f"{type(self).__name__} does not define `assemble`.")
 
     def report(self, dataset: Dataset, unreadable: list[str]) -> None:
-        """Logs what was found, and the reasons why images could not be read, of this call."""
+        """Warns of rows with null, with the first of the reasons that this call met."""
+        column = next(iter(self.features))
+        lost = read_column(dataset, column).null_count
+        if lost:
+            first = f" The first: {unreadable[0]}" if unreadable else ""
+            logger.warning("`%s`: %d of %d rows have null: %s.%s", column, lost, len(dataset), self.why_null, first)
 
 
 def add_per_image(

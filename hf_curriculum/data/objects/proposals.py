@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from datasets import Dataset
 from PIL import Image
 
+from hf_curriculum.columns import require_columns
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import id_key
@@ -193,6 +196,49 @@ def chosen_boxes(count: int, most: int | None, image_id: str, seed: int) -> np.n
     if most is None or count <= most:
         return np.arange(count)
     return np.sort(permute(np.arange(most), count, mix64(seed, int(id_key(image_id)))))
+
+
+def proposal_recall(
+    dataset: Dataset, *, iou: float = 0.5, objects: str = OBJECTS, column: str = "proposals"
+) -> tuple[float, int]:
+    """The share of annotated objects that some proposal of their image covers, and the number of objects.
+
+    Args:
+        dataset: with proposals and objects in pixels; rows where either is null do not count, nor do COCO's crowds.
+        iou: intersection over union from which on a proposal covers an object.
+        objects: the column of objects: per row a list of `{"box": [left, top, right, bottom], ...}`.
+        column: the column of proposals.
+
+    Returns:
+        recall in [0, 1], NaN without objects, and the number of objects.
+
+    Raises:
+        ValueError: a column is missing.
+
+    Example:
+        >>> rows = {"proposals": [[[0.0, 0, 10, 10]]], "objects": [[{"box": [0, 0, 10, 8]}, {"box": [5, 5, 9, 9]}]]}
+        >>> proposal_recall(Dataset.from_dict(rows))
+        (0.5, 2)
+    """
+    require_columns(
+        dataset.column_names,
+        [column, objects],
+        reader="Proposals are compared with annotated objects.",
+        remedy="Run `add_proposals`, and load objects with `load_captioned(..., objects=FILE)` or `load_objects`.",
+    )
+    covered = total = 0
+    for row in dataset.with_format(None).select_columns([column, objects]):
+        if row[column] is None or row[objects] is None:
+            continue
+        boxes = np.asarray(row[column], np.float32).reshape(-1, 1, 4)  # (proposals, 1, 4)
+        true = [item["box"] for item in row[objects] if not item.get("iscrowd")]
+        edges = np.asarray(true, np.float32).reshape(1, -1, 4)  # (1, objects, 4)
+        sides = np.minimum(boxes[..., 2:], edges[..., 2:]) - np.maximum(boxes[..., :2], edges[..., :2])
+        common = np.clip(sides, 0, None).prod(-1)  # (proposals, objects)
+        union = sum((part[..., 2:] - part[..., :2]).prod(-1) for part in (boxes, edges)) - common
+        covered += int((common >= iou * union).any(axis=0).sum())
+        total += len(true)
+    return covered / total if total else float("nan"), total
 
 
 def check_search(

@@ -24,11 +24,12 @@ from hf_curriculum import (
     StoredProposals,
     add_proposals,
     add_scores,
+    load_objects,
     make_scenes,
     open_regions,
 )
 from hf_curriculum.data.objects.add_proposals import proposal_counts
-from hf_curriculum.data.objects.proposals import chosen_boxes, fitted_boxes
+from hf_curriculum.data.objects.proposals import chosen_boxes, fitted_boxes, proposal_recall
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.provenance import column_provenance
 
@@ -184,9 +185,9 @@ def test_images_without_proposals_and_unreadable_ones(caplog):
     data = images([*pictures, None, Pillow.new("RGB", (19, 60))])
     boxed = add_proposals(data, SelectiveSearch(), num_proc=1)
     assert boxed["proposals"][:] == [[[0, 0, 40, 30]], [], None, None, []]
-    assert "2 of 5 rows have null, no proposals: their images cannot be read. The first: " in caplog.text
+    assert "`proposals`: 2 of 5 rows have null: their images cannot be read. The first: " in caplog.text
     assert "2 of 5 rows have images without any proposal, of which a detector learns nothing" in caplog.text
-    assert "proposals: 1 boxes in 5 rows" in caplog.text
+    assert "proposals: 1 boxes in 3 rows" in caplog.text
     kept = add_proposals(data, SelectiveSearch(), drop_empty=True)
     assert kept["image_id"][:] == ["0"]
     assert "4 of 5 rows without proposals are left out" in caplog.text
@@ -249,7 +250,7 @@ def test_of_a_file_of_proposals(tmp_path, caplog):
     assert boxed["proposals"][:] == [[[0, 0, 50, 20], [0, 0, 100, 50]], [], None]
     np.testing.assert_allclose(boxed["objectness"][0], [0.2, 0.9], rtol=1e-6)
     assert boxed["objectness"][1:] == [[], None]
-    assert "1 of 3 rows have null, no proposals: their images cannot be read, or the file does not have" in caplog.text
+    assert "1 of 3 rows have null: their images cannot be read, or the file does not have" in caplog.text
     assert column_provenance(boxed, "objectness").arguments["source"]["path"] == "a.npz"
     best = add_proposals(data, StoredProposals(tmp_path / "a.npz", 1))
     assert best["proposals"][0] == [[0, 0, 100, 50]]  # the one of the highest objectness
@@ -295,6 +296,34 @@ def test_boxes_that_are_not_of_the_image(tmp_path, content, match, num_proc):
 def test_widths_read_as_edges_by_a_reader_that_does_not_look():
     with pytest.raises(ValueError, match=r"ends before it begins: it is not left, top, right, bottom.*order=\"xywh\""):
         fitted_boxes(Regions("9", boxes=np.float32([[60, 20, 30, 10]])), 100, 50, "somewhere")
+
+
+def test_recall_by_hand():
+    rows = {
+        "proposals": [[[0.0, 0, 10, 10], [20, 20, 30, 30]], [], None, [[0.0, 0, 1, 1]]],
+        "objects": [
+            [{"box": [0, 0, 10, 8], "iscrowd": False}, {"box": [20, 20, 30, 24.9], "iscrowd": False}],
+            [{"box": [0, 0, 10, 8], "iscrowd": False}, {"box": [0, 0, 9, 9], "iscrowd": True}],
+            [{"box": [0, 0, 10, 8], "iscrowd": False}],
+            None,
+        ],
+    }
+    data = Dataset.from_dict(rows)
+    assert proposal_recall(data) == (1 / 3, 3)
+    assert proposal_recall(data, iou=0.49) == (2 / 3, 3)
+    assert str(proposal_recall(data.select([3]))) == "(nan, 0)"
+    with pytest.raises(ValueError, match=r"`proposals` is not in the data.*Run `add_proposals`"):
+        proposal_recall(data.remove_columns("proposals"))
+
+
+@pytest.mark.slow
+def test_coco_s_photographs(test_data, capsys):
+    folder = test_data("coco_open")
+    data = load_objects(folder / "instances.json", images=folder / "images").select(range(0, 148, 10))
+    recall, count = proposal_recall(add_proposals(data, SelectiveSearch("fast"), num_proc=2))
+    with capsys.disabled():
+        print(f"\ncoco_open, 15 photographs: recall {recall:.3f} of {count} objects at IoU 0.5", end="")
+    assert recall > 0.3
 
 
 KILLED = """
