@@ -60,6 +60,9 @@ class DataArguments:
     scores: dict = field(
         metadata={"help": "scorer → its options, of those that a run orders or keeps by: `score_column` says which"}
     )
+    embeddings: str = field(
+        metadata={"help": "the model that `concreteness` compares images by, see `add_embeddings`"}
+    )
     per_image: str = field(
         metadata={"help": 'an image\'s score is the "mean", "max" or "min" of its captions\' scores'}
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -22,6 +22,7 @@ from hf_curriculum import (
     GivenLabels,
     SelectiveSearch,
     StoredProposals,
+    add_embeddings,
     add_labels,
     add_proposals,
     add_scores,
@@ -37,9 +38,10 @@ from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64
+from hf_curriculum.scoring.embeddings import EMBEDDING
 from hf_curriculum.scoring.labels import label_names
 
-_UNREAD = ("scores", "per_image")
+_UNREAD = ("scores", "per_image", "embeddings")
 """Fields of `DataArguments` that images, labels and proposals do not depend on, so that all arms share them."""
 
 
@@ -86,7 +88,7 @@ def _key(data_args: DataArguments) -> str:
 
 
 def _arguments(key: str) -> DataArguments:
-    return DataArguments(**{"scores": {}, "per_image": "mean", **json.loads(key)})
+    return DataArguments(**{"scores": {}, "per_image": "mean", "embeddings": "", **json.loads(key)})
 
 
 @lru_cache(maxsize=2)  # labels of captions, and of boxes
@@ -105,12 +107,17 @@ def with_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
     else:
         source = SelectiveSearch(max_proposals=data_args.max_proposals, **data_args.search)
     kept = images.remove_columns([name for name in (PROPOSALS, OBJECTNESS) if name in images.column_names])
-    found = add_proposals(kept, source, num_proc=data_args.num_proc)  # each launched process searches its share
+    return _in_all_processes(add_proposals, kept, source, num_proc=data_args.num_proc)
+
+
+def _in_all_processes(add: Callable[..., Dataset | None], rows: Dataset, *args: Any, **options: Any) -> Dataset:
+    """Rows with new columns in every process: each launched process makes its share, and only the first reads all."""
+    found = add(rows, *args, **options)
     PartialState().wait_for_everyone()
-    if found is None:  # in all of them but the first
-        with _single_process():
-            found = add_proposals(kept, source)
-    return found
+    if found is not None:
+        return found
+    with _single_process():
+        return add(rows, *args)
 
 
 @contextmanager
@@ -228,6 +235,8 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
     pairs, kept = prepared.pairs, ["image_id", *columns]
     if any("region" in column for column in columns):
         pairs = _spread(pairs, prepared.train, PROPOSALS)
+    if "concreteness" in names and EMBEDDING not in pairs.column_names:
+        pairs = _in_all_processes(add_embeddings, pairs, data_args.embeddings)
     with PartialState().main_process_first():
         for name in names:
             scorer = make_scorer(name, data_args.scores[name])

@@ -12,7 +12,7 @@ import numpy as np
 from accelerate import PartialState
 from common.runs import arguments_of
 from datasets import Dataset
-from PIL import Image, ImageDraw
+from PIL import Image
 from wsod.arguments import DataArguments, needed_scores
 from wsod.data import Prepared, prepare, with_scores
 from wsod.evaluation import DETECTIONS_FILE, RANDOM, SHOWN
@@ -24,6 +24,7 @@ from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.planning.curriculum import curriculum_from
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.reporting.boxes import draw_boxes
 from hf_curriculum.reporting.inspection import rank_for_show
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
@@ -33,8 +34,6 @@ from hf_curriculum.studies.recipe import command_line
 _MOST_IMAGES = 12
 _SHOWN = 3
 """Images of each end and of the middle of a score."""
-_LONGEST = 320  # pixels of a drawn image
-_TRUE, _FOUND = "#1f9d55", "#d9480f"
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
@@ -183,16 +182,15 @@ def add_detections(report: Report, run: Mapping[str, Any], prepared: Prepared, f
         prepared.test.select(range(min(_MOST_IMAGES, len(prepared.test)))), detections, strict=False
     ):
         objects = [item for item in row[OBJECTS] or () if item[prepared.field] in prepared.class_names]
-        image = to_rgb(row[IMAGE])
         kept = [(prepared.class_names[int(one[0])], one[2:].tolist()) for one in found[: len(objects)] if one[0] >= 0]
         true = [(item[prepared.field], item["box"]) for item in objects]
-        pair = side_by_side(draw_boxes(image, true, _TRUE), draw_boxes(image, kept, _FOUND))
+        pair = side_by_side(*(draw_named(row[IMAGE], boxes, prepared.class_names) for boxes in (true, kept)))
         items.append((pair, "found: " + ", ".join(name for name, _ in kept), "true: " + ", ".join(n for n, _ in true)))
     report.add_gallery(
         Gallery(
             f"Detections of {run['name']}",
             items,
-            "True boxes left, in green; right, in orange, as many of the highest scores.",
+            "True boxes left; right as many boxes of the highest scores. A class has one colour.",
         )
     )
 
@@ -212,7 +210,9 @@ def add_scored_images(report: Report, scored: Dataset, field: str, runs: Sequenc
             "hardest": ranked[-_SHOWN:],
         }
         items = [_scored_item(scored, column, int(row), part, field) for part, rows in parts.items() for row in rows]
-        report.add_gallery(Gallery(f"By `{column}`", items, "Labels that are learnt from, and true boxes in green."))
+        report.add_gallery(
+            Gallery(f"By `{column}`", items, "True boxes are drawn; the labels are what is learnt from.")
+        )
 
 
 def _score_columns(scored: Dataset) -> list[str]:
@@ -227,32 +227,23 @@ def _scored_item(scored: Dataset, column: str, row: int, part: str, field: str) 
     captions = example.get(CAPTION) or [""]
     labels = ", ".join(names[label] for label in example[LABELS])
     return (
-        draw_boxes(to_rgb(example[IMAGE]), boxes, _TRUE),
+        draw_named(example[IMAGE], boxes, names),
         f"{part}: “{captions[0]}”",
         f"labels: {labels}; {column} {example[column]:.4g}",
     )
 
 
-def draw_boxes(image: Image.Image, boxes: Sequence[tuple[str, Sequence[float]]], colour: str) -> Image.Image:
-    """An RGB image with named boxes, its longer side at most 320 pixels and at least 192.
+def draw_named(image: Any, boxes: Sequence[tuple[str, Sequence[float]]], class_names: Sequence[str]) -> Image.Image:
+    """An image with boxes and their names; those of a class have its colour.
 
     Args:
-        image: the image.
+        image: in any form `to_rgb` reads.
         boxes: name, and left, top, right, bottom in its pixels.
-        colour: of lines and names.
+        class_names: of the detector; boxes of other names are left out.
     """
-    scale = (
-        min(max(192 / max(image.size), 1.0), _LONGEST / max(image.size))
-        if max(image.size) < 192
-        else (min(1.0, _LONGEST / max(image.size)))
-    )
-    drawn = image.resize([max(1, round(side * scale)) for side in image.size])
-    pen = ImageDraw.Draw(drawn)
-    for name, box in boxes:
-        left, top, right, bottom = (value * scale for value in box)
-        pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
-        pen.text((left + 3, top + 1), name, fill=colour)
-    return drawn
+    kept = [(name, box) for name, box in boxes if name in class_names]
+    names = [name for name, _ in kept]
+    return draw_boxes(image, [box for _, box in kept], names, [class_names.index(name) for name in names])
 
 
 def side_by_side(left: Image.Image, right: Image.Image) -> Image.Image:

@@ -14,7 +14,7 @@ from datasets import Dataset
 from PIL import Image
 from wsod.arguments import PARSER, PRESETS, DataArguments, ModelArguments, WsodArguments, needed_scores, outputs_of
 from wsod.data import prepare, read_data, with_scores
-from wsod.report import draw_boxes, side_by_side
+from wsod.report import draw_named, side_by_side
 
 from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.ranking import resolve_easy
@@ -255,13 +255,20 @@ def test_photographs_with_and_without_boxes(photographs):
     assert prepared.field == "name"
 
 
-def test_boxes_are_drawn_where_they_are():
-    image = Image.new("RGB", (96, 48), "black")
-    drawn = draw_boxes(image, [("ball", [24, 12, 48, 36])], "#ff0000")
-    scale = drawn.width / 96
-    assert drawn.getpixel((round(24 * scale), round(30 * scale))) == (255, 0, 0)
-    assert drawn.getpixel((round(10 * scale), round(30 * scale))) == (0, 0, 0)
+def test_boxes_are_drawn_with_the_colour_of_their_class():
+    image, names = Image.new("RGB", (96, 48), "black"), ["ball", "cat"]
+    drawn = draw_named(image, [("cat", [24, 12, 48, 36]), ("a cloud", [0, 0, 9, 9])], names)
+    assert drawn.getpixel((5 * 24, 5 * 30)) == (0x3C, 0xB4, 0x4B)
+    assert drawn.getpixel((5 * 4, 5 * 9)) == (0, 0, 0)
     assert side_by_side(drawn, drawn).size == (2 * drawn.width + 4, drawn.height)
+
+
+def test_concreteness_gets_embeddings_of_the_images(scenes):
+    prepared = prepare(scenes)
+    given = DataArguments(**{**vars(scenes), "scores": {"concreteness": {"min_count": 2, "k": 5}}})
+    scored = with_scores(prepared, given, ["concreteness"])
+    assert "image_embedding" not in scored.column_names
+    assert np.isfinite(scored["concreteness"][:]).mean() > 0.9
 
 
 @pytest.mark.slow
