@@ -122,7 +122,7 @@ def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
     _add_drawn(report, runs[0])
 
 
-_CURVE = re.compile(r"eval_(?:\w+_)?(?:loss|cider)")
+_CURVE = re.compile(r"eval_(?:\w+_)?(?:loss|cider|map_50)")
 
 
 def _shown_metrics(runs: Sequence[RunFacts]) -> list[str]:

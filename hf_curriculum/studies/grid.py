@@ -16,6 +16,7 @@ from datasets import Dataset
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.planning.curriculum import Budget, curriculum_from
 from hf_curriculum.planning.plan import bind
+from hf_curriculum.provenance import ScoreProvenance, append_columns
 from hf_curriculum.studies.study import Study, grid_arms, name_point, replace_names, run_order, short
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.setup import rank_training_data
@@ -270,12 +271,14 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
     epochs = args.num_train_epochs if args.num_train_epochs > 0 else None
     given = Budget(epochs, args.max_steps if args.max_steps > 0 else None, size)
     unknown = "a number of examples that depends on the scores"
-    if not set(rule.reads_in_all) <= set(train.column_names):  # a scorer adds what it reads
+    missing = [name for name in rule.reads_in_all if name not in train.column_names]  # a scorer adds what it reads
+    if any(rule.reads_in_all[name] != "score" for name in missing):
         return unknown
     found, errors = set(), []
     for scores in (np.arange(len(train)), np.arange(len(train)) % 7):  # all distinct; many ties
         try:
-            plan = bind(rule, rank_training_data(train, rule, None, scores), given, args.seed)
+            data = _with_any_scores(train, missing, scores) if missing else train
+            plan = bind(rule, rank_training_data(data, rule, None, scores), given, args.seed)
         except ValueError as error:  # such as thresholds that these scores do not reach
             errors.append(str(error))
             continue
@@ -285,3 +288,9 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
     if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()
+
+
+def _with_any_scores(train: Dataset, columns: Sequence[str], scores: np.ndarray) -> Dataset:
+    """The rows with these scores in columns that are still to be scored."""
+    values = dict.fromkeys(columns, scores.astype(np.float32))
+    return append_columns(train, values, {name: ScoreProvenance(name, "any") for name in columns}, log=False)

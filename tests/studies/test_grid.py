@@ -206,6 +206,16 @@ def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
             "at most 800 examples, 8 × the data, 80 steps of 10",
         ),
         ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 8 × the data, 80 steps of 10"),
+        (
+            {"type": "filter", "keep": 0.75, "by": "clip_similarity", "then": {"type": "phases"}},
+            -1,
+            "190 examples, 1.86 × the data, 19 steps of 10",
+        ),
+        (
+            {"type": "filter", "by": "object_mentions", "at_least": 2, "then": {"type": "iid", "epochs": 8}},
+            -1,
+            "a number of examples that depends on the scores",
+        ),
         ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
         ({"type": "iid", "batches": {"type": "by_image"}}, 2, "a number of examples that depends on the scores"),
     ],

@@ -85,6 +85,7 @@ def compare_detections(
     resamples: int = 1000,
     seed: int = 0,
     confidence: float = 0.95,
+    field: str = "name",
 ) -> DetectionComparison:
     """Compares detections of the same images by COCO's mAP@0.5 and CorLoc, with intervals of their differences.
 
@@ -98,6 +99,7 @@ def compare_detections(
         resamples: how many times images are drawn.
         seed: of the draws: the same seed draws the same images, whatever is compared.
         confidence: of the intervals, between percentiles.
+        field: as for `detection_metrics`.
 
     Raises:
         ValueError: fewer than two systems, predictions of another number of images, an option out of range, or what
@@ -118,7 +120,7 @@ def compare_detections(
             "needs two or more systems, one or more resamples, and a confidence between 0 and 1, such as 0.95."
         )
     names, drawn, values = check_class_names(class_names), {}, {}
-    true = read_truths(truths, names)
+    true = read_truths(truths, names, field)
     for system, predictions in systems.items():
         if len(predictions) != len(truths):
             raise ValueError(

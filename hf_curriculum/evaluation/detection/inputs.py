@@ -124,7 +124,7 @@ def _as_rows(rows: Any, image: int) -> np.ndarray:
     return array
 
 
-def read_truths(truths: Truths, class_names: Sequence[str]) -> TrueBoxes:
+def read_truths(truths: Truths, class_names: Sequence[str], field: str = "name") -> TrueBoxes:
     """Flat boxes of annotated objects; their names become numbers once, here.
 
     Raises:
@@ -140,12 +140,12 @@ def read_truths(truths: Truths, class_names: Sequence[str]) -> TrueBoxes:
     found, boxes, other = [], [], 0
     for image, objects in enumerate(truths):
         for item in objects:
-            if item.get("name") is None or item.get("box") is None:
+            if item.get(field) is None or item.get("box") is None:
                 raise ValueError(
-                    f"An object of image {image} is {dict(item)}, and each needs a `name` and a `box` of [left, top, "
-                    "right, bottom] to be compared with predictions. Read them with their categories."
+                    f"An object of image {image} is {dict(item)}, and each needs a `{field}` and a `box` of [left, "
+                    "top, right, bottom] to be compared with predictions. Read them with their categories."
                 )
-            number = numbers.get(item["name"])
+            number = numbers.get(item[field])
             if number is None:
                 other += 1
                 continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_curriculum.evaluation.detection.coco import COCO_VALUES, coco_values
 from hf_curriculum.evaluation.detection.inputs import (
+    PREDICTION_SIZE,
     Predictions,
     Truths,
     check_class_names,
@@ -89,6 +90,7 @@ def detection_metrics(
     *,
     max_boxes: int = MAX_BOXES,
     iou: float = 0.5,
+    field: str = "name",
 ) -> DetectionScores:
     """Compares predicted with true boxes.
 
@@ -104,6 +106,7 @@ def detection_metrics(
             `"corloc"` gives `corloc`.
         max_boxes: boxes of an image that are kept.
         iou: the threshold of `"voc"` and `"corloc"`.
+        field: the entry of an object that is its class; `"noun"` in the embedded scenes, whose names have a colour.
 
     Shapes and units:
         Boxes are in pixels of one picture, the right and lower edges exclusive: a box of VOC's files, whose pixels
@@ -131,7 +134,7 @@ def detection_metrics(
             f"Predictions of {len(predictions):,} images were given, and the objects of {len(truths):,}: row by row "
             "they would be of other images. Give both for the same images, in one order."
         )
-    predicted, true = read_predictions(predictions, len(names), max_boxes), read_truths(truths, names)
+    predicted, true = read_predictions(predictions, len(names), max_boxes), read_truths(truths, names, field)
     found: dict[str, np.ndarray] = {}
     if "coco" in metrics:
         found |= coco_values(predicted, true, len(names), max_boxes)
@@ -162,6 +165,7 @@ def detection_compute_metrics(
     per_class: bool = False,
     max_boxes: int = MAX_BOXES,
     iou: float = 0.5,
+    field: str = "name",
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """A `compute_metrics` for a trainer whose model returns detections while it evaluates.
 
@@ -172,10 +176,11 @@ def detection_compute_metrics(
         per_class: add the values of each class, as `ap_50_dog`.
         max_boxes: as in `detection_metrics`.
         iou: likewise.
+        field: likewise.
 
     Returns:
-        A function from `EvalPrediction(predictions=float [images, k, 6])` to named values, `map_50` among them; of a
-        tuple of predictions the first array is taken.
+        A function from `EvalPrediction(predictions=float [images, k, 6])` to named values, `map_50` among them; of
+        several outputs the one of this shape is taken.
 
     Raises:
         ImportError: COCO's metrics are asked for and faster-coco-eval is not installed.
@@ -190,16 +195,28 @@ def detection_compute_metrics(
     """
     truths, names = list(truths), check_class_names(class_names)
     empty: Predictions = [()] * len(truths)
-    detection_metrics(empty, truths, names, metrics, max_boxes=max_boxes, iou=iou)  # what is wrong is said now
+    options: dict[str, Any] = {"max_boxes": max_boxes, "iou": iou, "field": field}
+    detection_metrics(empty, truths, names, metrics, **options)  # what is wrong is said now
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        given: Any = prediction.predictions
-        boxes: Predictions = given[0] if isinstance(given, tuple) else given
-        scores = detection_metrics(boxes, truths, names, metrics, max_boxes=max_boxes, iou=iou)
+        scores = detection_metrics(_detections(prediction.predictions), truths, names, metrics, **options)
         more = scores.per_class.items() if per_class else ()
         return scores.values | {f"{name}_{label}": value for label, own in more for name, value in own.items()}
 
     return compute
+
+
+def _detections(outputs: Any) -> Any:
+    """The output that holds detections, of one or several."""
+    given = outputs if isinstance(outputs, tuple) else (outputs,)
+    found = [one for one in given if np.ndim(one) == 3 and np.shape(one)[2] == PREDICTION_SIZE]
+    if len(found) != 1:
+        raise ValueError(
+            f"The model's outputs in evaluation have the shapes {[np.shape(one) for one in given]}, and one of "
+            f"(images, boxes, {PREDICTION_SIZE}) is needed: its detections. `keys_to_ignore_at_inference` of its "
+            "configuration, or `ignore_keys`, leaves others out."
+        )
+    return found[0]
 
 
 def _check_options(metrics: Sequence[str], iou: float) -> None:

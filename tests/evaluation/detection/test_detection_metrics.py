@@ -227,12 +227,19 @@ def test_a_trainer_gets_what_a_fixed_array_holds():
         fixed[image, : len(rows)] = rows
     truths[1].append({"name": "dog", "box": [0, 0, 3, 3]})  # of a class that the model lacks
     compute = detection_compute_metrics(NAMES, truths, per_class=True)
-    values = compute(EvalPrediction((fixed, np.zeros(3)), None))
+    values = compute(EvalPrediction((np.zeros((len(truths), 3)), fixed), None))
+    with pytest.raises(ValueError, match=r"have the shapes \[\(60, 3\)\], and one of \(images, boxes, 6\)"):
+        compute(EvalPrediction(np.zeros((60, 3)), None))
     direct = detection_metrics(predictions, truths, NAMES, ["coco", "corloc"])
     assert direct.other_objects == 1
     assert values == pytest.approx({**direct.values, **{
         f"{name}_{label}": value for label, own in direct.per_class.items() for name, value in own.items()
     }}, abs=1e-6)  # fmt: skip
+    scenes = [[{"noun": item["name"], "name": f"a red {item['name']}", "box": item["box"]} for item in objects]
+              for objects in truths]  # fmt: skip
+    named = detection_metrics(predictions, scenes, NAMES, ["voc"], field="noun")
+    plain = [[{"name": item["name"], "box": item["box"]} for item in objects] for objects in truths]
+    assert named == detection_metrics(predictions, plain, NAMES, ["voc"])
     assert {"map_50", "corloc", "ap_50_ant"} <= set(values)
     assert set(detection_compute_metrics(NAMES, truths)(EvalPrediction(fixed, None))) == set(direct.values)
 

@@ -1,0 +1,278 @@
+"""Images with labels, proposals and scores to train on, and annotated images to test on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from wsod.arguments import FROM_BOXES, FROM_CAPTIONS, SCENES, DataArguments, outputs_of
+
+from hf_curriculum import (
+    SCORERS,
+    BoxLabels,
+    CaptionLabels,
+    GivenLabels,
+    SelectiveSearch,
+    StoredProposals,
+    add_embeddings,
+    add_labels,
+    add_proposals,
+    add_scores,
+    drop_empty_captions,
+    group_captions,
+    hold_out,
+    load_captioned,
+    load_objects,
+    make_scenes,
+)
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS
+from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
+from hf_curriculum.rng import hash64
+from hf_curriculum.scoring.embeddings import EMBEDDING
+from hf_curriculum.scoring.labels import label_names
+
+_UNREAD = ("scores", "per_image", "embeddings")
+"""Fields of `DataArguments` that images, labels and proposals do not depend on, so that all arms share them."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the runs of one study read.
+
+    Args:
+        pairs: the training images with a caption each, where there are captions.
+        train: one row per labelled image, with proposals.
+        test: one row per image, with proposals, and with objects where they are annotated.
+        field: the entry of an object that is its class.
+    """
+
+    pairs: Dataset
+    train: Dataset
+    test: Dataset
+    field: str
+
+    @property
+    def class_names(self) -> list[str]:
+        """What is detected."""
+        return label_names(self.train)
+
+    @property
+    def truths(self) -> list[Any] | None:
+        """The objects of each test image; None where they are not annotated."""
+        return list(self.test[OBJECTS]) if OBJECTS in self.test.column_names else None
+
+
+def prepare(data_args: DataArguments) -> Prepared:
+    """Images, labels and proposals of a run; kept for the next run, which mostly has the same."""
+    return _prepare(_key(data_args))
+
+
+def read_data(data_args: DataArguments, *others: Any) -> dict[str, Dataset]:
+    """The images that a run reads, with their labels; nothing is searched or scored."""
+    loaded = _load(_key(data_args))
+    return {"train": loaded.train, "test": loaded.test}
+
+
+def _key(data_args: DataArguments) -> str:
+    return json.dumps({name: value for name, value in asdict(data_args).items() if name not in _UNREAD})
+
+
+def _arguments(key: str) -> DataArguments:
+    return DataArguments(**{"scores": {}, "per_image": "mean", "embeddings": "", **json.loads(key)})
+
+
+@lru_cache(maxsize=2)  # labels of captions, and of boxes
+def _prepare(key: str) -> Prepared:
+    data_args, loaded = _arguments(key), _load(key)
+    train, test = (with_proposals(part, data_args) for part in (loaded.train, loaded.test))
+    return Prepared(loaded.pairs, train, test, loaded.field)
+
+
+def with_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
+    """The images with their proposals: those that they have, those of a file, or by a search."""
+    if data_args.proposals is not None:
+        source: Any = StoredProposals(data_args.proposals, data_args.max_proposals)
+    elif PROPOSALS in images.column_names:
+        return images
+    else:
+        source = SelectiveSearch(max_proposals=data_args.max_proposals, **data_args.search)
+    kept = images.remove_columns([name for name in (PROPOSALS, OBJECTNESS) if name in images.column_names])
+    return _in_all_processes(add_proposals, kept, source, num_proc=data_args.num_proc)
+
+
+def _in_all_processes(add: Callable[..., Dataset | None], rows: Dataset, *args: Any, **options: Any) -> Dataset:
+    """Rows with new columns in every process: each launched process makes its share, and only the first reads all."""
+    found = add(rows, *args, **options)
+    PartialState().wait_for_everyone()
+    if found is not None:
+        return found
+    with _single_process():
+        return add(rows, *args)
+
+
+@contextmanager
+def _single_process() -> Iterator[None]:
+    """As if nothing had launched this process."""
+    kept = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@lru_cache(maxsize=2)
+def _load(key: str) -> Prepared:
+    data_args = _arguments(key)
+    with PartialState().main_process_first():
+        splits = _scenes(data_args) if data_args.data == SCENES else _captioned(data_args)
+        field = "noun" if data_args.data == SCENES else "name"
+        pairs, test = splits["train"], splits["test"]
+        train = add_labels(_images(pairs), _labels(data_args, field))
+        if data_args.share < 1:  # the same images in all arms and with all seeds
+            order = np.argsort(hash64(np.arange(len(train)), 0), kind="stable")
+            train = train.select(np.sort(order[: max(1, int(data_args.share * len(train)))]))
+        kept = set(train[IMAGE_ID])
+        if len(kept) < len(set(pairs[IMAGE_ID])):
+            pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
+        test = _images(test)
+        if OBJECTS in test.column_names:
+            annotated = [row for row, objects in enumerate(test[OBJECTS]) if objects is not None]
+            test = test.select(annotated)
+            test = add_labels(test, BoxLabels(label_names(train), field=field), drop_unlabelled=False)
+        else:
+            test = add_labels(test, _labels(data_args, field))
+    return Prepared(pairs, train, test, field)
+
+
+def _images(pairs: Dataset) -> Dataset:
+    """One row per image, without what only its captions have."""
+    if CAPTION not in pairs.column_names:
+        return pairs
+    return group_captions(pairs)
+
+
+def _labels(data_args: DataArguments, field: str) -> Any:
+    """Where the training images' labels come from."""
+    classes = data_args.class_list
+    if data_args.labels == FROM_CAPTIONS:
+        return CaptionLabels(classes, plurals=data_args.plurals, synonyms=data_args.synonyms)
+    if data_args.labels == FROM_BOXES:
+        return BoxLabels(classes, field=field)
+    return GivenLabels(data_args.labels, classes if isinstance(classes, list) and classes else None)
+
+
+def _scenes(data_args: DataArguments) -> DatasetDict:
+    """Scenes whose training captions alone may belong to other images."""
+    options = {
+        "image_size": data_args.scene_size,
+        "captions_per_image": data_args.captions_per_image,
+        "validation": 0.0,
+        "test": data_args.held_out,
+    }
+    number = data_args.num_examples * data_args.captions_per_image
+    true = make_scenes(number, **options)
+    true["train"] = make_scenes(number, mismatched=data_args.mismatched, **options)["train"]
+    return DatasetDict({name: _read(part, data_args) for name, part in true.items() if name in ("train", "test")})
+
+
+def _captioned(data_args: DataArguments) -> DatasetDict:
+    """A data set of the user's with a test split, which is another source or held out of it.
+
+    Raises:
+        ValueError: there are no training images, or nothing to test on.
+    """
+    loaded = _source(data_args.data, data_args.images, data_args.objects)
+    splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
+    if data_args.test_objects is not None:
+        other = load_objects(data_args.test_objects, images=data_args.test_images)
+        splits["test"] = other if isinstance(other, Dataset) else other.get("test", other[list(other)[-1]])
+    if "train" not in splits or ("test" not in splits and not data_args.held_out):
+        raise ValueError(
+            f"{data_args.data} has the splits {list(splits)}, and a detector is trained on `train` and tested on "
+            "`test`. Name what it is tested on, `--test_objects instances_val2017.json --test_images FOLDER`, or hold "
+            "images out, `--held_out 0.2`."
+        )
+    if "test" not in splits:
+        held = hold_out(splits["train"], data_args.held_out, by="image", seed=0)
+        splits["train"], splits["test"] = held["train"], held["validation"]
+    return DatasetDict({name: _read(splits[name], data_args) for name in ("train", "test")})
+
+
+def _source(data: str, images: str | None, objects: str | None) -> Dataset | DatasetDict:
+    options = {} if images is None else {"images": images}
+    loaded = load_captioned(data, **options, **({} if objects is None else {"objects": objects}))
+    return drop_empty_captions(loaded)
+
+
+def _read(pairs: Dataset, data_args: DataArguments) -> Dataset:
+    """The columns that are read."""
+    wanted = (IMAGE, IMAGE_ID, CAPTION, OBJECTS, PROPOSALS, OBJECTNESS, data_args.labels)
+    return pairs.select_columns([name for name in dict.fromkeys(wanted) if name in pairs.column_names])
+
+
+def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[str]) -> Dataset:
+    """The training images with the scores of these columns: each is the aggregate of its captions' scores.
+
+    Args:
+        prepared: of the run.
+        data_args: of the run.
+        columns: to be computed.
+    """
+    if not columns:
+        return prepared.train
+    by_column = outputs_of(data_args.scores)
+    names = dict.fromkeys(by_column[column] for column in columns)
+    pairs, kept = prepared.pairs, ["image_id", *columns]
+    if any("region" in column for column in columns):
+        pairs = _spread(pairs, prepared.train, PROPOSALS)
+    if "concreteness" in names and EMBEDDING not in pairs.column_names:
+        pairs = _in_all_processes(add_embeddings, pairs, data_args.embeddings)
+    with PartialState().main_process_first():
+        for name in names:
+            scorer = make_scorer(name, data_args.scores[name])
+            if hasattr(scorer, "fit"):
+                scorer.fit(pairs)
+            pairs = add_scores(pairs, scorer, per_image=data_args.per_image)
+        scored = group_captions(pairs.select_columns([CAPTION, *kept]))
+    if list(scored[IMAGE_ID]) != list(prepared.train[IMAGE_ID]):
+        raise RuntimeError("The images of the scores are not the labelled ones, in their order.")
+    return _beside(prepared.train, scored, columns)
+
+
+def _spread(pairs: Dataset, images: Dataset, column: str) -> Dataset:
+    """A column of the images on each of their captions."""
+    row = {image_id: number for number, image_id in enumerate(images[IMAGE_ID])}
+    values = read_column(images, column).take([row[image_id] for image_id in pairs[IMAGE_ID]])
+    made = column_provenance(images, column)
+    return append_columns(
+        pairs,
+        {column: values},
+        {column: made} if made else {},
+        features={column: images.features[column]},
+        overwrite=True,
+    )
+
+
+def _beside(images: Dataset, scored: Dataset, columns: Sequence[str]) -> Dataset:
+    """The scores of the same images in the same order, as columns with their provenance."""
+    made = read_provenance(scored)
+    values = {column: score_values(scored, column) for column in columns}
+    return append_columns(images, values, {column: made[column] for column in columns}, overwrite=True, log=False)
+
+
+def make_scorer(name: str, options: Mapping[str, Any]) -> Any:
+    """A scorer of the library by its name; one that reads proposals and was given no file reads the column."""
+    kind, options = SCORERS[name], dict(options)
+    if name == "region_count" and not {"boxes", "source"} & set(options):
+        options["boxes"] = PROPOSALS
+    return kind(**options)
