@@ -100,6 +100,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.scorers.visual.proposals": ("RegionProposals",),
     "hf_curriculum.scoring.add_scores": ("add_scores", "add_scores_sharded"),
     "hf_curriculum.scoring.controls": ("shuffle_scores",),
+    "hf_curriculum.scoring.detections": ("add_detections",),
     "hf_curriculum.scoring.join": ("add_scores_from", "load_scores", "save_scores"),
     "hf_curriculum.scoring.ray": ("RayScorer",),
     "hf_curriculum.streaming.dataset": ("BucketedStream",),
