@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from ten_sentences import induce, make_pairs
 
 from hf_curriculum import make_scenes
 from hf_curriculum.planning.ontology.ontology import Ontology
+from hf_curriculum.reporting import ontology_page as module
 from hf_curriculum.reporting import ontology_report, ontology_sizes
+
+
+@pytest.fixture
+def plain_figure(monkeypatch):
+    """A figure that takes no time to draw."""
+    monkeypatch.setattr(module, "ontology_sizes", lambda ontology, theme: Figure(figsize=(1, 1)))
 
 
 def text_of(page):
     return " ".join(re.sub(r"<[^>]+>", " ", page.read_text(encoding="utf-8")).split())
 
 
-def test_the_page_of_scenes_shows_images_of_doubtful_nouns(tmp_path):
+def test_the_page_of_scenes_shows_images_of_doubtful_nouns(tmp_path, plain_figure):
     pairs = make_scenes(120, image_size=48)["train"]
     ontology = Ontology.induce(pairs, min_pairs=4, min_instances=4)
     doubtful = [found for found in ontology.review() if found.doubtful]
@@ -34,7 +42,7 @@ def test_the_page_of_scenes_shows_images_of_doubtful_nouns(tmp_path):
     assert again.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
-def test_the_page_without_images(tmp_path):
+def test_the_page_without_images(tmp_path, plain_figure):
     pairs = make_pairs()
     text = text_of(ontology_report(induce(pairs, min_pairs=2), pairs).write(tmp_path))
     assert "man → frisbee: 2 of 4 pairs; second person; most images show person" in text

@@ -225,7 +225,7 @@ def test_regions_of_low_confidence_do_not_count():
 
 
 def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
-    """Images that it lacks or that have no region, regions of low confidence, classes that no image asked for shows."""
+    """Images that it lacks, regions of low confidence, and classes that no image asked for shows."""
     generator = np.random.default_rng(0)
     lines = []
     for image in range(40):
