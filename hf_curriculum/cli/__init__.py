@@ -14,6 +14,7 @@ try:
     from hf_curriculum.cli.data.generate import generate_command
     from hf_curriculum.cli.data.inspect import inspect_command
     from hf_curriculum.cli.data.propose import propose_command
+    from hf_curriculum.cli.data.ontology import ontology_command
     from hf_curriculum.cli.data.score import score_command
     from hf_curriculum.cli.detect import detect_command
     from hf_curriculum.cli.evaluate import evaluate_command
@@ -69,6 +70,7 @@ app.command("score")(score_command)
 app.command("features")(features_command)
 app.command("generate")(generate_command)
 app.command("propose")(propose_command)
+app.command("ontology")(ontology_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
 app.command("train", cls=TrainCommand, context_settings={"allow_extra_args": True})(train_command)

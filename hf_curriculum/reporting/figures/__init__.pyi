@@ -9,6 +9,7 @@ from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
+from hf_curriculum.reporting.figures.ontology import ontology_sizes as ontology_sizes
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
 from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
