@@ -115,10 +115,10 @@ from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
 from hf_curriculum.models.wsddn.config import WsddnConfig as WsddnConfig
 from hf_curriculum.models.wsddn.model import WsddnForObjectDetection as WsddnForObjectDetection
 from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor as WsddnImageProcessor
+from hf_curriculum.scoring.detections import add_detections as add_detections
 from hf_curriculum.scoring.embeddings import add_embeddings as add_embeddings
 from hf_curriculum.scoring.labels import add_labels as add_labels
 from hf_curriculum.data.objects.add_proposals import add_proposals as add_proposals
-from hf_curriculum.scoring.detections import add_detections as add_detections
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded

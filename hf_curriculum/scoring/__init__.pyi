@@ -4,9 +4,9 @@ from hf_curriculum.scoring.labels import CaptionLabels as CaptionLabels
 from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.scoring.labels import LabelQuality as LabelQuality
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
+from hf_curriculum.scoring.detections import add_detections as add_detections
 from hf_curriculum.scoring.embeddings import add_embeddings as add_embeddings
 from hf_curriculum.scoring.labels import add_labels as add_labels
-from hf_curriculum.scoring.detections import add_detections as add_detections
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
