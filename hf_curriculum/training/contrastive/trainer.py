@@ -43,9 +43,9 @@ class ContrastiveTrainer(CurriculumTrainer):
             gradient.
         mask_false_negatives: leaves out of the loss wrong pairs that have the same image or the same caption as a
             right one. False: as the paper.
-        chunk_size: pairs of a process that are encoded at once, and texts that are scored at once. What they were
-            computed from is computed once more on the way back, under the same random state, so that memory grows
-            with the chunk and no longer with the batch; gradients are the same. None: all at once.
+        chunk_size: rows that are encoded, and texts that are scored, at a time. What they were computed from is
+            computed once more on the way back, under the same random state, so that memory grows with the chunk and
+            no longer with the batch; gradients are the same. None: all at once.
         noun_scores: of a caption in several rows of an evaluation set, the `"mean"` or the `"max"` of its nouns'.
         **kwargs: of `CurriculumTrainer`.
 
