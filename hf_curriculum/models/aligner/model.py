@@ -167,9 +167,14 @@ class AlignerModel(PreTrainedModel):
             revision: of a repository.
             fields: of `AlignerConfig`.
 
+        Raises:
+            ValueError: a field that the configuration does not have, or a value that it cannot have.
+            OSError: there is no such model.
+
         Example:
             >>> model = AlignerModel.from_text_pretrained("google-bert/bert-base-uncased")  # doctest: +SKIP
         """
+        AlignerConfig.check_fields(fields)
         text_config = AutoConfig.from_pretrained(text_model, revision=revision).get_text_config()
         model = cls(AlignerConfig(text_config, **fields))
         model.text_model: Any = _text_encoder(
