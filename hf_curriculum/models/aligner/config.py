@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig
@@ -55,6 +57,20 @@ class AlignerConfig(PretrainedConfig):
         """Imports the model, so that an Auto class finds it by its configuration."""
         import_module("hf_curriculum.models.aligner.model")
         return super().__new__(cls)
+
+    @classmethod
+    def check_fields(cls, names: Iterable[str]) -> None:
+        """Refuses fields that the configuration does not have: `PretrainedConfig` would keep them unread.
+
+        Raises:
+            ValueError: one of the names is no field.
+        """
+        known = set(signature(cls.__init__).parameters) - {"self", "kwargs"}
+        if unknown := sorted(set(names) - known):
+            raise ValueError(
+                f"{cls.__name__} has no field {', '.join(unknown)}, which would count for nothing. It has "
+                f"{', '.join(sorted(known))}."
+            )
 
     def __init__(
         self,

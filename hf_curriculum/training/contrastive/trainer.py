@@ -43,9 +43,9 @@ class ContrastiveTrainer(CurriculumTrainer):
             gradient.
         mask_false_negatives: leaves out of the loss wrong pairs that have the same image or the same caption as a
             right one. False: as the paper.
-        chunk_size: pairs of a process that are encoded at once, and texts that are scored at once. What they were
-            computed from is computed once more on the way back, under the same random state, so that memory grows
-            with the chunk and no longer with the batch; gradients are the same. None: all at once.
+        chunk_size: rows that are encoded, and texts that are scored, at a time. What they were computed from is
+            computed once more on the way back, under the same random state, so that memory grows with the chunk and
+            no longer with the batch; gradients are the same. None: all at once.
         noun_scores: of a caption in several rows of an evaluation set, the `"mean"` or the `"max"` of its nouns'.
         **kwargs: of `CurriculumTrainer`.
 
@@ -56,7 +56,8 @@ class ContrastiveTrainer(CurriculumTrainer):
     Raises:
         TypeError: a model that does not encode texts and images apart.
         ValueError: an argument out of range or that would do nothing, gradient accumulation, a batch of one, several
-            devices in one process, a batch without keys of its images and captions, or scores that are not finite.
+            devices in one process, FSDP or DeepSpeed, a batch without keys of its images and captions, or scores that
+            are not finite.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS) §3 and §4.2; Gao et al. 2021, *Scaling Deep Contrastive Learning
         Batch Size under Memory Limited Setup* (gradients by chunks).
@@ -171,6 +172,14 @@ class ContrastiveTrainer(CurriculumTrainer):
                 f"One process has {args.n_gpu} devices, among which DataParallel would split each batch. Launch one "
                 "process per device (torchrun, accelerate launch)."
             )
+        sharded = {"FSDP": self.is_fsdp_enabled, "DeepSpeed": self.is_deepspeed_enabled}
+        for name, used in sharded.items():
+            if used:
+                raise ValueError(
+                    f"{name} shards the weights, which it gathers for `forward` alone; the encoders are called by "
+                    "themselves here. Launch without it (DistributedDataParallel), and pass chunk_size= to bound "
+                    "memory."
+                )
         if args.train_batch_size * args.world_size < 2:
             raise ValueError(
                 "The batch is one pair, which has no wrong pairs: its loss is 0 whatever the model. Set "

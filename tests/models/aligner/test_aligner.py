@@ -190,6 +190,8 @@ def test_configurations_that_cannot_be():
         AlignerConfig({"hidden_size": 4})
     with pytest.raises(ValueError, match=r"a ResNetConfig, which has no `hidden_size`"):
         AlignerConfig({"model_type": "resnet"})
+    with pytest.raises(ValueError, match="has no field query_residul, which would count for nothing"):
+        AlignerModel.from_text_pretrained("bert", query_residul=False)
     assert AlignerConfig(ViTConfig(hidden_size=24, num_attention_heads=3)).num_attention_heads == 3
 
 

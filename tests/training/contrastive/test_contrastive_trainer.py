@@ -319,8 +319,9 @@ def test_half_precision(tmp_path):
 @pytest.mark.slow
 def test_compiled_encoders_train_alike(tmp_path):
     losses = []
-    for settings in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
-        trainer = aligner_trainer(tmp_path, settings=settings)
+    compiled = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    for settings, chunk_size in (({}, None), (compiled, 4)):
+        trainer = aligner_trainer(tmp_path, settings=settings, chunk_size=chunk_size)
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -347,6 +348,12 @@ def test_what_the_trainer_refuses(tmp_path):
         aligner_trainer(tmp_path, torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="A SiglipModel reads the last token"):
         pixel_trainer(tmp_path, make_siglip())
+    trainer = aligner_trainer(tmp_path)
+    for name in ("FSDP", "DeepSpeed"):
+        setattr(trainer, f"is_{name.lower()}_enabled", True)
+        with pytest.raises(ValueError, match=f"{name} shards the weights"):
+            trainer._validate_contrastive()
+        setattr(trainer, f"is_{name.lower()}_enabled", False)
     several = arguments(tmp_path)
     several._n_gpu = 2
     with pytest.raises(ValueError, match="One process has 2 devices"):
