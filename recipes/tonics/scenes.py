@@ -1,0 +1,89 @@
+"""The embedded data: scenes whose regions are their true boxes, as the shipped CLIP's states show them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict, List, Value
+from tonics.arguments import DataArguments
+
+from hf_curriculum import RegionStore, make_scenes, one_row_per_image, pack_regions
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.evaluation.nouns import OBJECTS
+from hf_curriculum.provenance import append_columns, read_column
+
+_BOXES = List(Value("float32"), length=4)
+
+
+def load_scenes(data_args: DataArguments) -> DatasetDict:
+    """Scenes in three splits; an object is called by its noun, its class."""
+    made = make_scenes(
+        data_args.num_examples,
+        image_size=data_args.scene_size,
+        captions_per_image=data_args.captions_per_image,
+        validation=data_args.held_out_share,
+        test=data_args.held_out_share,
+    )
+    return DatasetDict({name: _called_by_noun(split) for name, split in made.items()})
+
+
+def _called_by_noun(split: Dataset) -> Dataset:
+    """The column `objects` with the noun of each as its `name`, "moon" for "striped yellow moon", and its `box`."""
+    lists = read_column(split, OBJECTS)
+    things = lists.flatten()
+    parts = [pc.struct_field(things, "noun"), pc.struct_field(things, "box")]
+    offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).to_numpy())])
+    named = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(parts, ["name", "box"]))
+    features = {OBJECTS: List({"name": Value("string"), "box": _BOXES})}
+    return append_columns(split, {OBJECTS: named}, {}, features=features, overwrite=True)
+
+
+def box_regions(splits: Sequence[Dataset], folder: Path) -> RegionStore:
+    """A store of the true boxes of scenes, each with the mean of the shipped CLIP's patch states in it.
+
+    Features are standardised over all regions. A store that is there already is opened.
+
+    Args:
+        splits: of scenes.
+        folder: of the study; the store is `folder/features`.
+    """
+    target = folder / "features"
+    images = DatasetDict({str(number): split for number, split in enumerate(splits)})
+    grid = extract_regions(images, "scenes_clip", folder / "patches", progress=sys.stderr.isatty())
+    with PartialState().main_process_first():
+        if not (target / "region_store.json").is_file():
+            archive = folder / "boxes.npz"
+            np.savez(archive, **_arrays(splits, grid))
+            pack_regions(archive, target, standardise=True, made_by="scenes_clip, true boxes", progress=False)
+            archive.unlink()
+    return RegionStore(target)
+
+
+def _arrays(splits: Sequence[Dataset], grid: RegionStore) -> dict[str, np.ndarray]:
+    """Boxes, features and size of every image, as an archive of regions has them."""
+    arrays: dict[str, np.ndarray] = {}
+    for split in splits:
+        for row in one_row_per_image(split.select_columns([IMAGE_ID, IMAGE, OBJECTS])):
+            image_id, size = row[IMAGE_ID], row[IMAGE].size
+            boxes = np.array([thing["box"] for thing in row[OBJECTS]], np.float32)  # (objects, 4)
+            patches = grid[image_id]
+            arrays[f"{image_id}/boxes"] = boxes
+            arrays[f"{image_id}/size"] = np.array(size)
+            arrays[f"{image_id}/features"] = _mean_inside(boxes / np.float32([*size, *size]), patches)
+    return arrays
+
+
+def _mean_inside(boxes: np.ndarray, patches: object) -> np.ndarray:
+    """States of patches, weighed by how much of each is inside of a box: (objects, 4) shares → (objects, dims)."""
+    cells = patches.boxes  # (patches, 4), shares of the sides
+    first = np.maximum(boxes[:, None, :2], cells[None, :, :2])
+    last = np.minimum(boxes[:, None, 2:], cells[None, :, 2:])
+    overlap = np.maximum(last - first, 0).prod(2)  # (objects, patches)
+    return overlap @ patches.features / np.maximum(overlap.sum(1, keepdims=True), 1e-9)
