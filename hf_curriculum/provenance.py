@@ -305,6 +305,9 @@ def _with_id(feature: Any, mark: str) -> Any:
     """A feature whose innermost value carries a text: Parquet files keep it there, and not with a list."""
     if isinstance(feature, (List, LargeList)):
         return replace(feature, feature=_with_id(feature.feature, mark))
+    if isinstance(feature, dict):
+        first = next(iter(feature))
+        return {**feature, first: _with_id(feature[first], mark)}
     return replace(feature, id=mark)
 
 
@@ -316,8 +319,8 @@ def column_provenance(dataset: Dataset, column: str) -> ScoreProvenance | None:
     """
     require_columns(dataset.column_names, [column], reader="Its provenance was asked for.", remedy="Add it first.")
     feature = dataset.features[column]
-    while isinstance(feature, (List, LargeList)):
-        feature = feature.feature
+    while isinstance(feature, (List, LargeList, dict)):
+        feature = next(iter(feature.values())) if isinstance(feature, dict) else feature.feature
     mark = getattr(feature, "id", None)
     return ScoreProvenance.from_json(mark) if mark and _MARK in mark else None
 

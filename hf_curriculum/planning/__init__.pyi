@@ -33,3 +33,4 @@ from hf_curriculum.planning.groups import read_groups as read_groups
 from hf_curriculum.planning.ontology.objects import read_objects as read_objects
 from hf_curriculum.planning.ranking import read_scores as read_scores
 from hf_curriculum.planning.ranking import resolve_easy as resolve_easy
+from hf_curriculum.planning.ontology.review import write_review as write_review

@@ -65,6 +65,45 @@ class Ranking:
         return float(self.scores[self.order[position]])
 
 
+class FileOrder:
+    """The data set's own order, as `np.arange(num_rows)` has it, without the memory: for orders of millions of rows.
+
+    Args:
+        num_rows: rows of the data set.
+
+    Example:
+        >>> order = FileOrder(5)
+        >>> order[1:3], order[np.array([4, 0])], np.asarray(order).dtype
+        (array([1, 2], dtype=int32), array([4, 0]), dtype('int32'))
+    """
+
+    dtype: np.dtype = np.dtype(np.int32)
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (self.num_rows,)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, positions: Any) -> Any:
+        if isinstance(positions, slice):
+            return np.arange(*positions.indices(self.num_rows), dtype=self.dtype)
+        if isinstance(positions, np.ndarray) and positions.dtype.kind == "i":
+            return positions
+        return np.asarray(self)[positions]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.arange(self.num_rows, dtype=dtype or self.dtype)
+
+    def tolist(self) -> list[int]:
+        """Row numbers."""
+        return list(range(self.num_rows))
+
+
 def read_scores(dataset: Any, column: str) -> np.ndarray:
     """One score column as an array, read from Arrow in one go.
 

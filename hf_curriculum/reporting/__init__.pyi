@@ -15,6 +15,8 @@ from hf_curriculum.reporting.figures.curves import examples_until as examples_un
 from hf_curriculum.reporting.figures.retrieval import held_out_retrieval as held_out_retrieval
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
+from hf_curriculum.reporting.ontology_page import ontology_report as ontology_report
+from hf_curriculum.reporting.figures.ontology import ontology_sizes as ontology_sizes
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
 from hf_curriculum.reporting.retrieval_page import retrieval_report as retrieval_report

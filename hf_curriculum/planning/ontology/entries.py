@@ -22,6 +22,7 @@ class NounClass:
         share: p(class | noun), `joint / pairs`.
         runner_up: the class of second highest PMI.
         commonest: the class that the images of most of its pairs show.
+        namesake: the class that is called like the noun, or ends in it.
 
     `joint`, `pmi` and `share` are of `node`, or of `proposed` where there is no node.
     """
@@ -35,6 +36,7 @@ class NounClass:
     share: float
     runner_up: str | None
     commonest: str | None
+    namesake: str | None = None
 
     @property
     def corrected(self) -> bool:
@@ -48,13 +50,23 @@ class NounClass:
         return self.noun in words or self.noun == "".join(words)
 
     @property
-    def doubt(self) -> float:
-        """From 0, the class named in the noun itself, to 1: 1 − p(class | noun), and more if another is commoner."""
-        if self.shares_word:
-            return 0.0
-        return (1 - self.share) * (0.5 if self.commonest in (None, self.proposed) else 1.0)
+    def weak(self) -> bool:
+        """Whether class and noun are together less than e times as often as by chance: PMI below 1."""
+        return self.pmi is None or self.pmi < 1
 
     @property
     def doubtful(self) -> bool:
-        """Whether a reader should look: no common word, and another class is in more of its images, or it in few."""
-        return not self.shares_word and (self.share < 0.5 or self.commonest not in (None, self.proposed))
+        """Whether a reader should look.
+
+        The class shares no word with the noun; and it is in few of the noun's images, or another class is in more of
+        them or has the noun's name, or it is hardly more frequent there than elsewhere.
+        """
+        if self.shares_word:
+            return False
+        other = self.commonest != self.proposed or self.namesake not in (None, self.proposed)
+        return other or self.share < 0.5 or self.weak
+
+    @property
+    def doubt(self) -> float:
+        """What the review sorts by: 1 − (joint / (pairs + 2)), so that few pairs say little; + 1 if `doubtful`."""
+        return self.doubtful + 1 - self.joint / (self.pairs + 2)

@@ -157,6 +157,7 @@ def _map_nouns(
                 both / pairs if pairs else 0.0,
                 classes[cls[second[place]]] if place in second else None,
                 classes[cls[commonest[place]]] if place in commonest else None,
+                name if name in number else next((one for one in classes if one.split(" ")[-1].lower() == name), None),
             )
         )
     return tuple(made)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +17,11 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.data.regions.store import RegionStore
+from hf_curriculum.data.regions.store import RegionStore, unclassified
 from hf_curriculum.provenance import read_column
 
-NAME = "name"
-"""The entry of an object that is its class, in the column `objects`."""
+CLASS = ("noun", "name")
+"""Entries of an object that may be its class: the first that is there; `name` is a phrase in the embedded scenes."""
 
 
 class ImageObjects(NamedTuple):
@@ -57,9 +58,9 @@ def read_objects(pairs: Dataset, objects: Any, *, min_confidence: float = 0.0) -
 
     Args:
         pairs: with `image_id`.
-        objects: where the classes are: the name of a column of the pairs (lists of objects, each with `name`); a
-            `RegionStore`, a file that `open_regions` reads or a mapping of image id → `Regions` or names; or a list
-            of these, of which the first that has an image counts.
+        objects: where the classes are: the name of a column of the pairs (lists of objects, each with `name`, or with
+            `noun` as in the embedded scenes); a `RegionStore`, a file that `open_regions` reads or a mapping of image
+            id → `Regions` or names; or a list of these, of which the first that has an image counts.
         min_confidence: regions below do not count, where they have a confidence.
 
     Raises:
@@ -85,6 +86,8 @@ def read_objects(pairs: Dataset, objects: Any, *, min_confidence: float = 0.0) -
             f"an object in {objects!r:.80}: no noun could be given a class. Both must be of the same images, under "
             "the same ids."
         )
+    used = np.bincount(classes, minlength=len(names)) > 0  # a store knows classes that none of these images shows
+    names, classes = [name for name, one in zip(names, used, strict=True) if one], (np.cumsum(used) - 1)[classes]
     order = np.argsort(names, kind="stable")
     rank = np.argsort(order)
     keys = np.unique(shown.astype(np.int64) * len(names) + rank[classes])
@@ -102,19 +105,20 @@ def _of_column(pairs: Dataset, column: str, images: np.ndarray) -> Found:
     kind = values.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ValueError(
-            f"`{column}` is {pairs.features[column]}, and a list of objects a row is needed, each with `{NAME}`."
+            f"`{column}` is {pairs.features[column]}, and a list of objects a row is needed, each with `name`."
         )
     rows, entries = pc.list_parent_indices(values).to_numpy(), values.flatten()
     if pa.types.is_struct(entries.type):
-        if entries.type.get_field_index(NAME) < 0:
-            fields = [entries.type.field(at).name for at in range(entries.type.num_fields)]
+        fields = [entries.type.field(at).name for at in range(entries.type.num_fields)]
+        name = next((one for one in CLASS if one in fields), None)
+        if name is None:
             raise ValueError(
-                f"The objects of `{column}` have {fields}, and no `{NAME}`: their classes are unknown. Rename the "
-                "entry that says what an object is."
+                f"The objects of `{column}` have {fields}, and no `name`: their classes are unknown. Rename the entry "
+                "that says what an object is."
             )
-        entries = pc.struct_field(entries, NAME)
+        entries = pc.struct_field(entries, name)
     if not (pa.types.is_string(entries.type) or pa.types.is_large_string(entries.type)):
-        raise ValueError(f"The classes of `{column}` are {entries.type}, not names. Give each object its `{NAME}`.")
+        raise ValueError(f"The classes of `{column}` are {entries.type}, not names. Give each object its `name`.")
     coded = entries.dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy()
     return images[rows[codes >= 0]], codes[codes >= 0], coded.dictionary.to_pylist()
@@ -144,42 +148,47 @@ def _sources(pairs: Dataset, objects: Any) -> list[Mapping[str, Any]]:
 def _of_sources(ids: list[str], sources: Sequence[Mapping[str, Any]], min_confidence: float) -> Found:
     """Of the first source that has an image; images without a region are in none."""
     numbers: dict[str, int] = {}
-    images: list[np.ndarray] = []
-    classes: list[np.ndarray] = []
-    left = list(enumerate(ids))
+    images, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    left = np.arange(len(ids))
     for source in sources:
-        here = [(place, image) for place, image in left if image in source]
-        taken = {place for place, _ in here}
-        left = [item for item in left if item[0] not in taken]
-        read: Callable[..., Iterator[Sequence[str]]] = _of_store if isinstance(source, RegionStore) else _of_mapping
-        for (place, _), names in zip(here, read(source, [image for _, image in here], min_confidence), strict=True):
-            codes = [numbers.setdefault(str(name), len(numbers)) for name in dict.fromkeys(names)]
-            images.append(np.full(len(codes), place, np.int64))
-            classes.append(np.array(codes, np.int64))
-    nothing = [np.zeros(0, np.int64)]
-    return np.concatenate(nothing + images), np.concatenate(nothing + classes), list(numbers)
+        read = _of_store if isinstance(source, RegionStore) else _of_mapping
+        stored, places, codes = read(source, [ids[place] for place in left], min_confidence, numbers)
+        images.append(left[places])
+        classes.append(codes)
+        left = left[~stored]
+    return np.concatenate(images), np.concatenate(classes), list(numbers)
 
 
-def _of_store(store: RegionStore, ids: Sequence[str], min_confidence: float) -> Iterator[Sequence[str]]:
-    """Names of classes in a store, whose other arrays are not read."""
-    for image in ids:
-        yield _named(store.describe(image), min_confidence)
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Whether each image is in a source, the image of each object there, and its class."""
 
 
-def _of_mapping(source: Mapping[str, Any], ids: Sequence[str], min_confidence: float) -> Iterator[Sequence[str]]:
-    for image in ids:
-        found = source[image]
-        yield _named(found, min_confidence) if isinstance(found, Regions) else found
+def _of_store(store: RegionStore, ids: Sequence[str], min_confidence: float, numbers: dict[str, int]) -> Part:
+    """All images of a store at once."""
+    stored, images, codes = store.class_codes(ids, min_confidence)
+    names = store.facts.get("classes") or []
+    number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], np.int64)
+    return stored, images, number[codes] if len(codes) else np.zeros(0, np.int64)
+
+
+def _of_mapping(source: Mapping[str, Any], ids: Sequence[str], min_confidence: float, numbers: dict[str, int]) -> Part:
+    stored = np.array([image in source for image in ids], bool)
+    images, classes = array("q"), array("q")
+    for place in np.flatnonzero(stored).tolist():
+        found = source[ids[place]]
+        names = _named(found, min_confidence) if isinstance(found, Regions) else found
+        codes = [numbers.setdefault(str(name), len(numbers)) for name in dict.fromkeys(names)]
+        images.extend([place] * len(codes))
+        classes.extend(codes)
+    return stored, np.array(images, np.int64), np.array(classes, np.int64)
 
 
 def _named(regions: Regions, min_confidence: float) -> Sequence[str]:
+    """The classes of regions that a detector is sure of."""
     if not len(regions):
         return ()
     if regions.classes is None:
-        raise ValueError(
-            f"The regions of image {regions.image_id!r} have no classes: what they show is unknown. Take a file that "
-            "names them (VinVL's predictions.tsv, Oscar's label.tsv), or `extract_regions` with a detector."
-        )
+        raise ValueError(unclassified(regions.image_id))
     if regions.confidence is None or min_confidence <= 0:
         return regions.classes
     return [name for name, sure in zip(regions.classes, regions.confidence, strict=True) if sure >= min_confidence]

@@ -198,6 +198,10 @@ class Ontology:
 
         return "\n".join(lines(ENTITY, self.counts.get("triplets", sum(self.sizes.values())), 0))
 
+    def review(self) -> tuple[NounClass, ...]:
+        """The nouns as a reader should go through them: the doubtful first, then by share and number of pairs."""
+        return tuple(sorted(self.nouns, key=lambda noun: (-noun.doubt, noun.noun)))
+
     def triplets(self, pairs: Dataset, objects: Any = None, *, num_proc: int | None = None) -> Dataset:
         """One row per pair and selected noun of its caption, for `NodeSampling("node")` or any other curriculum.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import logging
@@ -13,7 +14,7 @@ import pytest
 from datasets import Dataset
 from ten_sentences import induce, make_pairs, many, tag
 
-from hf_curriculum import Ontology
+from hf_curriculum import Ontology, pack_regions
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.planning.ontology import NounClass, nouns, read_objects
 from hf_curriculum.planning.ontology.nouns import find_nouns, token_spans
@@ -203,11 +204,52 @@ def test_objects_of_several_sources_as_one():
     assert column.has_any.tolist() == [True] * 7 + [False, True]
 
 
+def test_the_class_of_an_object_of_the_scenes_is_its_noun():
+    from hf_curriculum import make_scenes
+
+    pairs = make_scenes(250, image_size=32)["train"]
+    assert {thing["name"] for thing in pairs[0]["objects"]} != {thing["noun"] for thing in pairs[0]["objects"]}
+    nouns = {thing["noun"] for row in pairs["objects"] for thing in row}
+    assert set(read_objects(pairs, "objects").names) == nouns
+    ontology = Ontology.induce(pairs, min_pairs=5, min_instances=3)
+    assert len(ontology.sizes) >= 8
+    right = [found for found in ontology.nouns if found.noun in nouns]
+    assert sum(found.node == found.noun for found in right) >= 0.75 * len(right)
+
+
 def test_regions_of_low_confidence_do_not_count():
     found = {"1": Regions("1", confidence=np.float32([0.9, 0.1]), classes=("dog", "tie"))}
     pairs = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"]})
     assert read_objects(pairs, found).names == ("dog", "tie")
     assert read_objects(pairs, found, min_confidence=0.5).names == ("dog",)
+
+
+def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
+    """Images that it lacks or that have no region, regions of low confidence, classes that no image asked for shows."""
+    generator = np.random.default_rng(0)
+    lines = []
+    for image in range(40):
+        found = [
+            {"class": f"class {generator.integers(30)}", "rect": [0, 0, 9, 9], "conf": round(generator.random(), 3)}
+            for _ in range(int(generator.integers(1, 6)))
+        ]
+        feature = base64.b64encode(np.ones(2, "<f4").tobytes()).decode()
+        lines.append(f"i{image}\t" + json.dumps({"objects": [{**thing, "feature": feature} for thing in found]}))
+    (tmp_path / "predictions.tsv").write_text("\n".join(lines) + "\n")
+    store = pack_regions(tmp_path / "predictions.tsv", tmp_path / "store", progress=False)
+    pairs = Dataset.from_dict({"image_id": ["i3", "i39", "none", "i7", "i3"], "caption": ["a dog"] * 5})
+    for least in (0.0, 0.4):
+        fast = read_objects(pairs, store, min_confidence=least)
+        slow = read_objects(pairs, {image: store.describe(image) for image in store}, min_confidence=least)
+        assert fast.names == slow.names
+        assert all((one == other).all() for one, other in zip(fast[1:], slow[1:], strict=True))
+        assert len(fast.names) < len(store.facts["classes"])
+    np.savez(tmp_path / "i3.npz", feat=np.ones((2, 2), np.float32))
+    (tmp_path / "features").mkdir()
+    (tmp_path / "i3.npz").rename(tmp_path / "features" / "i3.npz")
+    plain = pack_regions(tmp_path / "features", tmp_path / "plain", progress=False)
+    with pytest.raises(ValueError, match="The regions of image 'i3' have no classes"):
+        read_objects(pairs, [plain, store])
 
 
 @pytest.mark.parametrize(
