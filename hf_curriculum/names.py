@@ -195,6 +195,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.planning.ranking": ("Ranking", "read_scores", "resolve_easy"),
     "hf_curriculum.reporting.figures.canvas": ("DARK", "LIGHT", "THEMES", "Theme", "to_png"),
     "hf_curriculum.reporting.caption_page": ("caption_report",),
+    "hf_curriculum.reporting.figures.attention": ("region_attention",),
     "hf_curriculum.reporting.figures.curves": ("examples_until", "merges_of", "validation_curves"),
     "hf_curriculum.reporting.figures.distribution": (
         "ScoreRow",

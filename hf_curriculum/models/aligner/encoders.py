@@ -44,8 +44,9 @@ class ImageTextEncoders:
 
     def score(self, texts: torch.Tensor, images: Images, chunk_size: int | None = None) -> torch.Tensor:
         """Scores as the loss takes them, (texts, images); `chunk_size` as of `AlignerModel.score`."""
-        scores = texts @ images.T * self.model.logit_scale.exp()
         bias = getattr(self.model, "logit_bias", None)
+        with torch.autocast(texts.device.type, enabled=False):  # half precision would round them at a temperature
+            scores = texts.float() @ images.float().T * self.model.logit_scale.exp()
         return scores if bias is None else scores + bias
 
 

@@ -28,7 +28,7 @@ def contrastive_loss(scores: torch.Tensor, loss: str = "sum", ignored: torch.Ten
     Source: Srinivasan et al. 2023 (TOnICS) §3, L_IR and L_TR; Radford et al. 2021 (CLIP); Zhai et al. 2023 (SigLIP).
 
     Example:
-        >>> scores = torch.tensor([[2.0, 0.0], [1.0, 3.0]])
+        >>> scores = torch.tensor([[2.0, 0.0], [1.0, 3.0]], dtype=torch.float64)
         >>> [round(contrastive_loss(scores, name).item(), 6) for name in ("image", "text", "sum")]
         [0.126928, 0.180925, 0.307853]
     """

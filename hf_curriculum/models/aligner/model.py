@@ -20,8 +20,11 @@ from hf_curriculum.models.aligner.processor import AlignerProcessor
 from hf_curriculum.models.base import as_asked
 from hf_curriculum.models.captioners.regions import check_regions
 
-_PAIRS = 1 << 15
-"""Pairs that are scored at once where no gradient is kept, about 0.5 GB at the paper's widths."""
+_PAIRS = {"cpu": 1 << 12}
+"""Pairs that are scored at once by kind of device, elsewhere 32,768: as many as keep a processor's caches warm, or a
+GPU busy."""
+_TEXTS = 16
+"""Texts that read an image's keys and values at once, at least."""
 
 
 class EncodedRegions(NamedTuple):
@@ -35,6 +38,10 @@ class EncodedRegions(NamedTuple):
     keys: torch.Tensor
     values: torch.Tensor
     mask: torch.Tensor
+
+    def split(self, size: int) -> list[EncodedRegions]:
+        """So many images at a time."""
+        return [EncodedRegions(*parts) for parts in zip(*(part.split(size) for part in self), strict=True)]
 
 
 @dataclass
@@ -205,9 +212,8 @@ class AlignerModel(PreTrainedModel):
         states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         marked = noun_mask != 0
         if self.config.noun_pooling == "first":
-            marked = marked & (marked.cumsum(1) == 1)
-        share = (marked / marked.sum(1, keepdim=True)).to(states.dtype)  # (texts, tokens)
-        return (share[:, None] @ states)[:, 0]
+            return states[torch.arange(len(states), device=states.device), marked.long().argmax(1)]
+        return (states * marked[..., None]).sum(1) / marked.sum(1, keepdim=True)
 
     def encode_regions(self, region_features: torch.Tensor, region_mask: torch.Tensor | None = None) -> EncodedRegions:
         """Keys and values of each image's regions, computed once for all texts.
@@ -231,27 +237,37 @@ class AlignerModel(PreTrainedModel):
         Args:
             texts: of `encode_text`, (texts, width).
             images: of `encode_regions`.
-            chunk_size: texts that are scored at once. With gradients each chunk is computed once more on the way
-                back, under its own random state, so that no more than one chunk is held at a time. None: all at once
-                with gradients, and without them as many as take half a gigabyte.
+            chunk_size: with gradients: texts whose scores are computed once more on the way back, under their own
+                random state, so that no more than one chunk is held at a time; None keeps what all scores were
+                computed from. Without gradients nothing is kept: memory is that of the scores and of a few thousand
+                pairs.
 
         Raises:
             ValueError: `chunk_size` is less than 1.
         """
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size} scores nothing. Pass 1 or more, or None.")
-        kept = torch.is_grad_enabled()
-        if chunk_size is None:
-            chunk_size = max(1, len(texts) if kept else _PAIRS // len(images.keys))
-        if kept and chunk_size < len(texts):
-            parts = [checkpoint(self._score, part, images, use_reentrant=False) for part in texts.split(chunk_size)]
-        else:
-            parts = [self._score(part, images) for part in texts.split(chunk_size)]
-        return torch.cat(parts)
+        pairs = _PAIRS.get(texts.device.type, 1 << 15)
+        if not torch.is_grad_enabled():
+            blocks = images.split(pairs // _TEXTS)
+            return torch.cat([self._score_in_parts(texts, block, pairs) for block in blocks], dim=1)
+        if chunk_size is None or chunk_size >= len(texts):
+            return self._score_in_parts(texts, images, pairs)
+        chunks = texts.split(chunk_size)
+        return torch.cat(
+            [checkpoint(self._score_in_parts, part, images, pairs, use_reentrant=False) for part in chunks]
+        )
+
+    def _score_in_parts(self, texts: torch.Tensor, images: EncodedRegions, pairs: int) -> torch.Tensor:
+        """`score`, about so many pairs at a time."""
+        parts = texts.split(max(1, pairs // len(images.keys)))
+        return torch.cat([self._score(part, images) for part in parts])
 
     def _score(self, texts: torch.Tensor, images: EncodedRegions) -> torch.Tensor:
         seen = self.layer(texts, images)  # (images, texts, width)
-        return torch.einsum("itw,tw->ti", seen, texts) * self._scale()
+        # Half precision would round scores in the hundreds to whole numbers.
+        with torch.autocast(texts.device.type, enabled=False):
+            return torch.einsum("itw,tw->ti", *(part.to(_wide(part.dtype)) for part in (seen, texts))) * self._scale()
 
     def _scale(self) -> torch.Tensor | float:
         """What scores are multiplied by."""
@@ -308,6 +324,11 @@ class AlignerModel(PreTrainedModel):
             attentions=self.region_attention(texts, images) if output_attentions else None,
         )
         return as_asked(outputs, return_dict, self.config.return_dict)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """float32, or wider where the numbers are."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _text_encoder(model: Any) -> Any:

@@ -98,8 +98,8 @@ class AlignerProcessor(CaptionProcessor):
         if nouns is None or len(nouns) != len(texts):
             given = "no nouns" if nouns is None else f"{len(nouns)} nouns"
             raise ValueError(
-                f"{given} were given for {len(texts)} captions, and the aligner reads one of each. Pass `nouns=`, with "
-                "None for a caption that has none."
+                f"{given} were given for {len(texts)} captions, and the aligner reads one of each. Pass `nouns=`, "
+                "with None for a caption that has none."
             )
         require_offsets(self.tokenizer)
         spans = [_span(caption, noun) for caption, noun in zip(texts, nouns, strict=True)]

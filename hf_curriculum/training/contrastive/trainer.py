@@ -30,9 +30,10 @@ class ContrastiveTrainer(CurriculumTrainer):
     never do. `CLIPModel`'s own loss, and any loss inside a `forward`, sees the pairs of one process alone: with as
     many examples a step it trains on fewer wrong pairs the more processes there are.
 
-    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …, and of
-    `eval_dataset={"heldout": data}` `eval_heldout_image_r1`, by which `NodeSampling(metric="heldout_image_r1")` decides.
-    A caption in several rows, one per noun, counts once. `predict()` also gives the scores.
+    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …. Of
+    `eval_dataset={"heldout": data}` these are `eval_heldout_image_r1`, …, by which
+    `NodeSampling(metric="heldout_image_r1")` decides. A caption in several rows, one per noun, counts once.
+    `predict()` also gives the scores.
 
     Args:
         *args: of `CurriculumTrainer`. `model` is an `AlignerModel`, a CLIP or SigLIP of `transformers`, or a model of
@@ -42,9 +43,9 @@ class ContrastiveTrainer(CurriculumTrainer):
             gradient.
         mask_false_negatives: leaves out of the loss wrong pairs that have the same image or the same caption as a
             right one. False: as the paper.
-        chunk_size: pairs of a process that are encoded at once, and texts that are scored at once. What they were
-            computed from is computed once more on the way back, under the same random state, so that memory grows
-            with the chunk and no longer with the batch; gradients are the same. None: all at once.
+        chunk_size: rows that are encoded, and texts that are scored, at a time. What they were computed from is
+            computed once more on the way back, under the same random state, so that memory grows with the chunk and
+            no longer with the batch; gradients are the same. None: all at once.
         noun_scores: of a caption in several rows of an evaluation set, the `"mean"` or the `"max"` of its nouns'.
         **kwargs: of `CurriculumTrainer`.
 
@@ -174,6 +175,11 @@ class ContrastiveTrainer(CurriculumTrainer):
             raise ValueError(
                 "The batch is one pair, which has no wrong pairs: its loss is 0 whatever the model. Set "
                 "per_device_train_batch_size or global_batch_size to 2 or more."
+            )
+        if args.dataloader_drop_last:
+            raise ValueError(
+                "dataloader_drop_last=True would leave the last images of an evaluation set out of what is retrieved, "
+                "and recalls would rise. Leave it out: every training batch is full without it."
             )
         unused = {
             "compute_metrics": self.compute_metrics,

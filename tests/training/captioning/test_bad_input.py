@@ -155,7 +155,7 @@ def test_regions_that_cannot_be_read(tmp_path):
 def test_features_of_another_width_end_before_the_first_step_is_taken(tmp_path):
     wide = GivenRegions({key: regions(key, features=np.ones((1, DIMS + 1), np.float32)) for key in "012345"})
     trainer = make_trainer(tmp_path, wide, ())
-    with pytest.raises(ValueError, match=r"captioner reads features of width 5"):
+    with pytest.raises(ValueError, match=r"model reads features of width 5"):
         trainer.train()
     assert trainer.state.global_step == 0
 

@@ -212,7 +212,7 @@ def test_a_model_that_cannot_take_part_is_named(make_trainer):
         make_trainer(PHASES, scheduled_sampling={})
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"aligner"}))
 def test_labels_of_a_captioner_are_smoothed_at_the_next_token(name):
     """`Trainer` shifts labels for the classes of this table alone."""
     assert MODELS[name].__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
