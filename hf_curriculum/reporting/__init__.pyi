@@ -19,8 +19,8 @@ from hf_curriculum.reporting.ontology_page import ontology_report as ontology_re
 from hf_curriculum.reporting.figures.ontology import ontology_sizes as ontology_sizes
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
-from hf_curriculum.reporting.retrieval_page import retrieval_report as retrieval_report
 from hf_curriculum.reporting.figures.attention import region_attention as region_attention
+from hf_curriculum.reporting.retrieval_page import retrieval_report as retrieval_report
 from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
 from hf_curriculum.reporting.figures.distribution import score_distribution as score_distribution
 from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions

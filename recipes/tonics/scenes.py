@@ -7,42 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from accelerate import PartialState
-from datasets import Dataset, DatasetDict, List, Value
+from datasets import Dataset, DatasetDict
 from tonics.arguments import DataArguments
 
 from hf_curriculum import RegionStore, make_scenes, one_row_per_image, pack_regions
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.evaluation.nouns import OBJECTS
-from hf_curriculum.provenance import append_columns, read_column
-
-_BOXES = List(Value("float32"), length=4)
 
 
 def load_scenes(data_args: DataArguments) -> DatasetDict:
-    """Scenes in three splits; an object is called by its noun, its class."""
-    made = make_scenes(
+    """Scenes in three splits, with their objects."""
+    return make_scenes(
         data_args.num_examples,
         image_size=data_args.scene_size,
         captions_per_image=data_args.captions_per_image,
         validation=data_args.held_out_share,
         test=data_args.held_out_share,
     )
-    return DatasetDict({name: _called_by_noun(split) for name, split in made.items()})
-
-
-def _called_by_noun(split: Dataset) -> Dataset:
-    """The column `objects` with the noun of each as its `name`, "moon" for "striped yellow moon", and its `box`."""
-    lists = read_column(split, OBJECTS)
-    things = lists.flatten()
-    parts = [pc.struct_field(things, "noun"), pc.struct_field(things, "box")]
-    offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).to_numpy())])
-    named = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(parts, ["name", "box"]))
-    features = {OBJECTS: List({"name": Value("string"), "box": _BOXES})}
-    return append_columns(split, {OBJECTS: named}, {}, features=features, overwrite=True)
 
 
 def box_regions(splits: Sequence[Dataset], folder: Path) -> RegionStore:

@@ -110,7 +110,7 @@ def test_scenes_become_triplets_of_boxes(prepared):
     for row in rows:
         noun = row["caption"][row["noun_start"] : row["noun_end"]].lower()
         assert noun.startswith(row["noun"][:3])
-        shown = {thing["name"] for thing in row["objects"]}
+        shown = {thing["noun"] for thing in row["objects"]}
         assert row["node"] is None or row["node"] in shown
         regions = found.regions.read(row)
         assert len(regions["region_features"]) == len(row["objects"])
