@@ -12,8 +12,8 @@ import typer
 import hf_curriculum
 
 RECIPES = (
-    *("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables", "scenes_clip"),
-    "wsod_wsddn",
+    *("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables"),
+    *("tonics_alignment", "tonics_tables", "wsod_wsddn", "scenes_clip"),
 )
 
 

@@ -70,6 +70,7 @@ from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.evaluation.detection.random_boxes import random_detections as random_detections
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
 from hf_curriculum.evaluation.caption_suite import read_captions as read_captions
+from hf_curriculum.evaluation.retrieval.suite import read_ranks as read_ranks
 from hf_curriculum.evaluation.nouns import recall_against_shuffled as recall_against_shuffled
 from hf_curriculum.evaluation.generate import references as references
 from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics

@@ -13,6 +13,7 @@ from hf_curriculum.reporting.caption_page import caption_report as caption_repor
 from hf_curriculum.reporting.boxes import draw_boxes as draw_boxes
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
+from hf_curriculum.reporting.figures.retrieval import held_out_retrieval as held_out_retrieval
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
 from hf_curriculum.reporting.ontology_page import ontology_report as ontology_report

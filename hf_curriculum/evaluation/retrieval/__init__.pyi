@@ -18,4 +18,5 @@ from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as comp
 from hf_curriculum.evaluation.retrieval.nouns import noun_spans as noun_spans
 from hf_curriculum.evaluation.retrieval.within_class import object_classes as object_classes
 from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes as rank_within_classes
+from hf_curriculum.evaluation.retrieval.suite import read_ranks as read_ranks
 from hf_curriculum.evaluation.retrieval.ranks import retrieval_metrics as retrieval_metrics

@@ -320,24 +320,55 @@ class RetrievalSuite:
 
     def _read_ranks(self, path: str | PathLike[str]) -> RetrievalRanks:
         """Another model's ranks of the same queries."""
-        file = Path(path) / RANKS_FILE if Path(path).is_dir() else Path(path)
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"There is no file {file}. `hf-curriculum evaluate --suite retrieval --output FOLDER` writes "
-                f"{RANKS_FILE} into FOLDER: name either."
-            )
-        with file.open(encoding="utf-8", newline="") as lines:
-            reader = csv.reader(lines)
-            head, entries = next(reader, []), list(reader)
-        queries = [("text", self.image_ids[row], c) for row, c in zip(self.image_of_text, self.captions, strict=True)]
-        queries += [("image", image_id, "") for image_id in self.image_ids]
-        if tuple(head) != _COLUMNS or [tuple(entry[:3]) for entry in entries] != queries:
+        queries, ranks = _read(path)
+        own = [("text", self.image_ids[row], c) for row, c in zip(self.image_of_text, self.captions, strict=True)]
+        own += [("image", image_id, "") for image_id in self.image_ids]
+        if queries != own:
             raise ValueError(
-                f"{file} has ranks of {len(entries):,} queries, and they are not the {len(queries):,} of these images "
-                "and captions: models are compared query by query. Evaluate both by the same data, split and protocol."
+                f"{path} has ranks of {len(queries):,} queries, and they are not the {len(own):,} of these images and "
+                "captions: models are compared query by query. Evaluate both by the same data, split and protocol."
             )
+        return ranks
+
+
+def read_ranks(path: str | PathLike[str]) -> RetrievalRanks:
+    """The ranks that an evaluation wrote.
+
+    Args:
+        path: a `ranks.csv`, or the folder that holds one.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is no such file.
+
+    Example:
+        >>> compare_retrieval({"random": read_ranks("random"), "TOnICS": read_ranks("tonics")})  # doctest: +SKIP
+    """
+    return _read(path)[1]
+
+
+def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRanks]:
+    """The queries of a file (kind, image, caption), and their ranks."""
+    file = Path(path) / RANKS_FILE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no file {file}. `hf-curriculum evaluate --suite retrieval --output FOLDER` writes "
+            f"{RANKS_FILE} into FOLDER: name either."
+        )
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.reader(lines)
+        head, entries = next(reader, []), list(reader)
+    try:
+        texts = [entry for entry in entries if entry[0] == "text"]
+        images = {entry[1]: row for row, entry in enumerate(entries[len(texts) :])}
         ranks = np.array([int(entry[3]) for entry in entries])
-        return RetrievalRanks(ranks[: len(self.captions)], ranks[len(self.captions) :], self.image_of_text)
+        rows = np.array([images[entry[1]] for entry in texts], np.int64)
+    except (IndexError, KeyError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as ranks ({error!r:.100}). Evaluate the model again.") from error
+    if tuple(head) != _COLUMNS or not texts:
+        raise ValueError(f"{file} has the columns {head}, and ranks have {list(_COLUMNS)}. Name another file.")
+    queries = [tuple(entry[:3]) for entry in entries]
+    return queries, RetrievalRanks(ranks[: len(texts)], ranks[len(texts) :], rows)
 
 
 def _protocol(given: str | Protocol) -> Protocol:

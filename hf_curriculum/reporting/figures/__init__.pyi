@@ -7,6 +7,7 @@ from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
+from hf_curriculum.reporting.figures.retrieval import held_out_retrieval as held_out_retrieval
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
 from hf_curriculum.reporting.figures.ontology import ontology_sizes as ontology_sizes

@@ -18,6 +18,7 @@ from hf_curriculum.evaluation.retrieval import (
     clip_similarities,
     object_classes,
     rank_within_classes,
+    read_ranks,
 )
 from hf_curriculum.evaluation.retrieval.compare import RECALL_NAMES
 from hf_curriculum.reporting import retrieval_report
@@ -248,6 +249,13 @@ def test_errors_of_the_suite(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"There is no file .*ranks\.csv"):
         RetrievalSuite(data, compare={"other": tmp_path})
     RetrievalSuite(pairs([2, 1]))(ScoreMatrix(np.ones((3, 2)))).write(tmp_path)
+    assert read_ranks(tmp_path).image.tolist() == [2, 2, 2]
+    (tmp_path / "other.csv").write_text("a,b\n")
+    with pytest.raises(ValueError, match=r"other\.csv has the columns \['a', 'b'\], and ranks have"):
+        read_ranks(tmp_path / "other.csv")
+    (tmp_path / "other.csv").write_text("query,image_id,caption,rank\ntext,a,b,x\n")
+    with pytest.raises(ValueError, match=r"other\.csv cannot be read as ranks"):
+        read_ranks(tmp_path / "other.csv")
     with pytest.raises(ValueError, match=r"has ranks of 5 queries, and they are not the 6 of these images"):
         RetrievalSuite(data, compare={"other": tmp_path})
 
