@@ -7,6 +7,7 @@ from hf_curriculum.data.collators import Augment as Augment
 from hf_curriculum.names import BATCHES as BATCHES
 from hf_curriculum.evaluation.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
+from hf_curriculum.training.classification.losses import BalancedSoftmax as BalancedSoftmax
 from hf_curriculum.planning.batches import Batches as Batches
 from hf_curriculum.data.text_blocks import BlockCollator as BlockCollator
 from hf_curriculum.streaming.index import BucketIndex as BucketIndex
@@ -15,6 +16,7 @@ from hf_curriculum.planning.curriculum import Budget as Budget
 from hf_curriculum.planning.batches import ByImage as ByImage
 from hf_curriculum.planning.batches import ByLength as ByLength
 from hf_curriculum.planning.batches import ByNode as ByNode
+from hf_curriculum.training.classification.flyp import CLIPClassifier as CLIPClassifier
 from hf_curriculum.scorers.alignment.clip import CLIPSimilarity as CLIPSimilarity
 from hf_curriculum.names import CURRICULA as CURRICULA
 from hf_curriculum.data.collators import CaptionCollator as CaptionCollator
@@ -26,8 +28,11 @@ from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitFo
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
 from hf_curriculum.data.processors import CaptionProcessor as CaptionProcessor
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
+from hf_curriculum.training.classification.losses import ClassBalanced as ClassBalanced
+from hf_curriculum.scorers.visual.class_probability import ClassProbability as ClassProbability
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
+from hf_curriculum.training.classification.losses import CrossEntropy as CrossEntropy
 from hf_curriculum.planning.curriculum import Curriculum as Curriculum
 from hf_curriculum.training.sampler import CurriculumSampler as CurriculumSampler
 from hf_curriculum.training.trainer import CurriculumTrainer as CurriculumTrainer
@@ -35,6 +40,7 @@ from hf_curriculum.training.arguments import CurriculumTrainingArguments as Curr
 from hf_curriculum.training.callbacks import Diverged as Diverged
 from hf_curriculum.planning.exposure import Exposure as Exposure
 from hf_curriculum.curricula.filter import Filter as Filter
+from hf_curriculum.training.classification.losses import Focal as Focal
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
@@ -44,7 +50,10 @@ from hf_curriculum.hub.errors import HubError as HubError
 from hf_curriculum.curricula.iid import IID as IID
 from hf_curriculum.data.joint_text import JointText as JointText
 from hf_curriculum.training.joint_text import JointTextTrainer as JointTextTrainer
+from hf_curriculum.training.classification.losses import LDAM as LDAM
+from hf_curriculum.data.labelled.collator import LabelCollator as LabelCollator
 from hf_curriculum.scorers.text.language_model import LanguageModelLoss as LanguageModelLoss
+from hf_curriculum.training.classification.losses import LogitAdjustment as LogitAdjustment
 from hf_curriculum.names import MODELS as MODELS
 from hf_curriculum.scorers.visual.detectors import ModelDetector as ModelDetector
 from hf_curriculum.scorers.model_loss import ModelLoss as ModelLoss
@@ -58,6 +67,7 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline as PixelDiffusionPipeline
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
+from hf_curriculum.training.classification.flyp import PromptCollator as PromptCollator
 from hf_curriculum.scoring.ray import RayScorer as RayScorer
 from hf_curriculum.data.image_inputs import RegionInputs as RegionInputs
 from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
@@ -96,6 +106,9 @@ from hf_curriculum.models.vision_features import cache_vision_features as cache_
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.data.labelled.classes import class_counts as class_counts
+from hf_curriculum.data.labelled.classes import class_names as class_names
+from hf_curriculum.evaluation.long_tail.metrics import class_report as class_report
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
@@ -119,14 +132,18 @@ from hf_curriculum.generation.join import join_spectrum as join_spectrum
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
 from hf_curriculum.generation.prompts import load_prompts as load_prompts
+from hf_curriculum.data.labelled.load import load_labelled as load_labelled
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text
 from hf_curriculum.data.readers.url_lists import load_url_list as load_url_list
+from hf_curriculum.data.labelled.classes import long_tail as long_tail
+from hf_curriculum.evaluation.long_tail.metrics import long_tail_metrics as long_tail_metrics
 from hf_curriculum.data.processors import make_image_processor as make_image_processor
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
+from hf_curriculum.scoring.hard import mark_hard as mark_hard
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions

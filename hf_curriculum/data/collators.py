@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
@@ -283,42 +283,83 @@ def _prefix_positions(tokenizer: Any, prefix: str) -> range:
 
 
 class Augment:
-    """A random crop, and a mirror image if asked for, drawn from Python's `random`.
+    """A random crop, and a mirror image and other colours if asked for, drawn from Python's `random`.
+
+    `Augment(crop=(0.08, 1), square=True, flip=True, jitter=0.4)` is the training transform of ImageNet's recipes:
+    torchvision's `RandomResizedCrop`, `RandomHorizontalFlip` and `ColorJitter(0.4, 0.4, 0.4)`; the image processor
+    resizes the crop.
 
     Args:
         crop: share of the image's area kept, drawn evenly from this range.
         ratio: width over height of the crop relative to the image's, drawn evenly on a log scale from this range.
         flip: mirror half of the images. Off, because captions say left and right.
+        jitter: brightness, contrast and saturation are each multiplied by a number from 1 − jitter to 1 + jitter, in
+            a random order; 0 leaves the colours.
+        square: `ratio` is that of the crop itself, whatever the image's: what is resized to a square is not
+            stretched by more. A crop that does not fit is drawn again, at most ten times.
 
     Raises:
-        ValueError: `crop` is not a range within 0…1, or `ratio` not a range of positive numbers.
+        ValueError: `crop` is not a range within 0…1, `ratio` not a range of positive numbers, or `jitter` is not
+            within 0…1.
+
+    Source: Szegedy et al. 2015 (the crop); released code of DisCL (crop, flip, jitter 0.4).
 
     Example:
         >>> Augment(crop=(0.5, 0.5), ratio=(1, 1))(Image.new("RGB", (200, 100))).size
         (141, 71)
+        >>> Augment(crop=(0.5, 0.5), ratio=(1, 1), square=True)(Image.new("RGB", (200, 100))).size
+        (100, 100)
     """
 
     def __init__(
-        self, crop: tuple[float, float] = (0.8, 1.0), ratio: tuple[float, float] = (0.75, 4 / 3), flip: bool = False
+        self,
+        crop: tuple[float, float] = (0.8, 1.0),
+        ratio: tuple[float, float] = (0.75, 4 / 3),
+        flip: bool = False,
+        jitter: float = 0.0,
+        square: bool = False,
     ) -> None:
         if not 0 < crop[0] <= crop[1] <= 1:
             raise ValueError(f"`crop={crop}` was given. It is the smallest and largest share of the area, in 0…1.")
         if not 0 < ratio[0] <= ratio[1]:
             raise ValueError(f"`ratio={ratio}` was given. It is the smallest and largest change of width over height.")
+        if not 0 <= jitter <= 1:
+            raise ValueError(f"`jitter={jitter}` was given. It is the largest change of the colours, in 0…1.")
         self.crop = crop
         self.ratio = ratio
         self.flip = flip
+        self.jitter = jitter
+        self.square = square
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        area = random.uniform(*self.crop)
-        stretch = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
-        width = min(image.width, max(1, round(image.width * math.sqrt(area * stretch))))
-        height = min(image.height, max(1, round(image.height * math.sqrt(area / stretch))))
+        width, height = self._size(image)
         left, top = random.randint(0, image.width - width), random.randint(0, image.height - height)
         cropped = image.crop((left, top, left + width, top + height))
         if self.flip and random.random() < 0.5:
             cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        if self.jitter:
+            for change in random.sample((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color), 3):
+                cropped = change(cropped).enhance(random.uniform(1 - self.jitter, 1 + self.jitter))
         return cropped
 
+    def _size(self, image: Image.Image) -> tuple[int, int]:
+        """Width and height of the crop, within the image."""
+        for _ in range(_TRIES if self.square else 1):
+            area = random.uniform(*self.crop)
+            stretch = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
+            base = (math.sqrt(image.width * image.height),) * 2 if self.square else (image.width, image.height)
+            width, height = (round(base[0] * math.sqrt(area * stretch)), round(base[1] * math.sqrt(area / stretch)))
+            if width <= image.width and height <= image.height:
+                break
+        # What does not fit is cut off.
+        return min(image.width, max(1, width)), min(image.height, max(1, height))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"jitter": 0.0, "square": False, **state})  # of version 0.1.0
+
     def __repr__(self) -> str:
-        return f"Augment(crop={self.crop}, ratio={self.ratio}, flip={self.flip})"
+        more = f", jitter={self.jitter}" * bool(self.jitter) + ", square=True" * self.square
+        return f"Augment(crop={self.crop}, ratio={self.ratio}, flip={self.flip}{more})"
+
+
+_TRIES = 10

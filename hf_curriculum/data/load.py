@@ -128,12 +128,13 @@ def load_captioned(
     if path is not None and (is_img2dataset(path) or is_url_list(path)):
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
-    elif path is not None and path.exists() and not _is_for_datasets(path):
+    elif path is not None and path.exists() and not is_for_datasets(path):
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
         validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
-        loaded, roots = _load(source, split, load_dataset_options), _roots(path, images, load_dataset_options)
+        loaded = load_splits(source, split, load_dataset_options)
+        roots = source_roots(path, images, load_dataset_options)
         beside = roots[0] if roots else None
         splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
         own = [download_folder()] if download else []
@@ -154,7 +155,9 @@ def load_captioned(
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 
 
-def _roots(path: Path | None, images: str | Path | Literal[False] | None, options: Mapping[str, Any]) -> list[Path]:
+def source_roots(
+    path: Path | None, images: str | Path | Literal[False] | None, options: Mapping[str, Any]
+) -> list[Path]:
     """The folders that images of a source may be in: its own first, and that of the images; none for a `Dataset`."""
     given = [Path(images)] if images else []
     if path is None:
@@ -195,7 +198,7 @@ def _load_downloads(
     return load_url_list(path, images, num_proc=num_proc, allow_outside=allow_outside)
 
 
-def _is_for_datasets(path: Path) -> bool:
+def is_for_datasets(path: Path) -> bool:
     """Whether the path is read by `datasets` itself."""
     if path.is_file():
         return path.suffix in ARROW_SUFFIXES
@@ -206,7 +209,7 @@ def _is_for_datasets(path: Path) -> bool:
     return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
 
 
-def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
+def load_splits(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
     """Split -> data set, for sources that `datasets` reads."""
     if isinstance(source, (Dataset, DatasetDict)):
         validate_unused(options, "the data set is loaded already")
@@ -219,7 +222,7 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
     path = Path(source)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
         validate_unused(options, f"{path} was written by save_to_disk")
-        return _load(datasets.load_from_disk(str(path)), split, {})
+        return load_splits(datasets.load_from_disk(str(path)), split, {})
     if path.is_file():
         builder = path.suffix.removeprefix(".")
         return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
@@ -231,7 +234,7 @@ def _load(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, 
         if path.exists():
             raise
         raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
-    return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else _load(loaded, None, {})
+    return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else load_splits(loaded, None, {})
 
 
 def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:

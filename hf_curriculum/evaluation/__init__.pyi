@@ -8,6 +8,7 @@ from hf_curriculum.evaluation.captions.caption_metric import CaptionMetric as Ca
 from hf_curriculum.evaluation.captions.metrics import CaptionScores as CaptionScores
 from hf_curriculum.evaluation.caption_suite import CaptionSuite as CaptionSuite
 from hf_curriculum.evaluation.captions.cider import CiderD as CiderD
+from hf_curriculum.evaluation.long_tail.metrics import ClassReport as ClassReport
 from hf_curriculum.evaluation.captions.cider import DocumentFrequencies as DocumentFrequencies
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.evaluation.babylm.scorer import Item as Item
@@ -22,6 +23,8 @@ from hf_curriculum.evaluation.babylm.scorer import TextImageScorer as TextImageS
 from hf_curriculum.evaluation.captions.compare import bootstrap as bootstrap
 from hf_curriculum.evaluation.captions.metrics import caption_compute_metrics as caption_compute_metrics
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
+from hf_curriculum.evaluation.long_tail.metrics import class_groups as class_groups
+from hf_curriculum.evaluation.long_tail.metrics import class_report as class_report
 from hf_curriculum.evaluation.captions.clip_score import clip_scores as clip_scores
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets as difficulty_sets
@@ -29,6 +32,7 @@ from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.evaluation.babylm.load import load_for_evaluation as load_for_evaluation
+from hf_curriculum.evaluation.long_tail.metrics import long_tail_metrics as long_tail_metrics
 from hf_curriculum.evaluation.babylm.miniature import make_miniature_benchmarks as make_miniature_benchmarks
 from hf_curriculum.evaluation.captions.difficulty import metrics_by_set as metrics_by_set
 from hf_curriculum.evaluation.nouns import noun_recall as noun_recall

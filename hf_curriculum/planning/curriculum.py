@@ -63,11 +63,15 @@ class Observed:
         metrics: what `evaluate()` returned, for a curriculum whose signal is `"metrics"`.
         losses: current loss of each row of the training data, float32, shape (num_rows,), NaN where there is none; for
             one whose signal is `"losses"`.
+        arrays: what `compute_metrics` returned as arrays, by the metric's name, such as one number per image.
+        before: those at the last decision.
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     losses: np.ndarray | None = None
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    before: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -367,6 +371,22 @@ def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
             "name another metric."
         )
     return float(metrics[full])
+
+
+def metric_array(arrays: Mapping[str, np.ndarray], name: str, rule: str) -> np.ndarray:
+    """One metric that is an array, named with or without `eval_`, float64.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    full = metric_name(name)
+    if full not in arrays:
+        raise ValueError(
+            f"{rule} decides on the array {full!r}, one number per image, and evaluate() returned the arrays "
+            f"{sorted(arrays)}: without it no decision can be taken. Return it from compute_metrics: "
+            "long_tail_metrics(counts, per_image=True)."
+        )
+    return np.asarray(arrays[full], dtype=np.float64)
 
 
 def with_old_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class Plan(RenamedAttributes):
         declared_steps: the most steps a signal-paced run takes; None where the stages are known beforehand.
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
+        arrays: metrics of the last decision that are arrays, for a rule that compares them with the next ones.
         uncut: the plan that `max_steps` ends before it is over; None: this is the whole of it.
         stage_starts: first sample position of each stage, and the end of the last stage.
     """
@@ -72,6 +73,7 @@ class Plan(RenamedAttributes):
     declared_steps: int | None = None
     log: tuple[Mapping[str, Any], ...] = ()
     losses: np.ndarray | None = None
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     uncut: Plan | None = None
     stage_starts: tuple[int, ...] = ()
 
@@ -139,15 +141,19 @@ class Plan(RenamedAttributes):
             )
         entry = {"round": len(self.log), "step": observed.step}
         budget, losses = _unit_budget(self.budget, self.layout), self.layout.losses(observed.losses)
-        entry.update(self.curriculum.decide(self.order, budget, self.log, replace(observed, losses=losses)))
-        return self.with_log((*self.log, entry), observed.losses)
+        observed_units = replace(observed, losses=losses, before=self.arrays)
+        entry.update(self.curriculum.decide(self.order, budget, self.log, observed_units))
+        return self.with_log((*self.log, entry), observed.losses, observed.arrays)
 
-    def with_log(self, log: Log, losses: np.ndarray | None = None) -> Plan:
+    def with_log(
+        self, log: Log, losses: np.ndarray | None = None, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> Plan:
         """The plan that these decisions make.
 
         Args:
             log: all decisions, from the run's first.
             losses: the rows' losses at the last of them, if the rule orders by losses.
+            arrays: the metrics at the last of them that are arrays.
 
         Raises:
             ValueError: the rule orders by losses, and they are not given.
@@ -159,7 +165,7 @@ class Plan(RenamedAttributes):
         order = self.order
         if self.curriculum.signal == "losses":
             order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
-        return _resolve(self, order, tuple(log), losses)
+        return replace(_resolve(self, order, tuple(log), losses), arrays=arrays or {})
 
     def positions(self, start: int, stop: int) -> np.ndarray:
         """Positions in the order (0 = easiest) of the draws `[start, stop)`; int64, `PAD_INDEX` where there is none.

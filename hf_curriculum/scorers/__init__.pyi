@@ -2,6 +2,7 @@
 from hf_curriculum.scorers.combine import Addup as Addup
 from hf_curriculum.scorers.alignment.clip import CLIPSimilarity as CLIPSimilarity
 from hf_curriculum.scorers.text.length import CaptionLength as CaptionLength
+from hf_curriculum.scorers.visual.class_probability import ClassProbability as ClassProbability
 from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead

@@ -339,7 +339,7 @@ def paced(trainer: Any) -> Iterator[None]:
 def broadcast_decision(plan: Plan, observed: Observed) -> Plan:
     """The plan after the next decision: the main process's, on every process."""
     plan = plan.decided(observed)
-    shared = [plan.log, plan.losses]
+    shared = [plan.log, plan.losses, plan.arrays]
     broadcast_object_list(shared)
     return plan.with_log(*shared)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from datasets import Dataset
@@ -124,6 +125,7 @@ def _choose(
 
 CURRICULUM_FILE = "curriculum.json"
 LOSSES_FILE = "curriculum_losses.npy"
+ARRAYS_FILE = "curriculum_arrays.npz"
 ROWS_FILE = "curriculum_rows.npy"
 _FORMAT = 2
 _NEXT_STEPS = 16
@@ -185,7 +187,7 @@ def write_curriculum(
 
     Args:
         folder: of the checkpoint, or of the model.
-        plan: with its decisions; the losses of the last one go into a file of their own.
+        plan: with its decisions; the losses and arrays of the last one go into files of their own.
         seconds: of training so far.
         data: what is trained on, for a checkpoint; the digests of its blocks of rows go into a file of their own.
         step: the optimizer steps completed, for a checkpoint.
@@ -199,6 +201,10 @@ def write_curriculum(
             target.with_name(name).unlink(missing_ok=True)
         else:
             np.save(target.with_name(name), array)
+    if plan.arrays:
+        np.savez(target.with_name(ARRAYS_FILE), **plan.arrays)
+    else:
+        target.with_name(ARRAYS_FILE).unlink(missing_ok=True)
     facts = {
         "version": _FORMAT,
         "versions": _versions(),
@@ -236,6 +242,18 @@ def read_losses(folder: str | Path) -> np.ndarray | None:
     try:
         return np.load(path)
     except (ValueError, EOFError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def read_arrays(folder: str | Path) -> dict[str, np.ndarray]:
+    """The metrics that are arrays, as `write_curriculum` wrote them; none where there is no such file."""
+    path = Path(folder) / ARRAYS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path) as content:
+            return {name: content[name] for name in content.files}
+    except (ValueError, EOFError, OSError, BadZipFile) as error:
         raise _damaged(path, str(error)) from error
 
 
@@ -416,7 +434,7 @@ def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | P
 def resume_plan(saved: dict[str, Any], plan: Plan, folder: str | Path) -> Plan:
     """The plan with the saved decisions, which must draw what the saved plan would have drawn."""
     try:
-        plan = plan.with_log(tuple(saved["log"]), read_losses(folder))
+        plan = plan.with_log(tuple(saved["log"]), read_losses(folder), read_arrays(folder))
     except (KeyError, TypeError, IndexError) as error:
         raise _damaged(Path(folder) / CURRICULUM_FILE, f"a decision in its log cannot be read ({error!r})") from error
     if changed := _changed_order(saved, plan):

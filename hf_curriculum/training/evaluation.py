@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from accelerate.utils import broadcast_object_list
 from transformers import EvalPrediction
 
@@ -39,6 +41,8 @@ class EvaluatingTrainer(PublishingTrainer):
     _evaluated_sets: Mapping[str, Any] | None = None
     """The sets that `evaluate()` was given, while it goes through them."""
     _said_sets = False
+    arrays: Mapping[str, np.ndarray] = MappingProxyType({})
+    """What `compute_metrics` returned as arrays in the last evaluation, by the metric's name, with its prefix."""
 
     def evaluate(
         self,
@@ -50,6 +54,8 @@ class EvaluatingTrainer(PublishingTrainer):
         """`Trainer.evaluate`, with the metrics of each set."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         before, own = self._evaluated_sets, self.compute_metrics
+        if before is None:
+            self.arrays = {}
         try:
             if isinstance(data, dict):  # `Trainer` calls this again, for each of them
                 self._evaluated_sets = data
@@ -58,6 +64,15 @@ class EvaluatingTrainer(PublishingTrainer):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
         finally:
             self._evaluated_sets, self.compute_metrics = before, own
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """`Trainer.evaluation_loop`; metrics that are arrays go to `arrays`, since no log could hold them."""
+        output = super().evaluation_loop(*args, **kwargs)
+        metrics = output.metrics or {}
+        found = {name: value for name, value in metrics.items() if isinstance(value, np.ndarray) and value.ndim}
+        self.arrays = {**self.arrays, **found}
+        kept = {name: value for name, value in metrics.items() if name not in found}
+        return output._replace(metrics=kept) if found else output
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None

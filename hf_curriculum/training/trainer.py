@@ -474,7 +474,7 @@ class CurriculumTrainer(SchedulingTrainer):
     def _decide(self, metrics: Mapping[str, Any], losses: np.ndarray | None = None) -> None:
         self.check_draws()
         step = self.state.global_step
-        self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses))
+        self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses, self.arrays))
         if self._audit is not None:
             self._audit.plan = plan
         if self.is_world_process_zero():

@@ -12,7 +12,7 @@ import io
 import numpy as np
 import tiny_models as TINY
 import torch
-from datasets import Dataset, Features, Image, List, Value
+from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from PIL import Image as PILImage
 from transformers import YolosConfig, YolosForObjectDetection
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
@@ -41,6 +41,7 @@ def rows(count=6):
         "image": [PNGS[picture] for picture in images],
         "caption": [WORDS[number % len(WORDS)] for number in range(count)],
         "image_id": [f"picture {number // 2}" for number in range(count)],
+        "label": [number % 3 for number in range(count)],
         "objects": [[{"box": [0.0, 0.0, 8.0 + number % 5, 8.0]}] for number in range(count)],
         "class_scores": (scores / scores.sum(-1, keepdims=True)).tolist(),
         "visual_entropy": [float(number % 7) for number in range(count)],
@@ -54,6 +55,7 @@ FEATURES = Features(
         "image": Image(),
         "caption": Value("string"),
         "image_id": Value("string"),
+        "label": ClassLabel(names=["red", "green", "blue"]),
         "objects": List({"box": List(Value("float32"))}),
         "class_scores": List(List(Value("float32"))),
         "visual_entropy": Value("float32"),
@@ -77,6 +79,7 @@ def yolos():
 
 
 MAKE = {
+    "class_probability": lambda: SCORERS["class_probability"](TINY.classifier()),
     "addup": lambda: SCORERS["addup"]().fit(data()),
     "combined": lambda: SCORERS["combined"]({"visual_entropy": 1, "language_model_loss": 2}).fit(data()),
     "concreteness": lambda: SCORERS["concreteness"](k=1, min_count=1).fit(data()),
@@ -89,6 +92,7 @@ MAKE = {
 }
 NAMES = sorted(SCORERS)
 MODELS = {  # scorers that take the name of a model
+    "class_probability": lambda name: SCORERS["class_probability"](name),
     "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
     "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
     "model_loss": lambda name: SCORERS["model_loss"](name),

@@ -27,6 +27,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    ResNetConfig,
+    ResNetForImageClassification,
     ViltConfig,
     ViltForImageAndTextRetrieval,
     ViltImageProcessorPil,
@@ -173,6 +175,24 @@ def encoder_decoder(start=2):
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     config.decoder_start_token_id, config.pad_token_id = start, 0
     return saved(f"encoder-decoder-{start}", VisionEncoderDecoderModel(config), tokenizer(), make_image_processor(16))
+
+
+@functools.cache
+def classifier():
+    """The folder of a classifier of red, green and blue."""
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        depths=[1], hidden_sizes=[8], embedding_size=8, layer_type="basic", id2label={0: "red", 1: "green", 2: "blue"}
+    )
+    return saved("classifier", ResNetForImageClassification(config), make_image_processor(16))
+
+
+def naive_class_probability(image, label):
+    """The softmax of one image, at the place of its class."""
+    model = ResNetForImageClassification.from_pretrained(classifier()).eval()
+    pixels = make_image_processor(16)(to_rgb(image), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        return model(pixels).logits[0].softmax(-1)[label].item()
 
 
 def region_store(counts=(("0", 2), ("1", 1), ("2", 4)), dims=6):

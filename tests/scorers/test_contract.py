@@ -110,6 +110,18 @@ def of_pairs(score):
     return [score(*pair) if None not in pair and pair[1] else NAN for pair in pairs]
 
 
+LABELS = [0, 2, 1, 0, None]
+CASES["class_probability"] = Case(
+    lambda: SCORERS["class_probability"](TINY.classifier()),
+    {"image": PAIRS["image"], "label": LABELS, "image_id": PAIRS["image_id"]},
+    {
+        "class_probability": [
+            NAN if image is None or label is None else TINY.naive_class_probability(image, label)
+            for image, label in zip(PAIRS["image"], LABELS, strict=True)
+        ]
+    },
+    rtol=1e-4,
+)
 MATCH = of_pairs(TINY.naive_vilt_logit)
 CASES |= {
     "vilt_similarity": Case(

@@ -153,9 +153,7 @@ def test_a_fit_that_failed_does_not_keep_the_folder(data, tmp_path, monkeypatch)
 
 def test_what_was_fitted_on_another_corpus_is_not_read(data, tmp_path):
     add_scores_sharded(data, MeanWords(name="m"), tmp_path, **FAST)
-    with pytest.raises(
-        ValueError, match=r"\.fitted/m holds parts of another run: fit_on was 'all' and is 'tr"
-    ):
+    with pytest.raises(ValueError, match=r"\.fitted/m holds parts of another run: fit_on was 'all' and is 'tr"):
         add_scores_sharded(DatasetDict(train=data), MeanWords(name="m"), tmp_path, **FAST, rank=0, world_size=2)
 
 

@@ -90,8 +90,8 @@ def adopt(
         addresses = IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and images is None
         if download or (addresses and is_address(next(filter(None, dataset[IMAGE]), ""))):
             dataset = download_images(dataset, "The column taken for `image`", download)
-        dataset = _as_images(dataset, None if images is None else Path(images), beside)
-    dataset = _with_ids(dataset)
+        dataset = as_images(dataset, None if images is None else Path(images), beside)
+    dataset = with_ids(dataset)
     return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
 
 
@@ -123,7 +123,7 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     return dataset.rename_columns(renamed) if renamed else dataset
 
 
-def _as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
+def as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
         return _from_paths(dataset, folder, beside)
@@ -158,7 +158,7 @@ def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None
     return dataset.cast_column(IMAGE, Image())
 
 
-def _with_ids(dataset: Dataset) -> Dataset:
+def with_ids(dataset: Dataset) -> Dataset:
     if IMAGE_ID not in dataset.column_names:
         if IMAGE in dataset.column_names:
             return derive_image_ids(dataset)

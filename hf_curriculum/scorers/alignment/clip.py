@@ -35,7 +35,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 SCENES_CLIP = "scenes_clip"
 """The model that ships with the package, trained on the embedded scenes only."""
-_SHIPPED = Path(__file__).parents[2] / "models" / SCENES_CLIP
+SHIPPED = Path(__file__).parents[2] / "models" / SCENES_CLIP
 
 
 class _Loaded(NamedTuple):
@@ -177,7 +177,7 @@ class CLIPSimilarity(Scorer):
         self.revision = digest if self.revision is None else self.revision
 
     def _source(self) -> str | Path:
-        return _SHIPPED if self.model == SCENES_CLIP else self.model
+        return SHIPPED if self.model == SCENES_CLIP else self.model
 
     def load(self, device: torch.device) -> _Loaded:
         one_thread_in_workers()
@@ -187,7 +187,7 @@ class CLIPSimilarity(Scorer):
         else:
             towers = TransformersTowers(str(self._source()), self.revision, device, dtype)
         if self.model == SCENES_CLIP:
-            training = json.loads((_SHIPPED / "training.json").read_text(encoding="utf-8"))
+            training = json.loads((SHIPPED / "training.json").read_text(encoding="utf-8"))
             check = OutOfDistributionCheck(training["knows"])
         return _Loaded(towers, can_trim(towers), check)
 

@@ -1,4 +1,5 @@
 # Made by docs/update_tables.py from names.py.
+from hf_curriculum.scorers.visual.class_probability import ClassProbability as ClassProbability
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
 from hf_curriculum.scorers.visual.detectors import ModelDetector as ModelDetector

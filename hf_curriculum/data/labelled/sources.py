@@ -1,0 +1,234 @@
+"""Files of labelled images: folders of classes, lists of names and numbers, tables, and iWildCam's metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.data.readers.files import UNSPLIT
+from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, find_only_table
+from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias
+from hf_curriculum.data.text import ending, open_text
+
+FILE_ALIASES = ("image", "img", *FILE_FIELDS, "filepath", "file_path", "path")
+LABEL_ALIASES = (
+    *("label", "labels", "fine_label", "class", "category", "target", "y", "label_id", "label id"),
+    *("classname", "class_name", "label_name", "label name"),
+)
+NAME_ALIASES = ("classname", "class_name", "label_name", "label name")
+"""Names of the classes beside a column of their numbers."""
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_LIST_LINE = re.compile(r"(?P<file>\S.*?)\s+(?P<label>-?\d+)(?:\s+(?P<guidance>\d+))?(?:\s+(?P<train_cnt>\d+))?")
+_LISTS = re.compile(r".*[_-](?P<split>train|val|validation|test)\.txt", re.IGNORECASE)
+RULES = f"""It recognises:
+- a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
+- a folder with one folder of images for each class, or with such folders called {", ".join(SPLIT_FOLDERS)};
+- lists as ImageNet-LT's: `train/n01440764/x.JPEG 0` in each line, and as many numbers as the released four columns;
+- a .csv, .tsv or .jsonl with a file name ({", ".join(FILE_ALIASES)})
+  and a class ({", ".join(LABEL_ALIASES)});
+- iWildCam-WILDS v2: a folder with metadata.csv, categories.csv and the images in train/."""
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Files of images with their classes.
+
+    Args:
+        splits: split → column → values: `file_name`, `label` (a number or name), and what else the source holds.
+        folder: where file names begin, if the source says so.
+        names: class number → name, as far as the source has them.
+    """
+
+    splits: Mapping[str, Mapping[str, Sequence[Any]]]
+    folder: Path
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
+    """What a file or a folder of labelled images holds.
+
+    Raises:
+        ValueError: nothing recognises it, or it is not whole.
+    """
+    if path.is_file():
+        return read_list(path) if ending(path) == ".txt" else read_table(path, columns)
+    if is_iwildcam(path):
+        return read_iwildcam(path)
+    lists = {found["split"].lower(): file for file in path.glob("*.txt") if (found := _LISTS.fullmatch(file.name))}
+    if lists:
+        return _join({SPLIT_FOLDERS[name]: read_list(file) for name, file in sorted(lists.items())}, path)
+    folders = class_folders(path)
+    if folders:
+        return LabelledFiles(folders, path)
+    table = find_only_table(path)
+    if table is not None:
+        return read_table(table, columns)
+    held = sorted(entry.name for entry in path.iterdir())
+    raise ValueError(f"load_labelled recognises nothing in {path}, which holds {held[:10]}. {RULES}")
+
+
+def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Split → file names and classes of a folder of class folders; empty where it is none.
+
+    Raises:
+        ValueError: a class has no image in any split.
+    """
+    entries = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    splits = {UNSPLIT: path}
+    if entries and all(entry.name in SPLIT_FOLDERS for entry in entries):
+        splits = {SPLIT_FOLDERS[entry.name]: entry for entry in entries}
+    found: dict[str, dict[str, list[str]]] = {}
+    sizes: dict[str, int] = {}
+    for split, folder in splits.items():
+        files, labels = [], []
+        for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."):
+            own = sorted(file for file in (folder / name).rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            sizes[name] = sizes.get(name, 0) + len(own)
+            files += [file.relative_to(path).as_posix() for file in own]
+            labels += [name] * len(own)
+        found[split] = {"file_name": files, LABEL: labels}
+    empty = [name for name, size in sizes.items() if not size]
+    if not any(sizes.values()):
+        return {}
+    if empty:
+        raise ValueError(
+            f"{path} has {len(empty)} class folders without an image ({', '.join(map(repr, empty[:3]))}): a class "
+            "with none cannot be learnt, and its prior would be log 0. Add images, or remove the folders."
+        )
+    return found
+
+
+def read_list(path: Path) -> LabelledFiles:
+    """A list as ImageNet-LT's: a file and a class number in each line, or also a guidance and a count.
+
+    The released lists of DisCL have four columns: file, class, guidance in per cent, and the images of the class in
+    the training data (`train_cnt`).
+
+    Raises:
+        ValueError: a line is of another form, or lines have more columns than others.
+    """
+    rows, widths = [], set()
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            match = _LIST_LINE.fullmatch(line.strip())
+            widths.add(None if match is None else sum(part is not None for part in match.groups()))
+            if match is None or len(widths) > 1:
+                raise ValueError(
+                    f"Line {number} of {path} is {line.strip()[:80]!r}. A list of labelled images has a file and a "
+                    "class number in each line, `train/n01440764/n01440764_190.JPEG 0`, or in each also a guidance "
+                    "and a count. Correct the line."
+                )
+            rows.append(match.groupdict())
+    if not rows:
+        raise ValueError(f"{path} is empty: there is nothing to train on. Name another file.")
+    table: dict[str, list[Any]] = {"file_name": [row["file"] for row in rows]}
+    table[LABEL] = [int(row["label"]) for row in rows]
+    if rows[0]["guidance"] is not None:
+        table[GUIDANCE] = [int(row["guidance"]) / 100 for row in rows]
+    if rows[0]["train_cnt"] is not None:
+        table["train_cnt"] = [int(row["train_cnt"]) for row in rows]
+    return LabelledFiles({UNSPLIT: table}, path.parent, _names_of_folders(table["file_name"], table[LABEL]))
+
+
+def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
+    """A .csv, .tsv or .jsonl with a file name and a class in each row.
+
+    Raises:
+        ValueError: it is no such table, or has no such columns.
+    """
+    kind = ending(path)
+    if kind not in TABLE_SUFFIXES:
+        raise ValueError(f"load_labelled does not read {path}. {RULES}")
+    options: dict[str, Any] = {"compression": "gzip" if path.suffix == ".gz" else None}
+    if kind == ".jsonl":
+        frame = pd.read_json(path, lines=True, **options)
+    else:
+        separator = "\t" if kind == ".tsv" else ","
+        frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
+    theirs = {name: find_column(frame.columns, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
+    missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
+    if missing or frame.empty:
+        raise ValueError(
+            f"{path} has the columns {list(frame.columns)} and {len(frame):,} rows; which of them holds "
+            f"{' and '.join(f'`{name}`' for name in missing) or 'an image'} is not known. Name it: "
+            "columns={'image': ..., 'label': ...}."
+        )
+    table = {"file_name": frame[theirs[IMAGE]].tolist(), LABEL: _numbers(frame[theirs[LABEL]])}
+    if theirs[IMAGE_ID] is not None:
+        table[IMAGE_ID] = frame[theirs[IMAGE_ID]].astype(str).tolist()
+    others = [name for name in frame.columns if name not in theirs.values() and name not in table]
+    table |= {str(name): _numbers(frame[name]) for name in others if str(name) and not str(name).startswith("Unnamed")}
+    names = next((name for name in find_alias(others, NAME_ALIASES)), None)
+    known = dict(zip(table[LABEL], frame[names].astype(str), strict=True)) if names is not None else {}
+    return LabelledFiles({UNSPLIT: table}, path.parent, known)
+
+
+def is_iwildcam(path: Path) -> bool:
+    """Whether a folder holds iWildCam-WILDS v2."""
+    file = path / "metadata.csv"
+    if not file.is_file():
+        return False
+    with open_text(file) as text:
+        return {"split", "filename", "y"} <= set(text.readline().strip().split(","))
+
+
+def read_iwildcam(path: Path) -> LabelledFiles:
+    """iWildCam-WILDS v2: the splits train, val, test, id_val and id_test, all with their images in `train/`.
+
+    There are max(y) + 1 classes, as the benchmark's readers take it: 182. Which camera took an image
+    (`location_remapped`) and when (`datetime`) stay beside it.
+    """
+    frame = pd.read_csv(path / "metadata.csv", dtype={"filename": str, "datetime": str, "seq_id": str})
+    kept = [name for name in ("location_remapped", "sequence_remapped", "datetime") if name in frame.columns]
+    splits = {}
+    for split in dict.fromkeys(frame["split"]):
+        own = frame[frame["split"] == split]
+        table: dict[str, list[Any]] = {"file_name": own["filename"].tolist(), LABEL: own["y"].astype(int).tolist()}
+        splits[str(split)] = table | {name: own[name].tolist() for name in kept}
+    names = {}
+    if (path / "categories.csv").is_file():
+        categories = pd.read_csv(path / "categories.csv", keep_default_na=False)
+        names = dict(zip(categories["y"].astype(int), categories["name"].astype(str), strict=True))
+    return LabelledFiles(splits, path / "train", names)
+
+
+def find_column(found: Iterable[Any], name: str, columns: Mapping[str, str] | None) -> str | None:
+    """Which of the columns that were found holds our `image`, `label` or `image_id`; None if none does."""
+    found = [str(column) for column in found]
+    if columns and name in columns:
+        return columns[name] if columns[name] in found else None
+    aliases = {IMAGE: FILE_ALIASES, LABEL: LABEL_ALIASES, IMAGE_ID: (IMAGE_ID,)}[name]
+    return next(iter(find_alias(found, aliases)), None)
+
+
+def _numbers(values: pd.Series) -> list[Any]:
+    """A column as whole numbers or as numbers where all of it is, or else as it is."""
+    if values.dtype.kind in "iu":
+        return [int(value) for value in values]
+    for read in (int, float):
+        try:
+            return [read(value) for value in values]
+        except (ValueError, TypeError):
+            continue
+    return values.tolist()
+
+
+def _names_of_folders(files: Sequence[str], labels: Sequence[int]) -> dict[int, str]:
+    """Class number → folder, where each class has a folder of its own: of ImageNet, the synset."""
+    folders = {label: Path(file).parent.name for label, file in zip(labels, files, strict=True)}
+    alike = all(folders[label] == Path(file).parent.name for label, file in zip(labels, files, strict=True))
+    return folders if alike and len(set(folders.values())) == len(folders) and "" not in folders.values() else {}
+
+
+def _join(parts: Mapping[str, LabelledFiles], folder: Path) -> LabelledFiles:
+    """The lists of several splits; the training data's folders name the classes."""
+    names = parts["train"].names if "train" in parts else {}
+    return LabelledFiles({name: part.splits[UNSPLIT] for name, part in parts.items()}, folder, names)
