@@ -286,9 +286,9 @@ class GuidanceSchedule(_ByLevel):
     def _parts(self, levels: _Levels, made: list[Slice]) -> tuple[Part, ...]:
         """Of an epoch the pools and their examples: images that are not hard, hard ones, and generated ones."""
         rest, hard = _size((levels.not_hard,)), _size((levels.hard,))
-        shown = rest if self.rest_share is None else int(self.rest_share * rest + 1e-6)
+        shown = rest if self.rest_share is None else min(rest, max(1, int(self.rest_share * rest + 1e-6)))
         others = _size(tuple(made))
-        if self.hard_share is not None:
+        if self.hard_share is not None and shown:
             total = int(self.hard_share / (1 - self.hard_share) * shown + 1e-6)
             if total < hard:
                 raise ValueError(

@@ -183,6 +183,7 @@ def _lost(spectrum: Dataset, kept: np.ndarray, levels: np.ndarray) -> list[str]:
     """The levels and classes that nothing is left of."""
     lost = [f"level {level:g}" for level in np.unique(levels) if not kept[levels == level].any()]
     if LABEL in spectrum.column_names:
-        names = np.array(class_of_rows(spectrum))
-        lost += [f"class {name!r}" for name in np.unique(names) if not kept[names == name].any()]
+        names = class_of_rows(spectrum)
+        left = {name for name, one in zip(names, kept, strict=True) if one}
+        lost += [f"class {name!r}" for name in sorted({*names} - left)]
     return lost

@@ -105,7 +105,7 @@ def hold_out_levels(
     """
     require_columns(
         data.column_names,
-        [GUIDANCE, SOURCE_ID],
+        [IMAGE_ID, GUIDANCE, SOURCE_ID],
         reader="The validation set has equally many images of each level, of the same sources.",
         remedy="`join_spectrum(train, spectrum)` brings them.",
     )
@@ -136,10 +136,13 @@ def hold_out_levels(
             f"level{kept if len(complete) > len(chosen) else ''}. Sources by level: {each}. Ask for at most "
             f"{len(chosen):,}, for fewer `levels`, or filter less."
         )
-    sets = {
-        f"level_{level:g}": data.select([_one(rows[source][level], source, level, seed) for source in chosen])
-        for level in wanted
-    }
+    ids = read_column(data, IMAGE_ID).to_pylist()
+
+    def one(source: str, level: np.float32) -> int:
+        """One of the images of a source and level, by key."""
+        return min(rows[source][level], key=lambda row: digest(json.dumps(["one", seed, ids[row]])))
+
+    sets = {f"level_{level:g}": data.select([one(source, level) for source in chosen]) for level in wanted}
     gone = {row for source in chosen for of in rows[source].values() for row in of}
     left = data.select(np.array([row for row in range(len(data)) if row not in gone], np.int64))
     logger.info(
@@ -210,8 +213,3 @@ def _choose(
         if len(chosen) == images:
             break
     return chosen
-
-
-def _one(rows: Sequence[int], source: str, level: np.float32, seed: int) -> int:
-    """One of several images of a source and level, by key."""
-    return rows[int(digest(json.dumps(["level", seed, source, f"{level:g}"])), 16) % len(rows)]

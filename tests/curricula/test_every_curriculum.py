@@ -85,7 +85,7 @@ def test_a_plan_made_again_from_what_a_checkpoint_holds_is_the_same(case, size, 
     for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
         fresh = make_plan(rule, ranking, global_batch_size=now.global_batch_size, seed=seed)
         losses = None if now.losses is None else now.losses.copy()
-        again = fresh.with_log(json.loads(json.dumps(now.log)), losses)
+        again = fresh.with_log(json.loads(json.dumps(now.log)), losses, now.arrays)
         first = now.log[-1]["step"] * now.global_batch_size if now.losses is not None else 0
         assert again.rows(first, again.known_samples).tolist() == now.rows(first, now.known_samples).tolist()
         assert (again.max_steps, again.undecided) == (now.max_steps, now.undecided)

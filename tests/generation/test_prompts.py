@@ -75,13 +75,13 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
         prompt_choices(Dataset.from_dict({"label": [0]}), "{label}")
     with pytest.raises(ValueError, match=r"1 rows have no class \(row 1\)"):
         prompt_choices(Dataset.from_dict({"label": ["owl", None]}), "{label}")
-    with pytest.raises(FileNotFoundError, match="There is no file .*nowhere.csv of prompts"):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*nowhere\.csv of prompts"):
         prompt_choices(data, "nowhere.csv")
     (tmp_path / "wrong.csv").write_text("label,text\nowl,an owl\n")
-    with pytest.raises(ValueError, match="has the columns .*'label', 'text'"):
+    with pytest.raises(ValueError, match=r"has the columns .*'label', 'text'"):
         load_prompts(tmp_path / "wrong.csv")
     (tmp_path / "wrong.json").write_text("owl: an owl")
-    with pytest.raises(ValueError, match="neither a .csv nor JSON"):
+    with pytest.raises(ValueError, match=r"neither a \.csv nor JSON"):
         load_prompts(tmp_path / "wrong.json")
 
 

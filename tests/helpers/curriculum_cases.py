@@ -66,6 +66,9 @@ CASES: dict[str, Case] = {
     "adaptive guidance, every epoch": Case(
         AdaptiveGuidance(2, 2, probe_examples=3, levels=(0.5, 0.1)), "level", grows=False
     ),
+    "adaptive guidance, trimmed": Case(
+        AdaptiveGuidance(3, 2, probe_examples=5, aggregate="trimmed"), "level", grows=False
+    ),
     "baby steps": Case(BabySteps(3, patience=1, epochs=4), passes=4),
     "baby steps, high is easy": Case(BabySteps(2, patience=2, epochs=6, min_delta=0.3, easy="high"), passes=6),
     "baby steps that stop": Case(BabySteps(2, patience=1, metric="accuracy", epochs=6, stop=True)),
@@ -87,6 +90,12 @@ CASES: dict[str, Case] = {
     "guidance on a schedule": Case(
         GuidanceSchedule(3, 3, schedule=(0.5, 0.1, 1.0), partial_batches="keep"), "level", grows=False
     ),
+    "guidance, all levels mixed": Case(GuidanceSchedule(4, 3, strategy="mixed"), "level", grows=False),
+    "guidance, at random": Case(GuidanceSchedule(5, 4, strategy="random", level_seed=2), "level", grows=False),
+    "guidance in shares": Case(
+        GuidanceSchedule(5, 4, strategy="recursive", rest_share=0.7, hard_share=0.95), "level", grows=False
+    ),
+    "guidance that shrinks": Case(GuidanceSchedule(5, 4, strategy="shrinking"), "level", grows=False),
     "iid": Case(IID(epochs=2.5), passes=2.5),
     "iid by length": Case(IID(epochs=3, batches=ByLength(window=2)), passes=3),
     "iid by node": Case(IID(epochs=3, batches=ByNode()), passes=3),
@@ -183,7 +192,8 @@ def observe(plan: Plan, seed: int = 0) -> Observed:
     if plan.curriculum.signal == "losses":
         keys = hash64(np.arange(plan.ranking.num_rows), mix64(seed, number, 4))
         losses = ((keys >> np.uint64(58)).astype(np.float32) + 1) / (number + 8)
-    return Observed(plan.known_steps, metrics, losses)
+    each = {f"{name}_each": np.array([value, value / 2, 0.9]) for name, value in metrics.items() if "level" in name}
+    return Observed(plan.known_steps, metrics, losses, each)
 
 
 def rounds(plan: Plan, seed: int = 0) -> Iterator[Plan]:

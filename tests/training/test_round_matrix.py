@@ -140,7 +140,7 @@ def check(name, processes, accumulation, workers=0, places=None, **kwargs):
     for step in range(1, len(steps)) if places is None else places(held, len(steps)):
         saved = held[step]
         # A checkpoint on a round's last step is written after the decision.
-        again = plan.with_log(saved.log, saved.losses)
+        again = plan.with_log(saved.log, saved.losses, saved.arrays)
         resumed = Run(again, processes, accumulation, workers, step=step, **kwargs).go()
         assert resumed == {place: shares for place, shares in steps.items() if place >= step}
 

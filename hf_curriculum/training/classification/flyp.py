@@ -134,7 +134,8 @@ class CLIPClassifier(nn.Module):
     head of the same prompts, made anew from the text tower after each step of training.
 
     Args:
-        clip: a `CLIPModel`, or another model of `transformers` with two towers and a `logit_scale`.
+        clip: a `CLIPModel`, or another model of `transformers` with two towers and a `logit_scale`. Its weights become
+            float32: half-precision ones, as many are published, do not survive AdamW (`bf16=True` computes in half).
         tokenizer: of its text tower.
         classes: the names of the classes in the order of their numbers.
         prompts: a template, several, or a mapping class → its prompts.
@@ -168,7 +169,7 @@ class CLIPClassifier(nn.Module):
         mask_same_class: bool = False,
     ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip = clip.float()
         self.classes: list[str] = list(classes)
         self.mask_same_class = mask_same_class
         self.prompts: list[list[str]] = prompts_of(prompts, self.classes)
