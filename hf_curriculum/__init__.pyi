@@ -164,7 +164,6 @@ from hf_curriculum.data.labelled.load import load_labelled as load_labelled
 from hf_curriculum.data.objects.load import load_objects as load_objects
 from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.data.readers.redcaps import load_redcaps as load_redcaps
-from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text
