@@ -64,6 +64,7 @@ from hf_curriculum.planning.curriculum import Observed as Observed
 from hf_curriculum.scorers.visual.onnx import OnnxDetector as OnnxDetector
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
 from hf_curriculum.curricula.phases import Phases as Phases
+from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline as PixelDiffusionPipeline
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.training.classification.flyp import PromptCollator as PromptCollator
@@ -75,6 +76,7 @@ from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
+from hf_curriculum.generation.generate import Retry as Retry
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
@@ -82,6 +84,7 @@ from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
+from hf_curriculum.generation.plan import SpectrumPlan as SpectrumPlan
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged
 from hf_curriculum.training.callbacks import StopWhenDiverged as StopWhenDiverged
@@ -113,16 +116,22 @@ from hf_curriculum.models.captioners.convert import convert_reference as convert
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
+from hf_curriculum.generation.grid import distance_to_source as distance_to_source
 from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captions
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
 from hf_curriculum.data.captions import expand_captions as expand_captions
 from hf_curriculum.data.regions.extract import extract_regions as extract_regions
+from hf_curriculum.generation.filter import filter_spectrum as filter_spectrum
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
+from hf_curriculum.generation.generate import generate_spectrum as generate_spectrum
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
+from hf_curriculum.generation.join import hold_out_levels as hold_out_levels
+from hf_curriculum.generation.join import join_spectrum as join_spectrum
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
+from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.data.labelled.load import load_labelled as load_labelled
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
@@ -138,6 +147,7 @@ from hf_curriculum.scoring.hard import mark_hard as mark_hard
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
+from hf_curriculum.generation.generate import plan_spectrum as plan_spectrum
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
@@ -149,6 +159,7 @@ from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores
 from hf_curriculum.scorers.registry import scorer_from as scorer_from
 from hf_curriculum.scoring.controls import shuffle_scores as shuffle_scores
+from hf_curriculum.generation.grid import spectrum_grid as spectrum_grid
 from hf_curriculum.studies.tables import summarise as summarise
 from hf_curriculum.data.text_blocks import text_blocks as text_blocks
 from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_tokenizer
@@ -156,4 +167,5 @@ from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
+from hf_curriculum.generation.prompts import write_prompts as write_prompts
 __version__: str

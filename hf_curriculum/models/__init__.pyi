@@ -10,6 +10,7 @@ from hf_curriculum.models.git.model import CaptionGitForCausalLM as CaptionGitFo
 from hf_curriculum.models.git.model import CaptionGitModel as CaptionGitModel
 from hf_curriculum.models.git.model import CaptionGitPreTrainedModel as CaptionGitPreTrainedModel
 from hf_curriculum.models.captioners.regions import EncodedImages as EncodedImages
+from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline as PixelDiffusionPipeline
 from hf_curriculum.models.captioners.state import RecurrentCache as RecurrentCache
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM

@@ -1,0 +1,12 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.generation.generate import Retry as Retry
+from hf_curriculum.generation.plan import SpectrumPlan as SpectrumPlan
+from hf_curriculum.generation.grid import distance_to_source as distance_to_source
+from hf_curriculum.generation.filter import filter_spectrum as filter_spectrum
+from hf_curriculum.generation.generate import generate_spectrum as generate_spectrum
+from hf_curriculum.generation.join import hold_out_levels as hold_out_levels
+from hf_curriculum.generation.join import join_spectrum as join_spectrum
+from hf_curriculum.generation.prompts import load_prompts as load_prompts
+from hf_curriculum.generation.generate import plan_spectrum as plan_spectrum
+from hf_curriculum.generation.grid import spectrum_grid as spectrum_grid
+from hf_curriculum.generation.prompts import write_prompts as write_prompts
