@@ -100,7 +100,7 @@ def run(
 
     # Test: accuracy by many, medium and few images, macro F1, what is taken for what.
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    outcome = {"loss": args.loss, "parameters": parameters}
+    outcome = {"trained_by": args.loss, "parameters": parameters}
     outcome |= run_facts(trainer) | test(trainer, prepared, counts, tuple(data_args.edges))
     pushed = publish(trainer, train, card_facts(data_args, spectrum_args, args, outcome))
     return {**outcome, "pushed": pushed} if pushed else outcome

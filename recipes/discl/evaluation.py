@@ -31,7 +31,7 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
         "shown": shown(plan),
         "examples": plan.num_draws,
         "steps": trainer.state.global_step,
-        "seconds": last(log, "seconds"),
+        "seconds": last(log, "seconds") or last(log, "train_runtime"),
     }
 
 
