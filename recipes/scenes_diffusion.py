@@ -3,7 +3,7 @@
     python recipes/scenes_diffusion.py                                    # about eighteen minutes on one CPU thread
     python recipes/scenes_diffusion.py --output hf_curriculum/models/scenes_diffusion      # replaces the shipped one
     python recipes/scenes_diffusion.py --steps 3 --scenes 40 --held_out 4                  # does it run
-    python recipes/scenes_diffusion.py --data FOLDER --prompt "a photo of {label}"         # of your own pictures
+    python recipes/scenes_diffusion.py --data FOLDER --prompt "a photo of {label}" --flip  # of your own pictures
 
 It makes what `generate_spectrum` draws with offline, in tests and in the recipe of DisCL. A U-Net predicts v under a
 squared-cosine schedule, conditioned on the text vector of the shipped CLIP. What it was trained on, how far its
@@ -24,15 +24,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
-from datasets import Dataset
+from datasets import Dataset, Features, Image, Value
+from PIL.Image import Resampling
 from tqdm.auto import tqdm
 from transformers import set_seed
 
 import hf_curriculum
-from hf_curriculum import make_scenes
+from hf_curriculum import load_labelled, make_scenes
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.images import to_rgb
+from hf_curriculum.generation.prompts import prompt_choices
 from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline, import_diffusers
-from hf_curriculum.rng import mix64
+from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scenes.vocabulary import NOUNS, article
 from hf_curriculum.scorers.alignment.clip import training_statistics
 
@@ -40,6 +43,7 @@ OUTPUT = Path("outputs") / "scenes_diffusion"
 DATA_SEED = 7_101  # far from the seeds anyone tries first
 HELD_OUT_SEED = 7_102
 CLASSIFIER_SEED = 7_103
+KNOWN = 8_000  # pictures that the classifier learns from at most
 IMAGE_SIZE = 32
 LEVELS = tuple(level / 10 for level in range(10))
 WORDINGS = (
@@ -70,6 +74,24 @@ def single_objects(count: int, seed: int, wordings: bool = False) -> Dataset:
 def _name(thing: dict[str, str], wording: str) -> str:
     words = [word for word in wording.format(**thing).split() if word not in ("medium", "plain")]
     return " ".join([article(words[0]), *words])
+
+
+def own_pictures(options: argparse.Namespace) -> tuple[Dataset, Dataset]:
+    """Labelled pictures of any source, squeezed to squares, with a prompt as the caption; and some held out."""
+    data = load_labelled(options.data, classes=options.classes, split=options.split)
+    if not isinstance(data, Dataset):
+        raise ValueError(f"{options.data} has the splits {list(data)}, and one is trained on. Name it by --split.")
+    order = permute(np.arange(len(data)), len(data), mix64(options.seed, DATA_SEED))
+    data = data.select(order)
+    captions = [choices[0] for choices in prompt_choices(data, options.prompt)]
+    side = (options.size, options.size)
+    features = Features({IMAGE: Image(), CAPTION: Value("string"), "label": data.features["label"]})
+    images = [to_rgb(image).resize(side, Resampling.LANCZOS) for image in data[IMAGE]]
+    labels = data["label"][:]
+    made = Dataset.from_dict({IMAGE: images, CAPTION: captions, "label": labels}, features=features)
+    if len(made) <= options.held_out:
+        raise ValueError(f"{len(made)} pictures cannot be trained on and {options.held_out} of them held out.")
+    return made.select(range(options.held_out, len(made))), made.select(range(options.held_out))
 
 
 def pixels(dataset: Dataset) -> torch.Tensor:
@@ -261,6 +283,12 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64, help="pictures per step")
     parser.add_argument("--learning_rate", type=float, default=1.5e-3, help="at its peak")
     parser.add_argument("--held_out", type=int, default=64, help="pictures of the evaluation")
+    parser.add_argument("--data", help="labelled pictures to train on rather than scenes, as `load_labelled` takes")
+    parser.add_argument("--classes", help="the names of their classes, a file as `load_labelled` takes it")
+    parser.add_argument("--split", help="which of their splits")
+    parser.add_argument("--prompt", default="a photo of {label}", help="the caption of each of them")
+    parser.add_argument("--size", type=int, default=IMAGE_SIZE, help="the side they are squeezed to, a multiple of 4")
+    parser.add_argument("--text_model", default="scenes_clip", help="the CLIP whose text tower reads the prompts")
     parser.add_argument("--flip", action="store_true", help="mirror half of the pictures")
     parser.add_argument("--float32", action="store_true", help="no bfloat16 in the convolutions")
     parser.add_argument("--seed", type=int, default=0, help="of weights, noise and order")
@@ -269,28 +297,32 @@ def main() -> None:
     torch.set_num_threads(1)
     set_seed(options.seed)
     start, cpu = time.perf_counter(), time.process_time()
-    data = single_objects(options.scenes, DATA_SEED, wordings=True)
-    held_out = single_objects(options.held_out, HELD_OUT_SEED)
-    pipeline = new_pipeline(IMAGE_SIZE, "scenes_clip")
+    if options.data is None:
+        data = single_objects(options.scenes, DATA_SEED, wordings=True)
+        held_out = single_objects(options.held_out, HELD_OUT_SEED)
+        source = {"data": "make_scenes", "data_seed": DATA_SEED, "held_out_seed": HELD_OUT_SEED}
+    else:
+        data, held_out = own_pictures(options)
+        source = {"data": Path(options.data).name, "prompt": options.prompt, "flip": options.flip}
     pictures = pixels(data)
+    size = pictures.shape[-1]
+    pipeline = new_pipeline(size, options.text_model)
     loss = train(pipeline.unet, Pictures(pictures, data[CAPTION][:], pipeline, options.seed, options.flip), options)
     pipeline.unet.half()
     pipeline.save_pretrained(options.output)
     pipeline.unet.float()  # evaluated as it will be loaded
-    found = evaluate(pipeline, held_out, data)
+    found = evaluate(pipeline, held_out, data.select(range(min(len(data), KNOWN))))
     facts = {
         "recipe": Path(__file__).name,
         "seed": options.seed,
-        "data": "make_scenes",
-        "data_seed": DATA_SEED,
+        **source,
         "pictures": len(data),
-        "image_size": IMAGE_SIZE,
+        "image_size": size,
         "steps": options.steps,
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
         "parameters": sum(weight.numel() for weight in pipeline.unet.parameters()),
         "final_loss": round(loss, 4),
-        "held_out_seed": HELD_OUT_SEED,
         "held_out_pictures": len(held_out),
         **found,
         "minutes": round((time.perf_counter() - start) / 60, 1),

@@ -185,7 +185,7 @@ def generate_spectrum(
     file = folder / FILE
     if rank == 0 and not file.exists():
         _merge(parts, run, file, label_column, timeout)
-    wait_for_files(folder, [FILE], timeout)
+    wait_for_files(folder, [*(parts.file(part).name for part in range(parts.count)), FILE], timeout)
     return Dataset.from_file(str(file))
 
 

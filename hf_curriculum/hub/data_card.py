@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, GUIDANCE, IMAGE, IMAGE_ID
 from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
@@ -128,7 +129,24 @@ class DataCard:
     def _summary(self) -> str:
         counts = ", ".join(f"{len(part):,} in `{name}`" for name, part in self.splits.items())
         names = ", ".join(plain(name, 80) for name in read_provenance(self.dataset))
-        return f"Examples with a score of their difficulty: {counts}. Scores: {names}."
+        return f"Examples with a score of their difficulty: {counts}. Scores: {names}.{self._spectrum()}"
+
+    def _spectrum(self) -> str:
+        """Of generated images the grid from prompt to photograph; the photographs with `thumbnails` only."""
+        from hf_curriculum.generation.generate import SOURCE_ID
+        from hf_curriculum.generation.grid import spectrum_grid
+
+        if not {IMAGE, GUIDANCE, SOURCE_ID} <= set(self.dataset.column_names):
+            return ""
+        drawn = np.flatnonzero(score_values(self.dataset, GUIDANCE) < 1)
+        if not len(drawn):
+            return ""
+        file = io.BytesIO()
+        spectrum_grid(self.dataset if self.thumbnails else self.dataset.select(drawn)).save(file, "png")
+        path = self._add("spectrum.png", file.getvalue())
+        return (
+            f"\n\nGenerated images by their level of guidance λ, from the prompt to the photograph:\n\n![grid]({path})"
+        )
 
     def _code(self) -> str:
         lines = ["from datasets import load_dataset", ""]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset
+from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
 
 from hf_curriculum import (
@@ -190,3 +192,15 @@ def test_the_grid_shows_levels_from_prompt_to_photograph(joined, drawn):
         spectrum_grid(joined.select(range(10)))
     with pytest.raises(ValueError, match="`source_id` is not in the data"):
         spectrum_grid(Dataset.from_dict({"image": [], "guidance": []}))
+
+
+def test_the_card_shows_the_grid_and_photographs_only_when_asked(real, drawn, joined):
+    from hf_curriculum.hub.data_card import DataCard
+
+    for data, thumbnails in ((drawn, False), (joined, False), (joined, True)):
+        card = DataCard("me/spectrum", {"train": data}, "train", thumbnails=thumbnails)
+        assert "from the prompt to the photograph:\n\n![grid](figures/spectrum.png)" in card.render()
+        grid = Image.open(io.BytesIO(card.files()["figures/spectrum.png"]))
+        assert grid.size == spectrum_grid(data if thumbnails else drawn).size
+    scored = real.add_column("noun_count", [0.0] * 10)
+    assert "spectrum.png" not in DataCard("me/real", {"train": scored}, "train")._spectrum()
