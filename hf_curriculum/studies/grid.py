@@ -238,7 +238,8 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
 
     Args:
         study: not begun yet.
-        data: called with the arguments of a run; returns its training rows, or data sets by name, one of them `train`.
+        data: called with the arguments of a run; returns its training rows, or data sets by name, one of them `train`
+            where it is known before the runs.
         arguments: a run's settings → its arguments, the training arguments last.
 
     Raises:
@@ -249,9 +250,10 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
         if waiting.get(item.arm) is item:  # the first seed of an arm
             made = arguments({**item.settings, "seed": item.seed, "output_dir": str(item.folder)})
             found = data(*made)
-            train = found["train"] if isinstance(found, Mapping) else found
+            train = found.get("train") if isinstance(found, Mapping) else found
             try:
-                logger.info(f"{item.arm}: {budget_of(made[-1], train)}")
+                if train is not None:
+                    logger.info(f"{item.arm}: {budget_of(made[-1], train)}")
             except ValueError as error:
                 raise ValueError(f"The arm {item.arm!r} cannot be trained, so no run was begun. {error}") from error
 

@@ -120,7 +120,8 @@ def test_images_of_any_mode_are_scored(name):
             assert not np.isnan(scores).any(), column
             continue
         assert np.isfinite(scores).all(), column
-        same = ANY.data(2, image=[MODES["grey"], MODES["transparent"]], image_id=["0", "1"], caption=["a cat"] * 2)
+        two = {"image": [MODES["grey"], MODES["transparent"]], "image_id": ["0", "1"]}
+        same = ANY.data(2, **two, caption=["a cat"] * 2, label=[0, 0])
         pair = scored(name, same)[column]
         np.testing.assert_allclose(pair[0], pair[1], rtol=1e-4)  # the same grey, in two modes
 

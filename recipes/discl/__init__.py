@@ -1,0 +1,1 @@
+"""What the recipe of DisCL is made of: settings, data, the stages before training, models, evaluation, results."""

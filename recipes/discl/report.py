@@ -1,0 +1,203 @@
+"""All runs of a command: the table by group of classes, the spectrum, the filter, progress, and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+from accelerate import PartialState
+from common.runs import arguments_of
+from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
+from discl.evaluation import METRICS
+from discl.stages import Prepared, make_scorer, prepare
+
+from hf_curriculum import Report, Study, class_counts, distance_to_source, spectrum_grid, summarise
+from hf_curriculum.columns import GUIDANCE, IMAGE_ID, LABEL
+from hf_curriculum.generation.filter import DROPPED
+from hf_curriculum.provenance import numeric_column, read_column
+from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distributions
+from hf_curriculum.reporting.run_sections import add_plan
+from hf_curriculum.scoring.hard import hard_counts
+from hf_curriculum.studies.recipe import command_line
+from hf_curriculum.studies.tables import StudyTable
+
+
+def write_results(study: Study, controls: Mapping[str, str]) -> None:
+    """Writes the study's table, results and report; prints a line per run and the table.
+
+    `controls` maps an arm to the one that it is compared with.
+    """
+    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
+    if data_args is None:
+        return
+    spectrum_args, args = arguments_of(study, SpectrumArguments), arguments_of(study, DisCLArguments)
+    prepared = prepare(data_args, spectrum_args, args, folder)
+    if not PartialState().is_main_process:
+        return
+    finished = [item for item in study.runs if item.status == "finished"]
+    named = [name for name in METRICS if all(name in item.result for item in finished)]
+    others = [f"{test}_{name}" for test in list(prepared.labelled.tests)[1:] for name in METRICS]
+    named += [name for name in others if all(name in item.result for item in finished)]
+    table = summarise(study.runs, named, control=controls)
+    table.write(folder)
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in finished
+    ]
+    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    for one in runs:
+        print(describe(one))
+    print(f"\n{table.to_markdown()}")
+    page = write_report(runs, table, prepared, data_args, spectrum_args, folder)
+    print(f"report: {page}")
+    if len(runs) == 1 and runs[0]["curriculum"]:
+        print(f"beside a control: {command_line('--compare')}")
+
+
+def describe(run: Mapping[str, Any]) -> str:
+    """One line for a run."""
+    groups = ", ".join(f"{name.removeprefix('accuracy_')} {run[name]:.3f}" for name in METRICS if name in run)
+    return f"{run['name']:<32} seed {run['seed']}: {run['examples']:,} examples, {run['seconds']:.0f} s, {groups}"
+
+
+def write_report(
+    runs: list[dict[str, Any]],
+    table: StudyTable,
+    prepared: Prepared,
+    data_args: DataArguments,
+    spectrum_args: SpectrumArguments,
+    folder: Path,
+) -> Path:
+    """One self-contained page, and its figures as PNG."""
+    report = Report(
+        "DisCL", f"a long tail and images generated for it: {', '.join(dict.fromkeys(r['name'] for r in runs))}"
+    )
+    report.add_facts(
+        {
+            "Real images": (len(prepared.marked), f"{len(prepared.labelled.names)} classes"),
+            "Hard images": sum(hard for _, _, hard in hard_counts(prepared.marked)),
+            "Generated": (len(prepared.spectrum), f"{len(prepared.kept):,} kept"),
+            "Parameters": runs[0]["parameters"],
+        }
+    )
+    table.add_to(report)
+    add_spectrum(report, prepared)
+    add_filter(report, prepared, spectrum_args)
+    add_hard(report, prepared, data_args, spectrum_args)
+    add_decisions(report, runs)
+    add_shown(report, runs)
+    add_classes(report, runs)
+    add_plan(report, runs)
+    return report.write(folder / "report")
+
+
+def add_spectrum(report: Report, prepared: Prepared) -> None:
+    """The grid from prompt to photograph, and how far each level is from its sources."""
+    grid = spectrum_grid(prepared.joined)
+    report.add_image(
+        "From prompt to photograph", grid, "A line per source; its prompt below it. Empty: dropped.", name="spectrum"
+    )
+    rows = [(f"{level:g}", f"{distance:.4f}") for level, distance in distance_to_source(prepared.joined).items()]
+    note = "Root mean square difference of pixels from 0 to 1, averaged over the images that were kept."
+    report.add_table("Distance to the source by level", ["guidance", "distance"], rows, note=note, align="rr")
+
+
+def add_filter(report: Report, prepared: Prepared, spectrum_args: SpectrumArguments) -> None:
+    """Scores by level with the threshold; what was kept and dropped."""
+    scores, levels = all_scores(prepared, make_scorer(spectrum_args).name)
+    by_level = {f"guidance {level:g}": scores[levels == level] for level in np.unique(levels)}
+    drawn = {name: values for name, values in by_level.items() if np.isfinite(values).any()}
+    least, rows = spectrum_args.at_least, []
+    for name, values in by_level.items():
+        marks = np.nanquantile(values, [0.1, 0.5, 0.9]) if name in drawn else [np.nan] * 3
+        kept = int((values >= np.float32(least)).sum())
+        rows.append((name, len(values), kept, len(values) - kept, *(f"{mark:.3f}" for mark in marks)))
+    report.add_table(
+        "Scores by level, kept and dropped",
+        ["level", "images", "kept", "dropped", "10 %", "median", "90 %"],
+        rows,
+        note=f"{next(iter(spectrum_args.scorer))}: at least {least:g} is kept.",
+    )
+    shown = {name: ScoreRow(values, easy="high", cuts=(least,)) for name, values in drawn.items()}
+    if shown:
+        report.add_figure(
+            None, partial(score_distributions, shown), f"Dashed: the threshold, {least:g}.", name="filter_scores"
+        )
+    names, labels = prepared.labelled.names, read_column(prepared.spectrum, LABEL).to_numpy()
+    left = np.bincount(read_column(prepared.kept, LABEL).to_numpy(), minlength=len(names))
+    of_class = np.bincount(labels, minlength=len(names))
+    most = [(name, int(every), int(kept)) for name, every, kept in zip(names, of_class, left, strict=True) if every]
+    report.add_table("Generated images by class", ["class", "generated", "kept"], most[:200])
+
+
+def all_scores(prepared: Prepared, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The filter's score and the level of every generated image, kept or dropped; float32 (images,) each."""
+    kept = dict(
+        zip(read_column(prepared.kept, IMAGE_ID).to_pylist(), numeric_column(prepared.kept, name), strict=True)
+    )
+    place = Path(prepared.spectrum.cache_files[0]["filename"]).parent / "filter" / DROPPED
+    dropped = pyarrow.parquet.read_table(place, columns=[IMAGE_ID, name]).to_pydict()
+    found = kept | dict(zip(dropped[IMAGE_ID], dropped[name], strict=True))
+    ids = read_column(prepared.spectrum, IMAGE_ID).to_pylist()
+    scores = np.array([np.nan if found[one] is None else found[one] for one in ids], dtype=np.float32)
+    return scores, numeric_column(prepared.spectrum, GUIDANCE)
+
+
+def add_hard(report: Report, prepared: Prepared, data_args: DataArguments, spectrum_args: SpectrumArguments) -> None:
+    """Images of each class, how many are hard, and how many are left to train on."""
+    left = class_counts(prepared.real)
+    rows = [(*row, int(count)) for row, count in zip(hard_counts(prepared.marked), left, strict=True)]
+    rules = [f"p < {spectrum_args.below:g}"] if spectrum_args.below is not None else []
+    rules += [f"class of fewer than {spectrum_args.fewer_than}"] if spectrum_args.fewer_than is not None else []
+    held = f"{spectrum_args.validation_images} sources are held out, one image of each at each level"
+    groups = f"Few: below {data_args.edges[0]}, many: from {data_args.edges[1]} on"
+    report.add_table(
+        "Real and hard images",
+        ["class", "images", "hard", "trained on"],
+        rows[:200],
+        note=f"Hard: {' or '.join(rules)}. {held}. {groups}.",
+    )
+
+
+def add_decisions(report: Report, runs: list[dict[str, Any]]) -> None:
+    """Progress per level of every epoch of the runs that decided by it, and the level that was taken."""
+    for run in runs:
+        taken = [entry for entry in run["decisions"] if entry.get("decision") == "level"]
+        if not taken:
+            continue
+        levels = list(taken[0]["progress"])
+        rows = [
+            (number, *(f"{entry['progress'][level]:+.4f}" for level in levels), f"{entry['level']:g}")
+            for number, entry in enumerate(taken, start=1)
+        ]
+        report.add_table(
+            f"Progress per level: {run['name']}, seed {run['seed']}",
+            ["epoch", *levels, "taken"],
+            rows,
+            note="The rise of the true class's probability on held-out images of each level, by a round of real ones.",
+        )
+
+
+def add_shown(report: Report, runs: list[dict[str, Any]]) -> None:
+    """What each stage of a run showed, of one seed."""
+    for run in runs:
+        if run["seed"] == runs[0]["seed"]:
+            rows = [(one["stage"], one["rule"], one["pool"], one["draws"]) for one in run["shown"]]
+            report.add_table(f"What was shown: {run['name']}", ["stage", "images", "pool", "draws"], rows)
+
+
+def add_classes(report: Report, runs: list[dict[str, Any]]) -> None:
+    """Accuracy of each class, and what images of small classes are taken for, of one seed."""
+    for run in runs:
+        if run["seed"] != runs[0]["seed"]:
+            continue
+        for name, one in run["tests"].items():
+            report.add_text(f"By class: {run['name']}, {name}", one["by_class"], monospace=True)
+            if one["confused"]:
+                rows = [(true, taken, count, f"{share:.2f}") for true, taken, count, share in one["confused"]]
+                report.add_table(None, ["few-shot class", "taken for", "images", "share"], rows)

@@ -1,0 +1,196 @@
+"""The stages before training: hard images found, a spectrum generated from them, filtered, and joined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset, load_from_disk
+from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
+from discl.data import Labelled, load_data
+from discl.models import new_classifier, processor_of
+from transformers import set_seed
+
+from hf_curriculum import (
+    IID,
+    SCORERS,
+    ClassProbability,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    LabelCollator,
+    add_scores,
+    filter_spectrum,
+    generate_spectrum,
+    hold_out_levels,
+    join_spectrum,
+    mark_hard,
+)
+from hf_curriculum.columns import GUIDANCE
+from hf_curriculum.config import digest
+from hf_curriculum.provenance import numeric_column
+from hf_curriculum.studies.recipe import RunLines, resume_point
+
+_MINING = ("classifier", "classifier_prompt", "mining_epochs", "below", "fewer_than")
+_FILTERING = ("scorer", "at_least", "filter_prompt", "validation_images")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the runs of one study read.
+
+    Args:
+        labelled: real images and test sets.
+        marked: the real training images with `class_probability` and `hard`.
+        spectrum: what was generated.
+        kept: what the filter left of it.
+        joined: real and kept images.
+        train: the joined images without the guidance validation set.
+        levels: the guidance validation set, by name of a level.
+    """
+
+    labelled: Labelled
+    marked: Dataset
+    spectrum: Dataset
+    kept: Dataset
+    joined: Dataset
+    train: Dataset
+    levels: dict[str, Dataset]
+
+    @property
+    def real(self) -> Dataset:
+        """The real images that are trained on."""
+        return self.train.select(np.flatnonzero(numeric_column(self.train, GUIDANCE) == 1))
+
+
+def prepare(
+    data_args: DataArguments,
+    spectrum_args: SpectrumArguments,
+    args: DisCLArguments,
+    folder: Path,
+    stage: str = "filter",
+) -> Prepared | None:
+    """All that training reads, made as far as it is not there; None after an earlier `stage`.
+
+    Args:
+        data_args: of a run.
+        spectrum_args: of the run.
+        args: of the run; of it only what the mining classifier is made of counts.
+        folder: of the study, where everything is kept.
+        stage: the last one: "mine", "generate" or "filter".
+    """
+    classifier = {name: getattr(args, name) for name in ("model_options", "image_size")}
+    given = [asdict(data_args), asdict(spectrum_args), classifier]
+    return _prepare(json.dumps(given), folder, stage)
+
+
+@lru_cache(maxsize=1)
+def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
+    data, spectrum, classifier = json.loads(given)
+    data_args, spectrum_args = DataArguments(**data), SpectrumArguments(**spectrum)
+    labelled = load_data(data_args)
+    mined = digest(json.dumps([data, {name: spectrum[name] for name in _MINING}, classifier], sort_keys=True))
+    marked = mine(labelled, spectrum_args, classifier, folder, mined)
+    if stage == "mine":
+        return None
+    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
+    place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
+    drawn = generate(marked, spectrum_args, place)
+    if stage == "generate":
+        return None
+    kept = keep(drawn, spectrum_args, place)
+    joined = join_spectrum(marked, kept)
+    train, levels = hold_out_levels(joined, images=spectrum_args.validation_images)
+    return Prepared(labelled, marked, drawn, kept, joined, train, levels)
+
+
+def mine(
+    labelled: Labelled, spectrum_args: SpectrumArguments, classifier: dict[str, Any], folder: Path, key: str
+) -> Dataset:
+    """The training images with the probability of their class, and whether they are hard."""
+    place, state = folder / f"mined-{key}", PartialState()
+    if not (place / "state.json").is_file():
+        name = spectrum_args.classifier
+        if name is None:
+            name = str(_train_classifier(labelled, spectrum_args.mining_epochs, classifier, folder, key))
+        scorer = ClassProbability(name, prompts=spectrum_args.classifier_prompt, classes=labelled.names)
+        scored = add_scores(labelled.train, scorer)
+        marked = mark_hard(scored, below=spectrum_args.below, fewer_than=spectrum_args.fewer_than)
+        if state.is_main_process:
+            draft = place.with_name(f".{place.name}")
+            shutil.rmtree(draft, ignore_errors=True)
+            marked.save_to_disk(str(draft))
+            draft.replace(place)
+        state.wait_for_everyone()
+    return load_from_disk(str(place))
+
+
+def _train_classifier(labelled: Labelled, epochs: int, options: dict[str, Any], folder: Path, key: str) -> Path:
+    """A classifier of the real images alone; a run that was killed goes on from its last checkpoint."""
+    target, state = folder / f"classifier-{key}", PartialState()
+    if (target / "config.json").is_file():
+        return target
+    set_seed(0)
+    args = CurriculumTrainingArguments(
+        str(folder / f".{target.name}"),
+        curriculum=IID(epochs=epochs),
+        global_batch_size=32 if len(labelled.train) < 20_000 else 256,
+        learning_rate=2e-3,
+        lr_scheduler_type="cosine",
+        report_to=[],
+        save_strategy="epoch",
+        save_total_limit=1,
+        disable_tqdm=True,
+        logging_steps=50,
+        use_cpu=state.device.type == "cpu",
+    )
+    processor = processor_of(None, options["image_size"])
+    model = new_classifier(labelled.names, options["model_options"])
+    trainer = CurriculumTrainer(model, args, LabelCollator(processor), labelled.train)
+    state.print(f"A classifier of {len(labelled.names):,} classes, on {len(labelled.train):,} real images, for mining")
+    RunLines.follow(trainer)
+    trainer.train(resume_from_checkpoint=resume_point(args))
+    if state.is_main_process:
+        draft = target.with_name(f"..{target.name}")
+        trainer.model.save_pretrained(draft)
+        processor.save_pretrained(draft)
+        draft.replace(target)
+    state.wait_for_everyone()
+    return target
+
+
+def generate(marked: Dataset, spectrum_args: SpectrumArguments, folder: Path) -> Dataset:
+    """The spectrum of the hard images."""
+    resize = spectrum_args.resize
+    return generate_spectrum(
+        marked,
+        spectrum_args.pipeline,
+        prompts=spectrum_args.prompt,
+        levels=spectrum_args.levels,
+        seeds=spectrum_args.generation_seeds,
+        folder=folder,
+        steps=spectrum_args.generation_steps,
+        guidance_scale=spectrum_args.guidance_scale,
+        resize=None if resize is None else resize[0] if len(resize) == 1 else tuple(resize),
+        lora=spectrum_args.lora,
+        revision=spectrum_args.pipeline_revision,
+        dtype=spectrum_args.pipeline_dtype,
+        batch_size=spectrum_args.generation_batch_size,
+    )
+
+
+def make_scorer(spectrum_args: SpectrumArguments) -> Any:
+    """The filter's scorer."""
+    ((name, options),) = spectrum_args.scorer.items()
+    return SCORERS[name](**options)
+
+
+def keep(drawn: Dataset, spectrum_args: SpectrumArguments, folder: Path) -> Dataset:
+    """What shows its prompt well enough."""
+    options = {"at_least": spectrum_args.at_least, "prompt": spectrum_args.filter_prompt}
+    return filter_spectrum(drawn, make_scorer(spectrum_args), folder=folder / "filter", **options)
