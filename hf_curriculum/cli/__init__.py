@@ -13,8 +13,8 @@ try:
     from hf_curriculum.cli.data.features import features_command
     from hf_curriculum.cli.data.generate import generate_command
     from hf_curriculum.cli.data.inspect import inspect_command
-    from hf_curriculum.cli.data.propose import propose_command
     from hf_curriculum.cli.data.ontology import ontology_command
+    from hf_curriculum.cli.data.propose import propose_command
     from hf_curriculum.cli.data.score import score_command
     from hf_curriculum.cli.detect import detect_command
     from hf_curriculum.cli.evaluate import evaluate_command
