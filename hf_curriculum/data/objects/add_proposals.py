@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,10 @@ class _Read(_Searched):
 
     action = "Reading proposals"
     why_null = "their images cannot be read, or the file does not have them"
+
+    def reopen(self) -> None:
+        self.source = copy(self.source)
+        self.source.source = copy(self.source.source)  # without its open files
 
     def look(self, dataset: Any) -> None:
         """Whether the file has objectness, by the first of the images that it knows."""

@@ -56,6 +56,9 @@ class ImageColumns:
         """Written column → Arrow array (images,), of what `find` returned; None stands for an unreadable image."""
         raise NotImplementedError(f"{type(self).__name__} does not define `assemble`.")
 
+    def reopen(self) -> None:
+        """Opens files anew in a worker process: open ones would be read by several processes at one position."""
+
     def report(self, dataset: Dataset, unreadable: list[str]) -> None:
         """Warns of rows with null, with the first of the reasons that this call met."""
         column = next(iter(self.features))
@@ -170,6 +173,7 @@ def _find_missing(
         batch_sampler=batches,
         collate_fn=list,
         num_workers=min(num_workers, len(missing)),
+        worker_init_fn=_reopen,
         generator=torch.Generator(),  # the caller's is left
     )
     images = sum(map(len, batches))
@@ -185,6 +189,10 @@ def _find_missing(
             bar.update(len(found))
             logger.debug("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
     return unreadable
+
+
+def _reopen(worker: int) -> None:
+    torch.utils.data.get_worker_info().dataset.columns.reopen()
 
 
 class _Found(torch.utils.data.Dataset):

@@ -269,6 +269,23 @@ def test_of_a_file_of_proposals(tmp_path, caplog):
     assert plain["proposals"][0] == [[0, 0, 0.5, 1]] * 3
 
 
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
+def test_workers_open_the_file_for_themselves(tmp_path, suffix):
+    ids = [str(number) for number in range(40)]
+    data = images([Pillow.new("RGB", (100, 50))] * 40, ids)
+    boxes = {name: np.sort(np.random.default_rng(int(name)).integers(0, 50, (20_000, 4)), axis=1) for name in ids}
+    if suffix == "npz":
+        path = archive(tmp_path / "a.npz", boxes)
+    else:
+        h5py, path = pytest.importorskip("h5py"), tmp_path / "a.h5"
+        with h5py.File(path, "w") as file:
+            for name, values in boxes.items():
+                file[name] = values
+    alone = add_proposals(data, open_regions(path), part_images=1)
+    several = add_proposals(data, open_regions(path), part_images=1, num_proc=2, load_from_cache_file=False)
+    assert several.data.column("proposals").equals(alone.data.column("proposals"))
+
+
 def test_boxes_of_the_image_at_another_size_are_scaled(tmp_path):
     data = images([Pillow.new("RGB", (100, 50))], ["9"])
     half = archive(tmp_path / "a.npz", {"9": [[0, 0, 25, 20]], "9/size": [50, 25]})
