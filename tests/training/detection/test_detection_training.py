@@ -142,6 +142,14 @@ def test_accumulated_gradients_are_those_of_one_batch(make_trainer):
     assert not torch.allclose(weights[0], torch.cat([w.detach().flatten() for w in shapes_model().parameters()]))
 
 
+def test_half_precision_trains(make_trainer):
+    trainer = make_trainer(bf16=True, num_train_epochs=4)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+
+
 def test_several_devices_in_one_process_are_refused(make_trainer, monkeypatch):
     monkeypatch.setattr(CurriculumTrainingArguments, "n_gpu", property(lambda self: 2))
     with pytest.raises(ValueError, match=r"A DetectionCollator makes batches of pictures .* Launch one process per"):
