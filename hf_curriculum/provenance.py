@@ -22,6 +22,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.features.features import FeatureType
 from datasets.fingerprint import Hasher
 from datasets.table import InMemoryTable, concat_tables
+from xxhash import xxh3_128
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of
@@ -301,14 +302,29 @@ def _scatter(dataset: Dataset, values: Any, kind: pa.DataType) -> pa.ChunkedArra
     return column.take(pa.array(base, mask=base < 0))
 
 
-def _content(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
-    """A digest's input: all that a column holds."""
-    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([pa.field("column", values.type)])) as stream:
+class _Digest:
+    """A file that keeps a digest of what is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.hash = xxh3_128()
+
+    def write(self, content: Any) -> int:
+        self.hash.update(content)
+        return memoryview(content).nbytes
+
+    def flush(self) -> None:
+        pass
+
+
+def _content(values: pa.Array | pa.ChunkedArray) -> str:
+    """A digest of all that a column holds, which is not copied."""
+    chunks, sink = values.chunks if isinstance(values, pa.ChunkedArray) else [values], _Digest()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), pa.schema([pa.field("column", values.type)])) as stream:
         for chunk in chunks:
             stream.write_batch(pa.record_batch([chunk], names=["column"]))
-    return [sink.getvalue().to_pybytes()]
+    return sink.hash.hexdigest()
 
 
 def _with_id(feature: Any, mark: str) -> Any:

@@ -520,4 +520,5 @@ def test_no_module_reads_pickles():
         if calls:
             found[file.name] = calls
     assert len(files) > 150
-    assert found == {}
+    # it loads arrays, lists, texts and numbers alone: tests/data/objects/test_proposal_files.py
+    assert found == {"pickles.py": ["Unpickler"]}

@@ -11,6 +11,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import special_file
 from hf_curriculum.data.images import image_size
 from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
 from hf_curriculum.data.readers.files import choose_split
@@ -62,6 +63,8 @@ def load_objects(
     path = Path(source)
     if not path.exists():
         raise FileNotFoundError(f"There is no file or folder {path} with objects.")
+    if special_file(path) not in (None, "folder"):
+        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of objects. Name another.")
     if path.is_dir():
         return _load_voc(path, images, split, allow_outside)
     if split is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import datasets
 import numpy as np
@@ -172,6 +173,12 @@ def test_no_images_beside_and_images_outside(folder, tmp_path):
     (tmp_path / "elsewhere" / "a.jpg").symlink_to(tmp_path / "secret.jpg")
     with pytest.raises(ValueError, match="names 1 files outside of"):
         load_objects(file, images=tmp_path / "elsewhere")
+
+
+def test_a_fifo_is_not_waited_for(folder):
+    os.mkfifo(folder / "instances.json")
+    with pytest.raises(ValueError, match="is a FIFO, not a file or folder of objects"):
+        load_objects(folder / "instances.json")
 
 
 def test_coco_s_photographs(test_data):

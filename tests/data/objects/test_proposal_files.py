@@ -82,7 +82,7 @@ class Code:
         ((getattr, (np, "load")), r"wants to load `(builtins|__builtin__)\.getattr`"),
         ((open, ("{file}", "w")), r"wants to load `.*\.open`"),
         ((np.load, ("x.npy",)), r"wants to load `numpy.*\.load`"),
-        ((np.frombuffer, (b"1234", "f4")), r"wants to load `numpy.*frombuffer`"),
+        ((np.memmap, ("{file}", "u1", "w+", 0, (1,))), r"wants to load `numpy.*memmap`"),
         ((io.BytesIO, ()), r"wants to load `_io\.BytesIO`"),
     ],
 )
@@ -92,10 +92,7 @@ def test_a_pickle_with_code_loads_nothing_and_says_what_it_wanted(tmp_path, call
     function, arguments = call
     arguments = tuple(text.format(file=file) if isinstance(text, str) else text for text in arguments)
     content = {"boxes": BOXES, "ids": [1, 2], "scores": Code(function, arguments)}
-    try:
-        text = pickle.dumps(content, protocol=protocol)
-    except (pickle.PicklingError, TypeError):
-        pytest.skip("cannot be written in this protocol")
+    text = pickle.dumps(content, protocol=protocol)
     with pytest.raises(ValueError, match=wanted) as caught:
         len(open_regions(pickled(tmp_path, text)))
     assert "np.savez('proposals.npz'" in str(caught.value)

@@ -11,8 +11,8 @@ from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
 from hf_curriculum import RegionProposals, add_scores, make_scenes, open_regions, read_provenance
-from hf_curriculum.provenance import score_values
 from hf_curriculum.data.objects.proposals import searched_size, selective_search
+from hf_curriculum.provenance import score_values
 
 cv2 = pytest.importorskip("cv2")
 NAN = np.nan
