@@ -48,7 +48,7 @@ def test_presets_are_complete(name):
     arguments_of("--preset", name)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "photographs", "smoke"}))
 def test_every_number_of_a_preset_says_where_it_is_from(name):
     lines = (PRESETS / f"{name}.yaml").read_text().splitlines()
     numbers = [line for line in lines if re.match(r"\s*\w+: .*\d", line)]
@@ -214,6 +214,16 @@ def test_true_labels_are_those_of_boxes(scenes):
     names = label_names(train)
     for row in train:
         assert {names[label] for label in row["labels"]} == {item["noun"] for item in row["objects"]}
+
+
+def test_photographs_have_a_preset_of_their_own():
+    given = ["--data", "boxed", "--classes", "dog,cat"]
+    for words in (given, ["--data=boxed"]):
+        assert wsod_wsddn.with_preset(words) == ["--preset", "photographs", *words]
+    for words in (["--data=scenes"], ["--data", "scenes"], ["--preset", "cc", *given], []):
+        assert wsod_wsddn.with_preset(words) == words
+    options = PARSER.parse(wsod_wsddn.with_preset(given))
+    assert (options.arms, options.settings["curriculum"]) == ({}, {"type": "phases"})
 
 
 @pytest.fixture
