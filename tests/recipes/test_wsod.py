@@ -311,3 +311,11 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns
     wsod_wsddn.main()
     assert (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_every_command_of_the_page_can_be_given():
+    text = wsod_wsddn.__doc__
+    commands = [line.partition("  #")[0].split()[3:] for line in text.splitlines() if "accelerate launch" in line]
+    assert len(commands) == 7
+    for words in commands:
+        PARSER.parse(wsod_wsddn.with_preset(words))
