@@ -9,8 +9,9 @@
         --table table1                                             # the paper's Table 1, its figures beside ours
     accelerate launch recipes/wsod_wsddn.py --table table1 --num_examples 200   # its thirteen rows on scenes
 
-Every flag of `TrainingArguments` is one of the recipe. Source: Nebbia & Kovashka 2024, *Image-caption difficulty for
-efficient weakly-supervised object detection from in-the-wild data*. Every number is in a preset beside this file, in
+Other data than scenes begin from the preset `photographs` where no other is named. Every flag of `TrainingArguments`
+is one of the recipe. Source: Nebbia & Kovashka 2024, *Image-caption difficulty for efficient weakly-supervised object
+detection from in-the-wild data*. Every number is in a preset beside this file, in
 `presets/wsod_wsddn/`, with its source; the rows of its tables are in `grids/` there.
 
 Finished runs of the same settings and seed are read back; one that was killed resumes from its last checkpoint. A run
@@ -19,12 +20,13 @@ whose loss is not below that of constant predictions has failed, and is n/a.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from common.runs import publish
 from transformers import set_seed
-from wsod.arguments import PARSER, DataArguments, ModelArguments, WsodArguments, needed_scores
+from wsod.arguments import PARSER, SCENES, DataArguments, ModelArguments, WsodArguments, needed_scores
 from wsod.data import prepare, read_data, with_scores
 from wsod.evaluation import card_facts, run_facts, test_detections
 from wsod.report import write_results
@@ -112,9 +114,16 @@ def run(
     return {**outcome, "pushed": pushed} if pushed else outcome
 
 
+def with_preset(words: list[str]) -> list[str]:
+    """The command line, with the preset for photographs where other data than scenes and no preset are named."""
+    spelt = " ".join(words).replace("=", " ").split()
+    data = spelt[spelt.index("--data") + 1 :][:1] if "--data" in spelt else [SCENES]
+    return words if data == [SCENES] or {"--preset", "--config"} & set(spelt) else ["--preset", "photographs", *words]
+
+
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse()
+    options = PARSER.parse(with_preset(sys.argv[1:]))
     folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
     study, controls = PARSER.study(run, options, folder, data=read_data)
     study.run()

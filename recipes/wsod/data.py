@@ -239,7 +239,7 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
         pairs = _in_all_processes(add_embeddings, pairs, data_args.embeddings)
     with PartialState().main_process_first():
         for name in names:
-            scorer = make_scorer(name, data_args.scores[name])
+            scorer = make_scorer(name, data_args.scores[name], data_args.class_list)
             if hasattr(scorer, "fit"):
                 scorer.fit(pairs)
             pairs = add_scores(pairs, scorer, per_image=data_args.per_image)
@@ -270,9 +270,11 @@ def _beside(images: Dataset, scored: Dataset, columns: Sequence[str]) -> Dataset
     return append_columns(images, values, {column: made[column] for column in columns}, overwrite=True, log=False)
 
 
-def make_scorer(name: str, options: Mapping[str, Any]) -> Any:
-    """A scorer of the library by its name; one that reads proposals and was given no file reads the column."""
+def make_scorer(name: str, options: Mapping[str, Any], classes: str | list[str]) -> Any:
+    """A scorer of the library by its name, of the run's classes; one that reads proposals reads the column."""
     kind, options = SCORERS[name], dict(options)
+    if name == "object_mentions" and "categories" not in options:
+        options["categories"] = classes
     if name == "region_count" and not {"boxes", "source"} & set(options):
         options["boxes"] = PROPOSALS
     return kind(**options)

@@ -48,7 +48,7 @@ def test_presets_are_complete(name):
     arguments_of("--preset", name)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "smoke"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "photographs", "smoke"}))
 def test_every_number_of_a_preset_says_where_it_is_from(name):
     lines = (PRESETS / f"{name}.yaml").read_text().splitlines()
     numbers = [line for line in lines if re.match(r"\s*\w+: .*\d", line)]
@@ -216,6 +216,16 @@ def test_true_labels_are_those_of_boxes(scenes):
         assert {names[label] for label in row["labels"]} == {item["noun"] for item in row["objects"]}
 
 
+def test_photographs_have_a_preset_of_their_own():
+    given = ["--data", "boxed", "--classes", "dog,cat"]
+    for words in (given, ["--data=boxed"]):
+        assert wsod_wsddn.with_preset(words) == ["--preset", "photographs", *words]
+    for words in (["--data=scenes"], ["--data", "scenes"], ["--preset", "cc", *given], []):
+        assert wsod_wsddn.with_preset(words) == words
+    options = PARSER.parse(wsod_wsddn.with_preset(given))
+    assert (options.arms, options.settings["curriculum"]) == ({}, {"type": "phases"})
+
+
 @pytest.fixture
 def photographs(tmp_path):
     """Six photographs with captions, and a file of their boxes."""
@@ -301,3 +311,11 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns
     wsod_wsddn.main()
     assert (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_every_command_of_the_page_can_be_given():
+    text = wsod_wsddn.__doc__
+    commands = [line.partition("  #")[0].split()[3:] for line in text.splitlines() if "accelerate launch" in line]
+    assert len(commands) == 7
+    for words in commands:
+        PARSER.parse(wsod_wsddn.with_preset(words))
