@@ -9,7 +9,6 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.planning.ontology.nouns import find_nouns
 from hf_curriculum.planning.ontology.objects import ImageObjects, read_objects
 from hf_curriculum.planning.ontology.review import HEAD, review_rows
 from hf_curriculum.reporting.figures.ontology import ontology_sizes
@@ -79,7 +78,7 @@ def _add_examples(
 ) -> None:
     """Pairs whose caption has a doubtful noun, with what their image shows."""
     wanted = {noun.noun for noun in nouns}
-    mentions = find_nouns(pairs, ontology.tagger, ontology.lemmas, only=wanted)
+    mentions = ontology.mentions(pairs, only=wanted)
     found = read_objects(pairs, objects, min_confidence=ontology.settings.get("min_confidence", 0.0))
     mentions = mentions.keep(found.has_any[found.images[mentions.rows]])
     first = True

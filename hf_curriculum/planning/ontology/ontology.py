@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from datasets import Dataset
 from hf_curriculum.config import write_atomically
 from hf_curriculum.planning.ontology.entries import ENTITY, NounClass
 from hf_curriculum.planning.ontology.induce import Corrections, induced
-from hf_curriculum.planning.ontology.nouns import Lemmas, Tagging
+from hf_curriculum.planning.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
 from hf_curriculum.planning.ontology.triplets import make_triplets
 
 _FORMAT = 1
@@ -35,8 +35,8 @@ class Ontology:
         settings: what it was induced by: `min_pairs`, `min_instances`, `min_confidence`, `tagger`, `lemmas`.
         corrections: noun → class or None, of those that changed something.
         objects: where the classes of images are, as `induce` was told; a path or a column's name is kept in files.
-        tagger: what finds nouns.
-        lemmas: what brings them into one form.
+        tagger: what finds nouns; None: one of the user's own, which a file does not hold.
+        lemmas: what brings them into one form, likewise.
 
     Raises:
         ValueError: (of `load`) the file is no ontology, or of a later version.
@@ -63,8 +63,8 @@ class Ontology:
     settings: Mapping[str, Any] = field(default_factory=dict)
     corrections: Mapping[str, str | None] = field(default_factory=dict)
     objects: Any = field(default=None, compare=False, repr=False)
-    tagger: Tagging = field(default="pattern", compare=False, repr=False)
-    lemmas: Lemmas = field(default="spelling", compare=False, repr=False)
+    tagger: Tagging | None = field(default="pattern", compare=False, repr=False)
+    lemmas: Lemmas | None = field(default="spelling", compare=False, repr=False)
 
     @classmethod
     def induce(
@@ -234,7 +234,7 @@ class Ontology:
             )
         paths = {name: self.path(name) for name in self.sizes}
         least = self.settings.get("min_confidence", 0.0)
-        return make_triplets(pairs, objects, self.nodes, paths, self.tagger, self.lemmas, least, num_proc)
+        return make_triplets(pairs, self.mentions(pairs, num_proc=num_proc), objects, self.nodes, paths, least)
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON-able mapping."""
@@ -250,7 +250,7 @@ class Ontology:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Ontology:
-        """What `to_dict` wrote; a tagger or lemmas of one's own are the defaults again.
+        """What `to_dict` wrote, without a tagger or lemmas of the user's own: see `load`.
 
         Raises:
             ValueError: no such mapping, or one of a later version.
@@ -266,8 +266,8 @@ class Ontology:
             tuple(NounClass(**noun) for noun in content["nouns"]),
             **{name: content.get(name, {}) for name in _MAPPINGS},
             objects=content.get("objects"),
-            tagger=content.get("tagger") or "pattern",
-            lemmas=content.get("lemmas") or "spelling",
+            tagger=content.get("tagger"),
+            lemmas=content.get("lemmas"),
         )
 
     def save(self, path: str | Path) -> None:
@@ -275,17 +275,46 @@ class Ontology:
         write_atomically(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> Ontology:
+    def load(cls, path: str | Path, *, tagger: Tagging | None = None, lemmas: Lemmas | None = None) -> Ontology:
         """Reads what `save` wrote.
+
+        Args:
+            path: the file.
+            tagger: what finds nouns, where it was one of the user's own, which the file does not hold.
+            lemmas: what brings them into one form, likewise.
 
         Raises:
             FileNotFoundError: no such file.
             ValueError: it is no ontology.
         """
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            found = cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is no ontology ({error}). `Ontology.save` writes one.") from error
+        return replace(found, tagger=tagger or found.tagger, lemmas=lemmas or found.lemmas)
+
+    def mentions(
+        self, captions: Dataset, *, only: Collection[str] | None = None, num_proc: int | None = None
+    ) -> Mentions:
+        """The selected nouns of each caption, and where they stand: see `find_nouns`.
+
+        Args:
+            captions: with a column `caption`.
+            only: nouns to look for; by default those that are selected.
+            num_proc: processes that tag captions.
+
+        Raises:
+            ValueError: the tagger or the lemmas were the user's own, and the file that it was read from lacks them.
+        """
+        if self.tagger is None or self.lemmas is None:
+            name = "tagger" if self.tagger is None else "lemmas"
+            raise ValueError(
+                f"Its nouns were found with {name} {self.settings.get(name)!r}, which a file does not hold: others "
+                f"would find other nouns. Pass it again: `Ontology.load(path, {name}=...)`."
+            )
+        return find_nouns(
+            captions, self.tagger, self.lemmas, only=self.nodes if only is None else only, num_proc=num_proc
+        )
 
     def __hash__(self) -> int:
         return hash((self.nouns, tuple(sorted(self.sizes.items()))))

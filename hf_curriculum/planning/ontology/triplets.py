@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, List, Value
 
-from hf_curriculum.planning.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
+from hf_curriculum.planning.ontology.nouns import Mentions
 from hf_curriculum.planning.ontology.objects import read_objects
 from hf_curriculum.views import repeat_rows
 
@@ -21,16 +21,13 @@ NOUN, START, END, NODE = "noun", "noun_start", "noun_end", "node"
 
 def make_triplets(
     pairs: Dataset,
+    mentions: Mentions,
     objects: Any,
     nodes: Mapping[str, str],
     paths: Mapping[str, tuple[str, ...]],
-    tagger: Tagging,
-    lemmas: Lemmas,
     min_confidence: float,
-    num_proc: int | None,
 ) -> Dataset:
     """Triplets of pairs: see `Ontology.triplets`; `paths` are those of classes, of one level each if none is above."""
-    mentions = find_nouns(pairs, tagger, lemmas, only=set(nodes), num_proc=num_proc)
     if not len(mentions.rows):
         raise ValueError(
             f"None of the {len(pairs):,} captions has one of the ontology's {len(nodes)} nouns "
@@ -84,6 +81,11 @@ def _with_nodes(
             "these pairs, or pass its own `objects=`."
         )
     mentions = mentions.keep(found.has_any[found.images[mentions.rows]])
+    if not len(mentions.rows):
+        raise ValueError(
+            f"Of {len(pairs):,} pairs none has both a selected noun in its caption and an object in its image: there "
+            "is no triplet. Give the objects of these images, or more pairs."
+        )
     theirs = {name: place for place, name in enumerate(found.names)}
     classes = np.array([theirs.get(name, -1) for name in names])[of_noun[mentions.codes]]
     shown = found.shows(found.images[mentions.rows], classes)

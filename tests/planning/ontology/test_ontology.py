@@ -177,6 +177,14 @@ def test_files(tmp_path):
     assert hash(read) == hash(ontology)
     assert (read.objects, read.tagger, read.lemmas) == ("objects", "pattern", "spelling")
     assert read.settings["min_pairs"] == 2
+    induce(min_pairs=2).save(tmp_path / "own.json")  # by a tagger of our own
+    with pytest.raises(
+        ValueError, match=r"found with tagger 'tag', which a file does not hold: .*load\(path, tagger="
+    ):
+        Ontology.load(tmp_path / "own.json").triplets(make_pairs())
+    again = Ontology.load(tmp_path / "own.json", tagger=tag)
+    assert list(again.triplets(make_pairs())) == list(induce(min_pairs=2).triplets(make_pairs()))
+    assert again.mentions(make_pairs()).nouns == ("dog", "frisbee", "man", "puppy")
     (tmp_path / "other.json").write_text('{"nouns": []}')
     with pytest.raises(ValueError, match="This is no ontology"):
         Ontology.load(tmp_path / "other.json")

@@ -206,6 +206,9 @@ def test_an_ontology_of_another_data_set(tmp_path):
         ValueError, match=r"The images show none of the ontology's 2 classes \(dog, frisbee, …\) but Hund"
     ):
         ontology.triplets(others)
+    others = make_pairs([("1", "a dog", []), ("2", "it rains", ["dog"])])
+    with pytest.raises(ValueError, match="Of 2 pairs none has both a selected noun in its caption and an object"):
+        ontology.triplets(others)
     in_memory = induce(min_pairs=2, objects={row[0]: row[2] for row in SENTENCES})
     in_memory.save(tmp_path / "o.json")
     with pytest.raises(ValueError, match="the ontology was read from a file that does not say"):
