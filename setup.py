@@ -31,7 +31,7 @@ if __name__ == "__main__":
         packages=[
             *find_packages(include=["hf_curriculum*"]),
             *("hf_curriculum.recipes", "hf_curriculum.recipes.babylm"),
-            *("hf_curriculum.recipes.common", "hf_curriculum.recipes.simi_cl"),
+            *("hf_curriculum.recipes.common", "hf_curriculum.recipes.simi_cl", "hf_curriculum.recipes.tonics"),
         ],
         package_dir={"hf_curriculum.recipes": "recipes"},
         include_package_data=False,

@@ -58,6 +58,7 @@ from hf_curriculum.scorers.text.nouns import NounCount as NounCount
 from hf_curriculum.scorers.text.mentions import ObjectMentions as ObjectMentions
 from hf_curriculum.planning.curriculum import Observed as Observed
 from hf_curriculum.scorers.visual.onnx import OnnxDetector as OnnxDetector
+from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
 from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
@@ -70,6 +71,7 @@ from hf_curriculum.data.regions.store import RegionStore as RegionStore
 from hf_curriculum.models.captioners.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.reporting.report import Report as Report
+from hf_curriculum.evaluation.retrieval.suite import RetrievalSuite as RetrievalSuite
 from hf_curriculum.scorers.visual.onnx import RowHead as RowHead
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP as SCENES_CLIP
 from hf_curriculum.names import SCORERS as SCORERS
@@ -90,6 +92,7 @@ from hf_curriculum.models.vision_features import VisionFeatures as VisionFeature
 from hf_curriculum.scorers.visual.entropy import VisualEntropy as VisualEntropy
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
+from hf_curriculum.scoring.detections import add_detections as add_detections
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.add_scores import add_scores_sharded as add_scores_sharded
@@ -98,13 +101,18 @@ from hf_curriculum.models.vision_features import cache_vision_features as cache_
 from hf_curriculum.evaluation.captions.metrics import caption_metrics as caption_metrics
 from hf_curriculum.data.text_blocks import check_word_limit as check_word_limit
 from hf_curriculum.training.checkpoints import checkpoint_from_hub as checkpoint_from_hub
+from hf_curriculum.evaluation.probing import colour_captions as colour_captions
 from hf_curriculum.evaluation.captions.compare import compare_captions as compare_captions
+from hf_curriculum.evaluation.detection.compare import compare_detections as compare_detections
+from hf_curriculum.evaluation.retrieval.compare import compare_retrieval as compare_retrieval
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.models.captioners.convert import convert_reference as convert_reference
+from hf_curriculum.planning.ontology.sources import count_stages as count_stages
 from hf_curriculum.data.text_blocks import count_words as count_words
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
+from hf_curriculum.evaluation.detection.metrics import detection_metrics as detection_metrics
 from hf_curriculum.data.captions import drop_empty_captions as drop_empty_captions
 from hf_curriculum.evaluation.babylm.load import evaluate_pretrained as evaluate_pretrained
 from hf_curriculum.evaluation.babylm.suite import evaluate_suite as evaluate_suite
@@ -113,6 +121,8 @@ from hf_curriculum.data.regions.extract import extract_regions as extract_region
 from hf_curriculum.evaluation.generate import generate_captions as generate_captions
 from hf_curriculum.studies.study import grid_arms as grid_arms
 from hf_curriculum.data.captions import hold_out as hold_out
+from hf_curriculum.planning.ontology.sources import hold_out_instances as hold_out_instances
+from hf_curriculum.planning.ontology.sources import join_sources as join_sources
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
 from hf_curriculum.scored_data import load_scored as load_scored
@@ -126,6 +136,7 @@ from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.evaluation.generate import one_row_per_image as one_row_per_image
 from hf_curriculum.data.regions.open import open_regions as open_regions
 from hf_curriculum.data.regions.pack import pack_regions as pack_regions
+from hf_curriculum.evaluation.probing import probe_colours as probe_colours
 from hf_curriculum.hub.push import push_scored as push_scored
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.data.readers.img2dataset import read_downloads as read_downloads
@@ -144,5 +155,6 @@ from hf_curriculum.data.tokenizer import train_word_tokenizer as train_word_toke
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece
 from hf_curriculum.streaming.index import verify_bucketed as verify_bucketed
 from hf_curriculum.training.any_trainer import with_curriculum as with_curriculum
+from hf_curriculum.evaluation.probing import word_vectors as word_vectors
 from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index
 __version__: str

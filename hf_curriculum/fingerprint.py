@@ -148,6 +148,7 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
 
     from hf_curriculum.config import kind_of
     from hf_curriculum.provenance import read_provenance
+    from hf_curriculum.views import stored_column
 
     if not hasattr(dataset, "__len__"):
         raise TypeError(
@@ -162,7 +163,8 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
     for name in dataset.column_names:
         if name in scores:
             continue
-        for part, digests in _parts(dataset.data.column(name), indices, empty):
+        column, own = stored_column(dataset, name, indices)
+        for part, digests in _parts(column, own, empty):
             columns.setdefault(name, {})[part] = xxh3_128_hexdigest(digests.tobytes())
             blocks[name, part] = digests
     return RowsFingerprint("Dataset", len(dataset), columns, blocks)

@@ -25,6 +25,7 @@ from datasets.table import InMemoryTable, concat_tables
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.rng import hash64
+from hf_curriculum.views import RepeatedRows
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -271,7 +272,10 @@ def append_columns(
     key = Hasher.hash([_content(array) for array in arrays.values()])
     kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
-    table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
+    if isinstance(kept.data, RepeatedRows):
+        table: Any = kept.data.with_columns(added.table)
+    else:
+        table = concat_tables([kept.data, added], axis=1) if kept.column_names else added
     scores = {column: made for column, made in provenance.items() if column not in features}
     return replace_table(kept, table, Features({**kept.features, **new}), scores, read or {}, key)
 
@@ -301,6 +305,9 @@ def _with_id(feature: Any, mark: str) -> Any:
     """A feature whose innermost value carries a text: Parquet files keep it there, and not with a list."""
     if isinstance(feature, (List, LargeList)):
         return replace(feature, feature=_with_id(feature.feature, mark))
+    if isinstance(feature, dict):
+        first = next(iter(feature))
+        return {**feature, first: _with_id(feature[first], mark)}
     return replace(feature, id=mark)
 
 
@@ -312,8 +319,8 @@ def column_provenance(dataset: Dataset, column: str) -> ScoreProvenance | None:
     """
     require_columns(dataset.column_names, [column], reader="Its provenance was asked for.", remedy="Add it first.")
     feature = dataset.features[column]
-    while isinstance(feature, (List, LargeList)):
-        feature = feature.feature
+    while isinstance(feature, (List, LargeList, dict)):
+        feature = next(iter(feature.values())) if isinstance(feature, dict) else feature.feature
     mark = getattr(feature, "id", None)
     return ScoreProvenance.from_json(mark) if mark and _MARK in mark else None
 

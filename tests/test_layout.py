@@ -14,7 +14,7 @@ import hf_curriculum
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("moved", "names", "columns", "rng", "config", "markdown", "provenance", "fingerprint", "scored_data"),
+    *("moved", "names", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint", "scored_data"),
     *("parts", "data", "scenes", "models", "scorers", "scoring", "generation", "planning", "curricula", "streaming"),
     *("evaluation", "reporting", "hub", "training", "studies", "cli"),
 ]

@@ -12,6 +12,7 @@ try:
     from hf_curriculum.cli.common import AsJson, say
     from hf_curriculum.cli.data.features import features_command
     from hf_curriculum.cli.data.inspect import inspect_command
+    from hf_curriculum.cli.data.ontology import ontology_command
     from hf_curriculum.cli.data.score import score_command
     from hf_curriculum.cli.evaluate import evaluate_command
     from hf_curriculum.cli.plan import plan_command
@@ -64,6 +65,7 @@ def version(as_json: AsJson = False) -> None:
 
 app.command("score")(score_command)
 app.command("features")(features_command)
+app.command("ontology")(ontology_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(plan_command)
 app.command("train", cls=TrainCommand, context_settings={"allow_extra_args": True})(train_command)

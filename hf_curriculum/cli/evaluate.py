@@ -1,4 +1,4 @@
-"""`hf-curriculum evaluate`: a trained model on benchmarks, or its captions on a data set."""
+"""`hf-curriculum evaluate`: a trained model on benchmarks, or its captions or its retrieval on a data set."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 from hf_curriculum import __version__
 from hf_curriculum.cli.caption import load_for_captions
-from hf_curriculum.cli.common import AsJson, load_complete, model_of, name_of, named_paths, note, plainly
+from hf_curriculum.cli.common import AsJson, model_of, name_of, named_paths, note, plainly
+from hf_curriculum.cli.retrieval import evaluate_retrieval, load_rows
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
+    from hf_curriculum.evaluation.babylm.suite import SuiteResult
     from hf_curriculum.evaluation.caption_suite import CaptionEvaluation, CaptionSuite
 
 _Model = Annotated[
@@ -28,14 +28,15 @@ _Data = Annotated[
     str | None,
     typer.Option(
         help="Of `babylm` the folder with the official files; without it, miniatures made from scenes. Of `captions` "
-        "what `score` reads, such as dataset_coco.json or a folder of images and captions, or scored data."
+        "and `retrieval` what `score` reads, such as dataset_coco.json or a folder of images and captions, or scored "
+        "data."
     ),
 ]
 _Task = Annotated[
     list[str] | None,
     typer.Option(help="A benchmark or task of `babylm`, such as blimp or devbench/lex-lwl. May be repeated."),
 ]
-_Split = Annotated[str | None, typer.Option(help="The split to caption; `test`, if there are several.")]
+_Split = Annotated[str | None, typer.Option(help="The split to evaluate on; `test`, if there are several.")]
 _Images = Annotated[str | None, typer.Option(help="The folder of a caption file's images.")]
 _Features = Annotated[Path | None, typer.Option(help="Stored regions or features to read in place of the images.")]
 _Beams = Annotated[int | None, typer.Option(help="Beams of generation; 5, if not given.", min=1)]
@@ -55,8 +56,8 @@ _Clip = Annotated[
 _Compare = Annotated[
     list[str] | None,
     typer.Option(
-        help="Captions of another system, as PATH or NAME=PATH: its captions.json or the folder that holds it. Adds "
-        "the differences and how significant they are. May be repeated."
+        help="Another system, as PATH or NAME=PATH: its captions.json or, of `retrieval`, its ranks.csv, or the "
+        "folder that holds it. Adds the differences and how significant they are. May be repeated."
     ),
 ]
 _Difficulty = Annotated[
@@ -64,13 +65,35 @@ _Difficulty = Annotated[
     typer.Option(help="The vanilla model's per_image.csv: divides the images into four sets by its BLEU-4."),
 ]
 _Html = Annotated[Path | None, typer.Option(help="Also write a page with images and captions into this folder.")]
+_Protocol = Annotated[
+    str | None,
+    typer.Option(help="Of `retrieval`: flickr30k (1,000 images), coco_5k, coco_1k (five folds), or all, the default."),
+]
+_Nouns = Annotated[
+    str | None,
+    typer.Option(help="Of `retrieval`: a caption's score is the `mean`, the default, or `max` of its nouns'."),
+]
+_Ontology = Annotated[
+    Path | None,
+    typer.Option(
+        help="Of `retrieval`: an ontology.json, whose nouns are asked for and whose classes are ranked within."
+    ),
+]
+_COMMON = ("suite", "model", "data", "output", "batch_size", "limit", "as_json")
+_OF_DATA = ("split", "images", "features", "compare", "html")
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "babylm": ("task",),
+    "captions": (*_OF_DATA, "beams", "max_new_tokens", "metrics", "clip", "difficulty_from"),
+    "retrieval": (*_OF_DATA, "protocol", "nouns", "ontology"),
+}
+"""The options that have an effect with each suite, beside those in `_COMMON`."""
 
 
 @plainly
 def evaluate_command(
     ctx: typer.Context,
     model: _Model,
-    suite: Annotated[str, typer.Option(help="`babylm`, its benchmarks, or `captions`, their metrics.")] = "babylm",
+    suite: Annotated[str, typer.Option(help="`babylm`, `captions` or `retrieval`.")] = "babylm",
     data: _Data = None,
     output: Annotated[Path, typer.Option(help="Folder for tables and predictions.")] = Path("evaluation"),
     task: _Task = None,
@@ -81,6 +104,9 @@ def evaluate_command(
     max_new_tokens: _Tokens = None,
     metrics: _Metrics = None,
     clip: _Clip = None,
+    protocol: _Protocol = None,
+    nouns: _Nouns = None,
+    ontology: _Ontology = None,
     compare: _Compare = None,
     difficulty_from: _Difficulty = None,
     html: _Html = None,
@@ -88,39 +114,46 @@ def evaluate_command(
     limit: Annotated[int | None, typer.Option(help="Most items of each task: for a quick look only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model: benchmarks, or captions by BLEU, METEOR, CIDEr, SPICE and CLIPScore; tables in a folder.
+    """Evaluate a model: benchmarks, captions, or retrieval of images and captions; tables in a folder.
 
-    `--suite captions` writes a caption for each image of a split and compares it with the image's own captions:
-    results.json, results.md, captions.json (COCO's format of results) and per_image.csv.
+    `--suite captions` writes a caption for each image of a split and compares it with the image's own captions by
+    BLEU, METEOR, CIDEr, SPICE and CLIPScore: results.json, results.md, captions.json (COCO's format of results) and
+    per_image.csv. `--suite retrieval` ranks images for captions and captions for images: results.json, results.md and
+    ranks.csv.
     """
-    if suite not in ("babylm", "captions"):
-        raise typer.BadParameter(f"{suite!r} is not known. There are babylm and captions.", param_hint="--suite")
-    common = ("suite", "model", "data", "output", "batch_size", "limit", "as_json")
-    of_suite = {name: value for name, value in ctx.params.items() if name not in common}
-    for name, value in of_suite.items():
-        if value and (name == "task") == (suite == "captions"):
+    if suite not in _OPTIONS:
+        raise typer.BadParameter(f"{suite!r} is not known. There are {', '.join(_OPTIONS)}.", param_hint="--suite")
+    for name, value in ctx.params.items():
+        if value and name not in (*_COMMON, *_OPTIONS[suite]):
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"It has no effect with `--suite {suite}`. Leave it out.", param_hint=option)
-    if suite == "captions":
-        del of_suite["task"]
-        shared = {"output": output, "batch_size": batch_size, "limit": limit, "progress": not as_json}
-        found = _evaluate_captions(model, data, **shared, **of_suite)
-        table = found.table
-    else:
-        from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
-
-        table = evaluate_pretrained(
-            model_of(model),
-            suite,
-            output_dir=output,
-            data_dir=data,
-            tasks=task or None,
-            batch_size=batch_size,
-            limit=limit,
-            progress=not as_json,
-        ).table
+    evaluate, kept = {
+        "babylm": (_evaluate_benchmarks, "predictions"),
+        "captions": (_evaluate_captions, "captions"),
+        "retrieval": (evaluate_retrieval, "ranks"),
+    }[suite]
+    own = {name: ctx.params[name] for name in _OPTIONS[suite]}
+    shared = {"output": output, "batch_size": batch_size, "limit": limit, "progress": not as_json}
+    table = evaluate(model, data, **shared, **own).table
     typer.echo((output / "results.json").read_text(encoding="utf-8") if as_json else table)
-    note(f"tables and {'captions' if suite == 'captions' else 'predictions'} in {output}")
+    note(f"tables and {kept} in {output}")
+
+
+def _evaluate_benchmarks(
+    model: str,
+    data: str | None,
+    *,
+    output: Path,
+    task: Sequence[str] | None,
+    batch_size: int,
+    limit: int | None,
+    progress: bool,
+) -> SuiteResult:
+    """What `--suite babylm` does."""
+    from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
+
+    options = {"tasks": task or None, "batch_size": batch_size, "limit": limit, "progress": progress}
+    return evaluate_pretrained(model_of(model), "babylm", output_dir=output, data_dir=data, **options)
 
 
 def _evaluate_captions(
@@ -155,7 +188,7 @@ def _evaluate_captions(
             "effect. Leave them out, or name a model."
         )
     sees = features is None and written is None
-    rows, split = _rows(data, split, images, read=sees or clip is not None, shown=html is not None)
+    rows, split = load_rows(data, split, images, read=sees or clip is not None, shown=html is not None)
     others = named_paths(compare or (), "--compare")
     given = {
         "name": name_of(Path(model)),
@@ -183,35 +216,6 @@ def _evaluate_captions(
     if html is not None:
         note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
     return found
-
-
-def _rows(data: str, split: str | None, images: str | None, *, read: bool, shown: bool) -> tuple[Dataset, str | None]:
-    """The rows of a split, without those whose images cannot be read, where they are read; and the split's name."""
-    from datasets import Dataset
-
-    from hf_curriculum.columns import IMAGE
-    from hf_curriculum.data.images import drop_unreadable_images
-    from hf_curriculum.data.load import load_captioned
-    from hf_curriculum.scored_data import FILE_NAME
-
-    if (Path(data) / FILE_NAME).is_file():
-        loaded = load_complete(Path(data))
-    else:  # images are looked at once it is known which split is wanted
-        wanted = images if images is not None or read or shown else False
-        loaded = load_captioned(data, images=wanted, check_images=False)
-    if isinstance(loaded, Dataset):
-        if split not in (None, str(loaded.split)):
-            raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")
-        rows = loaded
-    else:
-        split = split or "test"
-        if split not in loaded:
-            found = f"{data} has the splits {list(loaded)}, and not {split!r}."
-            raise typer.BadParameter(found, param_hint="--split")
-        rows = loaded[split]
-    if read and IMAGE in rows.column_names:
-        (rows,) = drop_unreadable_images({str(split): rows}).values()
-    return rows, split
 
 
 def _generate(

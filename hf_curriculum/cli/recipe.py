@@ -11,7 +11,10 @@ import typer
 
 import hf_curriculum
 
-RECIPES = ("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables", "scenes_clip")
+RECIPES = (
+    *("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables"),
+    *("tonics_alignment", "tonics_tables", "scenes_clip"),
+)
 
 
 def recipe_folder() -> Path:

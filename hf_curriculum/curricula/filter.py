@@ -11,7 +11,7 @@ import numpy as np
 from hf_curriculum.planning.buckets import keep_easiest
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal, curriculum_from
 from hf_curriculum.planning.groups import Kind
-from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
 
 if TYPE_CHECKING:
@@ -20,37 +20,63 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Filter(Curriculum):
-    """Never shows the hardest examples: `then` runs over the easiest ⌊n·keep⌋ scored ones.
+    """Never shows the hardest examples: `then` runs over the easiest ⌊n·keep⌋ scored ones, or those above a value.
 
     Args:
-        keep: the share to keep, more than 0 and at most 1.
+        keep: the share to keep, more than 0 and at most 1; 0.5 where neither it nor `at_least` is given.
         then: the curriculum over what is kept; `easy` and `unscored` are arguments of the filter.
+        by: the column of another score, which says what is kept; None: the score that `then` orders by.
+        by_easy: which end of `by` is easy, in place of what its provenance says.
+        at_least: keep the examples with this score or more, whichever end is easy, in place of a share.
         easy: see `Curriculum`.
-        unscored: see `Curriculum`; an unscored row is never kept, so only `"error"` makes a difference.
+        unscored: see `Curriculum`; a row is never kept without the score that says what is kept, so without `by` only
+            `"error"` makes a difference.
         partial_batches: taken from `then`.
 
     Raises:
-        ValueError: `keep` is out of range, or `then` is no curriculum or has `easy`, `unscored` or `batches`.
+        ValueError: `keep` is out of range, or stands beside `at_least`; `by_easy` has nothing to turn; `then` is no
+            curriculum or has `easy`, `unscored` or `batches`; in a plan: nothing is kept, or nothing says which end of
+            `by` is easy.
 
-    Source: Nebbia & Kovashka 2024 (WSOD) §3.4: keep 0.5 or 0.75, alone or before four phases.
+    Source: Nebbia & Kovashka 2024 (WSOD) §3.4: keep 0.5 or 0.75, alone or before four phases; by the number of
+        mentions, more than one. Their best row (Table 1) keeps 0.75 by CLIP and orders by the caption's length.
 
     Example:
         >>> from hf_curriculum import Phases
         >>> Filter(0.5, Phases(4, 1)).to_dict()
         {'type': 'filter', 'then': {'type': 'phases'}}
+        >>> Filter(at_least=2, by="object_mentions", then="iid").to_dict()
+        {'type': 'filter', 'then': {'type': 'iid'}, 'by': 'object_mentions', 'at_least': 2}
     """
 
     type: ClassVar[str] = "filter"
 
-    keep: float = 0.5
+    keep: float | None = None
     then: Curriculum = field(default_factory=lambda: curriculum_from("iid"))
+    by: str | None = field(default=None, kw_only=True)
+    by_easy: Easy | None = field(default=None, kw_only=True)
+    at_least: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
+        if self.at_least is not None and (self.keep is not None or self.by_easy is not None):
+            other = "keep" if self.keep is not None else "by_easy"
+            raise ValueError(
+                f"Filter got at_least={self.at_least} and {other}={getattr(self, other)!r}, and one threshold says "
+                "what is kept: the other would change nothing. Drop one of them."
+            )
+        if self.by_easy is not None and self.by is None:
+            raise ValueError(
+                f"Filter got by_easy={self.by_easy!r} without `by`: it keeps by the score that it orders by, whose "
+                "end is `easy`. Name the other score's column in `by`, or give `easy`."
+            )
+        if self.keep is None and self.at_least is None:
+            object.__setattr__(self, "keep", 0.5)
+        if self.keep is not None and not 0 < self.keep <= 1:
             raise ValueError(f"Filter(keep={self.keep}) is not possible; keep is more than 0 and at most 1.")
         object.__setattr__(self, "then", curriculum_from(self.then))
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
         super().__post_init__()
+        self._choice("by_easy", (None, "low", "high"))
         if self.then.easy is not None or self.then.unscored != "last":
             raise ValueError(
                 "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
@@ -65,13 +91,54 @@ class Filter(Curriculum):
         return self.then.signal
 
     @property
+    def needs_scores(self) -> bool:
+        """Whether there is a score to order by: to keep by it, or for `then`."""
+        return self.by is None or self.then.needs_scores
+
+    @property
+    def needs_easy(self) -> bool:
+        """Whether it matters which end of that score is easy."""
+        return (self.by is None and self.at_least is None) or self.then.needs_easy
+
+    @property
     def reads(self) -> Mapping[str, Kind]:
-        """Those of `then`."""
-        return self.then.reads
+        """Those of `then`, and `by`."""
+        return self.then.reads if self.by is None else {**self.then.reads, self.by: "score"}
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """What is kept, arranged by `then`."""
-        return self.then.arrange(keep_easiest(ranking, self.keep), losses)
+        return self.then.arrange(self._kept(ranking), losses)
+
+    def _kept(self, ranking: Ranking) -> Ranking:
+        """The order without what is left out."""
+        if self.by is None and self.keep is not None:
+            return keep_easiest(ranking, self.keep)
+        values = (ranking.scores if self.by is None else ranking.columns[self.by])[ranking.order]
+        if self.at_least is not None:
+            least = values.dtype.type(self.at_least) if values.dtype.kind == "f" else self.at_least  # 0.3 as stored
+            chosen = np.isfinite(values) & (values >= least)
+            if not chosen.any():
+                found = f"the largest is {values.max():g}" if np.isfinite(values).all() else "some have none"
+                raise ValueError(
+                    f"None of the {len(ranking):,} examples has `{self.by or ranking.name or 'a score'}` ≥ "
+                    f"{self.at_least:g} ({found}), so nothing would be left to train on. Give a smaller `at_least`."
+                )
+        else:
+            by_row = np.argsort(ranking.order)  # equal scores keep the order of the data
+            easiest = keep_easiest(rank_scores(values[by_row], self._by_end(ranking), name=self.by), self.keep)
+            chosen = np.zeros(len(values), dtype=bool)
+            chosen[by_row[easiest.order]] = True
+        return replace(ranking, order=ranking.order[chosen], num_scored=int(chosen[: ranking.num_scored].sum()))
+
+    def _by_end(self, ranking: Ranking) -> Easy:
+        """Which end of `by` is easy."""
+        easy = self.by_easy or ranking.easy_ends.get(self.by)
+        if easy is None:
+            raise ValueError(
+                f"Filter keeps the easiest by `{self.by}`, and whether a low or a high one is easy is not recorded "
+                "with the data, and no scorer writes that column. Pass by_easy='low' or by_easy='high'."
+            )
+        return easy
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
         """That of `then`."""
@@ -110,10 +177,15 @@ class Filter(Curriculum):
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of `then` over what is kept."""
-        kept = f" of the easiest {100 * self.keep:.4g} %"
+        by = self.by or ranking.name or "score"
+        if self.at_least is not None:
+            kept = f" of {by} ≥ {self.at_least:g}"
+        else:
+            kept = f" of the easiest {100 * self.keep:.4g} %" + (f" by {by}" if self.by else "")
         stages = self.then.fitted_stages(ranking, budget, log)
         return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `Curriculum.to_dict`, without what is taken from `then`."""
-        return {name: value for name, value in super().to_dict().items() if name != "partial_batches"}
+        """As `Curriculum.to_dict`, without what is taken from `then`, and without a `keep` of 0.5."""
+        left_out = ("partial_batches", *(["keep"] if self.keep == 0.5 else []))
+        return {name: value for name, value in super().to_dict().items() if name not in left_out}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from hf_curriculum.config import at_least
 from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, metric_value
 from hf_curriculum.planning.groups import Groups, Kind
-from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.ranking import FileOrder, Ranking
 from hf_curriculum.planning.stage import NodeStage, Stage
 
 _SLACK = 1e-12
+_SHOWN = 2  # nodes whose mass is logged, the largest
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,48 @@ class NodeSampling(SizedCurriculum):
         enough = bool(np.float32(value) >= np.float32(self.threshold))
         refreshed = enough and self.may_refresh(refreshes)
         refreshes += refreshed
+        share, nodes = self.random_share(refreshes), self._nodes(ranking)
+        largest = np.argsort(-nodes.sizes, kind="stable")[:_SHOWN]
         return {
             "decision": "refresh" if refreshed else "stay",
             "metric": self.metric,
             "value": value,
             "refreshes": refreshes,
-            "random_share": self.random_share(refreshes),
+            "random_share": share,
+            "nodes": len(nodes),
+            "mass": {nodes.names[at]: float((1 - share) * nodes.sizes[at] / nodes.starts[-1]) for at in largest},
         }
+
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """As a line: "step 5,000: accuracy 0.92 ≥ 0.90 → refresh 1: entity 0.900, dog 0.0131, … (9 nodes)"."""
+        enough = np.float32(entry["value"]) >= np.float32(self.threshold)
+        decided = f"refresh {entry['refreshes']}" if entry["decision"] == "refresh" else "stay"
+        mass = entry.get("mass", {})  # which versions before 0.2 did not write
+        masses = [f"entity {entry['random_share']:.3f}", *(f"{name} {share:.3g}" for name, share in mass.items())]
+        more = [f"… ({entry['nodes']} nodes)"] if len(mass) < entry.get("nodes", 0) else []
+        return (
+            f"step {entry['step']:,}: {_readable(entry['metric'])} {_rounded(entry['value'])} "
+            f"{'≥' if enough else '<'} {_rounded(self.threshold)} → {decided}: {', '.join(masses + more)}"
+        )
+
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """How many nodes have fewer images than a batch, in whose batches images repeat."""
+        nodes, images = self._nodes(ranking), self._images(ranking)
+        if images is None:
+            counts, what = nodes.sizes, "examples"
+        else:
+            group = np.repeat(np.arange(len(nodes), dtype=np.int64), nodes.sizes)
+            distinct = np.unique(group << 32 | images[nodes.members])
+            counts, what = np.bincount(distinct >> 32, minlength=len(nodes)), "images"
+        few = np.flatnonzero(counts < budget.global_batch_size)
+        if not len(few):
+            return ()
+        least = few[np.argmin(counts[few])]
+        return (
+            f"{len(few)} of {len(nodes)} nodes have fewer {what} than the {budget.global_batch_size} of a batch (the "
+            f"fewest, {nodes.names[least]!r}, {counts[least]:,}): some come twice in theirs; min_examples= leaves "
+            "small nodes out",
+        )
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
         """How far the share of random batches can fall, and how soon."""
@@ -161,11 +198,38 @@ class NodeSampling(SizedCurriculum):
             )
         return groups if len(large) == len(groups) else groups.keep(large)
 
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """The same order, in less memory: numbers of images in place of their groups, and no list of all rows."""
+        columns = dict(ranking.columns)
+        if self.image_column is not None:
+            columns[self.image_column] = _image_numbers(columns[self.image_column], ranking.num_rows)
+        whole = ranking.scores is None and np.array_equal(ranking.order, np.arange(ranking.num_rows))
+        order: Any = FileOrder(ranking.num_rows) if whole else ranking.order
+        return replace(ranking, order=order, columns=columns)
+
     def _images(self, ranking: Ranking) -> np.ndarray | None:
         if self.image_column is None:
             return None
-        groups = ranking.columns[self.image_column]
-        # A row without a name is an image of its own.
-        images = np.arange(len(groups), len(groups) + ranking.num_rows, dtype=np.int64)
-        images[groups.members] = np.repeat(np.arange(len(groups)), groups.sizes)
-        return images[ranking.order].astype(np.int32)
+        numbers = _image_numbers(ranking.columns[self.image_column], ranking.num_rows)
+        return numbers if isinstance(ranking.order, FileOrder) else numbers[ranking.order]
+
+
+def _image_numbers(images: Groups | np.ndarray, num_rows: int) -> np.ndarray:
+    """The image of each row as a number, int32 (rows,); a row without a name is an image of its own."""
+    if isinstance(images, np.ndarray):
+        return images
+    numbers = np.arange(len(images), len(images) + num_rows, dtype=np.int32)
+    numbers[images.members] = np.repeat(np.arange(len(images), dtype=np.int32), images.sizes)
+    return numbers
+
+
+def _readable(metric: str) -> str:
+    """A metric in words: "heldout_image_r1" as "held-out image R@1"."""
+    words = re.sub(r"(^|_)r(\d+)$", r"\1R@\2", metric.removeprefix("eval_")).replace("heldout", "held-out")
+    return words.replace("_", " ")
+
+
+def _rounded(value: float) -> str:
+    """Two decimals where they say it all, else four digits: "0.90", "0.8999"."""
+    text = f"{value:.2f}"
+    return text if abs(float(text) - value) < 1e-6 else f"{value:.4g}"

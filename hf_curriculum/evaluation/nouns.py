@@ -12,15 +12,10 @@ from datasets import Dataset
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.evaluation.generate import one_row_per_image, references
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
+from hf_curriculum.scorers.text.spelling import singular as singular
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 _WORDS = re.compile(r"[^\W_]+")
-_PLURALS = """
-buses/bus calves/calf canoes/canoe children/child cookies/cookie feet/foot geese/goose halves/half hooves/hoof
-knives/knife leaves/leaf lives/life loaves/loaf men/man mice/mouse movies/movie people/person scarves/scarf
-shelves/shelf shoes/shoe teeth/tooth thieves/thief toes/toe wives/wife wolves/wolf women/woman
-"""
-_IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
 
 
 @dataclass(frozen=True)
@@ -57,27 +52,6 @@ class RecallResult:
             f"{100 * self.confidence:g} % interval [{self.lower:+.3f}, {self.upper:+.3f}], {self.n:,} images"
         )
         return line + (f", {self.excluded:,} left out (no gold noun)" if self.excluded else "")
-
-
-def singular(word: str) -> str:
-    """The singular of an English noun by spelling rules, to be passed as `normalise`.
-
-    Args:
-        word: one lower-case word.
-
-    Example:
-        >>> [singular(word) for word in ("dogs", "benches", "horses", "puppies", "glass", "children")]
-        ['dog', 'bench', 'horse', 'puppy', 'glass', 'child']
-    """
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("sses", "xes", "ches", "shes", "oes")):
-        return word[:-2]
-    return word[:-1]
 
 
 def noun_recall(

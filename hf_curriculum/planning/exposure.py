@@ -146,13 +146,20 @@ def _summary(plan: Shown, shown: np.ndarray, missed: np.ndarray, rows: np.ndarra
     total, ends = len(plan.ranking), np.cumsum(rows)
     distinct = float((rows * (1 - missed)).sum())
     tenths: list[float | None] = [None, None]
-    if plan.curriculum.needs_easy and not plan.curriculum.reads and plan.curriculum.signal != "losses":
+    by_score = plan.curriculum.needs_easy and not plan.curriculum.reads and plan.curriculum.signal != "losses"
+    if by_score and _begins_easy(plan):
         tenth = max(1, round(total / 10))
         easiest = np.clip(tenth - (ends - rows), 0, rows)
         hardest = np.clip(ends - (total - tenth), 0, rows)  # rows that the rule leaves out are harder still
         tenths = [float((part * shown).sum() / tenth) for part in (easiest, hardest)]
     most = float(shown.max(initial=0))
     return Exposure(total, distinct, total - distinct, float((rows * shown).sum() / total), most, *tenths, exact)
+
+
+def _begins_easy(plan: Shown) -> bool:
+    """Whether the easiest examples are in the order: a threshold may leave them out."""
+    ranking = plan.ranking if plan.layout.unit == 1 else plan.layout.units(plan.ranking)
+    return plan.order.score_at(0) == ranking.score_at(0)
 
 
 def _stretches(stages: list[Stage], size: int, captions: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import kind_of
-from hf_curriculum.provenance import read_column, score_values
+from hf_curriculum.provenance import numeric_column, read_column, score_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +120,9 @@ def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
     return Groups(names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
 
 
-Kind = Literal["numbers", "groups", "ids"]
-"""What a rule reads of a column: one number per row; the groups with their names; or the groups without."""
+Kind = Literal["numbers", "score", "groups", "ids"]
+"""What a rule reads of a column: one number per row; a score, one end of which is easy; the groups with their names;
+or the groups without."""
 
 
 def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarray | Groups]:
@@ -132,7 +133,7 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
         wanted: column → its kind.
 
     Returns:
-        Column → float32 of shape (len(dataset),), null as NaN; or `Groups`.
+        Column → float32 of shape (len(dataset),), null as NaN; a score as it is stored; or `Groups`.
 
     Raises:
         ValueError: a column is missing or holds something else.
@@ -145,8 +146,10 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
     features = getattr(dataset, "features", None) or {}
     read: dict[str, np.ndarray | Groups] = {}
     for name, kind in wanted.items():
-        if kind != "numbers":
+        if kind in ("groups", "ids"):
             read[name] = read_groups(dataset, name, named=kind == "groups")
+        elif kind == "score":
+            read[name] = numeric_column(dataset, name)
         elif getattr(features.get(name), "dtype", None) == "bool":
             read[name] = read_column(dataset, name).cast("float32").to_numpy(zero_copy_only=False)
         else:

@@ -260,6 +260,7 @@ class Plan(RenamedAttributes):
             "num_rows": self.ranking.num_rows,
             "scores": None if scores is None else digest_of(scores),
             **({"columns": dict(sorted(self.digests.items()))} if self.digests else {}),
+            **({"easy_ends": dict(sorted(ends.items()))} if (ends := self.ranking.easy_ends) else {}),
             "global_batch_size": self.global_batch_size,
             "seed": self.seed,
             "num_steps": self.max_steps,
@@ -554,7 +555,8 @@ def _scoring_line(plan: Plan) -> str:
 def _totals(plan: Plan) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
-    lines = [f"{ruled:,} examples drawn{filled}: {plan.num_steps:,} steps of {plan.global_batch_size}"]
+    passes = f"{ruled / len(plan.ranking):.4g} × the data"
+    lines = [f"{ruled:,} examples drawn{filled}: {passes} in {plan.num_steps:,} steps of {plan.global_batch_size}"]
     if plan.undecided:
         lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
         lines.extend(f"  {line}" for line in plan.pending_decisions())

@@ -35,6 +35,7 @@ class Ranking:
         name: the score's column.
         num_unscored: rows whose score is NaN or infinite.
         columns: further columns that a rule needs, by name: one number per row, or `Groups`.
+        easy_ends: which end is easy of those among them that are scores, where it is known.
     """
 
     order: np.ndarray
@@ -44,6 +45,7 @@ class Ranking:
     name: str | None
     num_unscored: int
     columns: Mapping[str, Any] = field(default_factory=dict)
+    easy_ends: Mapping[str, Easy] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -61,6 +63,45 @@ class Ranking:
     def score_at(self, position: int) -> float:
         """The score of the example at a position in the order, the easiest one's being 0."""
         return float(self.scores[self.order[position]])
+
+
+class FileOrder:
+    """The data set's own order, as `np.arange(num_rows)` has it, without the memory: for orders of millions of rows.
+
+    Args:
+        num_rows: rows of the data set.
+
+    Example:
+        >>> order = FileOrder(5)
+        >>> order[1:3], order[np.array([4, 0])], np.asarray(order).dtype
+        (array([1, 2], dtype=int32), array([4, 0]), dtype('int32'))
+    """
+
+    dtype: np.dtype = np.dtype(np.int32)
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (self.num_rows,)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, positions: Any) -> Any:
+        if isinstance(positions, slice):
+            return np.arange(*positions.indices(self.num_rows), dtype=self.dtype)
+        if isinstance(positions, np.ndarray) and positions.dtype.kind == "i":
+            return positions
+        return np.asarray(self)[positions]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.arange(self.num_rows, dtype=dtype or self.dtype)
+
+    def tolist(self) -> list[int]:
+        """Row numbers."""
+        return list(range(self.num_rows))
 
 
 def read_scores(dataset: Any, column: str) -> np.ndarray:
@@ -109,18 +150,29 @@ def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
             f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
             "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
         )
-    columns = read_columns(dataset, rule.reads_in_all)
+    columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
     if column is None:
         if rule.needs_scores:
             raise ValueError(
                 f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
                 "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
             )
-        return replace(Ranking.unordered(len(dataset)), columns=columns)
+        return replace(Ranking.unordered(len(dataset)), **columns)
     scores = read_scores(dataset, column)
     # Only a rule that goes from easy to hard needs to know which end is easy.
     easy = resolve_easy(dataset, column, rule.easy, None if rule.needs_easy else "low")
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
+    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), **columns)
+
+
+def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
+    """Which end is easy of each score that a rule reads beside the one it orders by, where it is known.
+
+    Raises:
+        ValueError: the scores have changed since they were recorded.
+    """
+    scores = [name for name, kind in rule.reads_in_all.items() if kind == "score"]
+    recorded = read_provenance(dataset) if scores else {}
+    return {name: resolve_easy(dataset, name) for name in scores if name in recorded or name in SCORERS}
 
 
 def resolve_easy(dataset: Any, column: str, override: Easy | None = None, default: Easy | None = None) -> Easy:

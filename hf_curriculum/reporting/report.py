@@ -243,7 +243,7 @@ class Gallery:
     """Thumbnails in a grid, a caption and a small note under each.
 
     Args:
-        title: heading of the section.
+        title: heading of the section, or None to join the section before.
         items: (image, caption, note); an image is anything `hf_curriculum.data.images.to_rgb` reads, or None where
             it cannot be shown; a caption is shown up to 300 characters, the note (a score, a reference) may be empty.
         text: what to look at, above the images.
@@ -255,7 +255,7 @@ class Gallery:
         >>> gallery = Gallery("Easiest", [(Image.new("RGB", (64, 64)), "a red ball", "noun_count 1")])
     """
 
-    title: str
+    title: str | None
     items: Sequence[tuple[Any, str, str]]
     text: str = ""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from datasets import Dataset
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.planning.curriculum import Budget, curriculum_from
 from hf_curriculum.planning.plan import bind
-from hf_curriculum.studies.study import Study, name_point, replace_names, run_order
+from hf_curriculum.studies.study import Study, grid_arms, name_point, replace_names, run_order, short
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.setup import rank_training_data
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+CONTROL = "control"
+"""What a run without a curriculum is called."""
 _REFERENCE = re.compile(r"\{([^{}:]+)\}")
 """`{vanilla}` in a field: the folder of that arm's run. `{type: phases}` is a mapping and none."""
 
@@ -33,24 +36,28 @@ class Arm:
         fields: what the arm has in place of the preset's and the command line's values.
         control: the arm that it is compared with, if the row names one.
         needs: arms that are trained before it at the same seed; `{NAME}` in a field is the folder of that run.
+        paper: what a paper prints for it: a metric of the study, or a column of the paper's table → figure, or text
+            such as "n/a".
     """
 
     fields: Mapping[str, Any]
     control: str | None = None
     needs: tuple[str, ...] = ()
+    paper: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) -> dict[str, Arm]:
     """The arms of a grid file, all of them checked.
 
     Args:
-        rows: name → the arm's fields, with `control` (a name) and `needs` (a name or several) among them; or None
-            for an arm that changes no field.
+        rows: name → the arm's fields, with `control` (a name), `needs` (a name or several) and `paper` (a mapping)
+            among them; or None for an arm that changes no field.
         read_field: field and value as they are written → value; raises `ValueError` where there is no such field.
 
     Raises:
         ValueError: there is no arm, a row is not a mapping, a field is unknown or its value cannot be read, an arm
-            that is named does not exist or is not needed, or arms need each other in a circle.
+            that is named does not exist or is not needed, arms need each other in a circle, or `paper` holds no
+            figures.
 
     Example:
         >>> rows = {"none": None, "ours": {"needs": "none", "init": "{none}/model"}}
@@ -68,7 +75,10 @@ def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) ->
             raise ValueError(f"The arm {name!r} is {row!r}. A row holds fields: `{name}: {{field: value}}`.")
         fields = dict(row or {})
         control, needs = fields.pop("control", None), fields.pop("needs", None) or ()
-        needs = (needs,) if isinstance(needs, str) else tuple(needs)
+        needs, paper = (
+            (needs,) if isinstance(needs, str) else tuple(needs),
+            _read_paper(name, fields.pop("paper", None)),
+        )
         for other in (*needs, *([] if control is None else [control])):
             if other not in rows or other == name:
                 what = "is the arm itself" if other == name else f"is none of the arms {list(rows)}"
@@ -85,9 +95,24 @@ def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) ->
                 f"The arm {name!r} refers to {{{other}}}, the folder of an arm that it does not need: it needs "
                 f"{list(needs)}. Write `needs: {other}`, so that it is trained first."
             )
-        arms[str(name)] = Arm(fields, control, needs)
+        arms[str(name)] = Arm(fields, control, needs, paper)
     run_order(arms, {name: arm.needs for name, arm in arms.items()})
     return arms
+
+
+def _read_paper(name: str, given: Any) -> dict[str, float | str]:
+    """The paper's figures of a row."""
+    figures = {} if given is None else given
+    fits = isinstance(figures, Mapping) and all(
+        isinstance(column, str) and isinstance(figure, (int, float, str)) and not isinstance(figure, bool)
+        for column, figure in figures.items()
+    )
+    if not fits:
+        raise ValueError(
+            f"The arm {name!r} has paper={given!r}, and there it holds a figure by column: `paper: {{cider: 113.0}}`, "
+            'or text where the paper has none, `paper: {cider: "n/a"}`.'
+        )
+    return dict(figures)
 
 
 def select_arms(arms: Mapping[str, Arm], names: Sequence[str] | None) -> dict[str, Arm]:
@@ -103,7 +128,7 @@ def select_arms(arms: Mapping[str, Arm], names: Sequence[str] | None) -> dict[st
     Example:
         >>> arms = read_arms({"a": None, "b": {"needs": "a"}, "c": {"control": "b"}}, lambda name, value: value)
         >>> list(select_arms(arms, ["b"])), select_arms(arms, ["c"])
-        (['a', 'b'], {'c': Arm(fields={}, control=None, needs=())})
+        (['a', 'b'], {'c': Arm(fields={}, control=None, needs=(), paper={})})
     """
     if names is None:
         return dict(arms)
@@ -172,6 +197,41 @@ def cross_arms(
     return made, controls, needs
 
 
+def study_arms(
+    options: argparse.Namespace,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
+    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them.
+
+    Raises:
+        ValueError: a control is to be made beside a run that is its own control, or beside arms of a file.
+    """
+    settings = {**dict.fromkeys(options.grid), **options.settings}
+    if options.arms:
+        if options.compare or options.control:
+            raise ValueError(
+                f"--{'compare' if options.compare else 'control'} was given with a grid file, whose rows are all that "
+                "is trained: a control is a row, named by `control:` in others. Leave it out, or add a row."
+            )
+        return cross_arms(options.arms, settings, options.grid)
+    alone = "curriculum" if has_curriculum(settings) else CONTROL
+    if alone == CONTROL and options.compare and "curriculum" not in options.grid:
+        raise ValueError(
+            f"--compare was given, but the curriculum is {short(settings['curriculum'])}, as a control's: there is "
+            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
+        )
+    replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
+    arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
+    if options.control:
+        return {name: arms[name] for name in controls.values()}, {}, {}
+    return arms, controls, {}
+
+
+def has_curriculum(settings: Mapping[str, Any]) -> bool:
+    """Whether examples come in another order than the control's, or than at random."""
+    rule, control = (curriculum_from(settings[name] or "iid") for name in ("curriculum", "control_curriculum"))
+    return rule.to_dict() != control.to_dict() and rule.to_dict()["type"] != "iid"
+
+
 def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]]) -> None:
     """Says what each arm that is still to be trained draws.
 
@@ -220,7 +280,8 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
             errors.append(str(error))
             continue
         most = "at most " if plan.undecided else ""
-        found.add(f"{most}{plan.num_draws:,} examples, {plan.num_steps:,} steps of {size:,}")
+        drawn, passes = plan.num_draws, (plan.num_draws - plan.num_filled) / len(plan.ranking)
+        found.add(f"{most}{drawn:,} examples, {passes:.4g} × the data, {plan.num_steps:,} steps of {size:,}")
     if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()

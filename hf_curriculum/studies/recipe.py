@@ -32,15 +32,13 @@ from transformers import (
 
 from hf_curriculum.config import read_config, read_yaml
 from hf_curriculum.names import CURRICULA
-from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.scorers.registry import import_named
-from hf_curriculum.studies.grid import Arm, cross_arms, log_budgets, read_arms, select_arms
-from hf_curriculum.studies.study import Study, grid_arms, short
+from hf_curriculum.studies.grid import Arm, log_budgets, read_arms, select_arms, study_arms
+from hf_curriculum.studies.study import Study
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.setup import close_process_group
 
-CONTROL = "control"
-"""What a run without a curriculum is called."""
 _SHARED = re.compile(
     r"(hub|push|trackio|do|log_level|log_on)_\w+|output_dir|seed|report_to|run_name|project|disable_tqdm|local_rank"
     r"|resume_from_checkpoint|resume_on_other_data|use_cpu|dataloader_pin_memory"
@@ -179,9 +177,9 @@ class RecipeParser(FlagParser):
     """The command line of a recipe: a flag for every field of its dataclasses, filled from a preset.
 
     `--preset NAME_OR_FILE` gives the fields' values, `--config FILE` others in their place, and what stands on the
-    command line holds against both. `--seeds`, `--grid`, `--arms`, `--compare` and `--control` say which runs there
-    are; a preset may name the `grid` that is taken where the command line has no grid, comparison or control (`--grid
-    none`: no grid).
+    command line holds against both. `--seeds`, `--grid`, `--table`, `--arms`, `--compare` and `--control` say which
+    runs there are; a preset may name the `grid` that is taken where the command line names none of them but `--seeds`
+    and `--arms` (`--grid none`: no grid).
 
     Args:
         dataclass_types: of the recipe; one of them is a `TrainingArguments` with a `curriculum`, and one has the field
@@ -224,6 +222,9 @@ class RecipeParser(FlagParser):
             help="one run per value, once per field; or one per row of a file, or of one named in the presets' "
             "grids/; none: no grid, where the preset names one",
         )
+        group.add_argument(
+            "--table", metavar="NAME", help="the rows of a table of the paper, a file in the presets' grids/"
+        )
         group.add_argument("--arms", nargs="+", metavar="NAME", help="rows of a grid file, and what they need, alone")
         without = group.add_mutually_exclusive_group()
         without.add_argument("--compare", action="store_true", help="also train the i.i.d. control at the same seeds")
@@ -256,9 +257,10 @@ class RecipeParser(FlagParser):
         given = {name: vars(options).pop(name) for name in self.fields & set(vars(options))}
         if missing := sorted(set(self.required) - set(given)):
             raise ValueError(f"The preset {options.preset!r} has no {missing}, which every run needs. Give them.")
-        if usual_grid and not (options.grid or options.compare or options.control):
+        if usual_grid and not (options.grid or options.table or options.compare or options.control):
             options.grid = [usual_grid]
         try:
+            options.grid = [*([] if options.table is None else [self._table(options.table)]), *options.grid]
             options.grid, arms = self._read_grid([text for text in options.grid if text != "none"])
             options.arms = select_arms(arms, options.arms)
         except ValueError as error:
@@ -329,7 +331,12 @@ class RecipeParser(FlagParser):
             disable_progress_bars()
         read = None if data is None else (lambda given: data(*arguments(given)))
         made = Study(
-            lambda given: run(*arguments(given)), arms, options.seeds, folder, former=former, data=read, needs=needs
+            lambda given: run(*arguments(given)),
+            *(arms, options.seeds, folder),
+            former=former,
+            data=read,
+            needs=needs,
+            paper={name: arm.paper for name, arm in options.arms.items() if name in arms},  # not of other values
         )
         for item in made.runs:
             if shared.get("push_to_hub") and item.status == "finished" and not item.result.get("pushed"):
@@ -338,6 +345,14 @@ class RecipeParser(FlagParser):
             log_budgets(made, data, arguments)
         first, *others = arms
         return made, controls or dict.fromkeys(others, first)
+
+    def _table(self, name: str) -> str:
+        """The file of a table's rows."""
+        file = self.presets / "grids" / f"{name}.yaml"
+        if not file.is_file():
+            known = sorted(one.stem for one in file.parent.glob("*.yaml"))
+            raise ValueError(f"--table {name} is none of {known} in {file.parent}. Name one; --grid takes any file")
+        return str(file)
 
     def _read_grid(self, texts: Sequence[str]) -> tuple[dict[str, list[Any]], dict[str, Arm]]:
         """Each `field=a,b` as the field and its values, and the arms of a file."""
@@ -372,41 +387,6 @@ class RecipeParser(FlagParser):
         if not self._makes_a_run(name):
             raise ValueError(f"{name!r} is none of the fields that make a run. {self.nearest(name)}".strip())
         return self.read_value(name, value)
-
-
-def study_arms(
-    options: argparse.Namespace,
-) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
-    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them.
-
-    Raises:
-        ValueError: a control is to be made beside a run that is its own control, or beside arms of a file.
-    """
-    settings = {**dict.fromkeys(options.grid), **options.settings}
-    if options.arms:
-        if options.compare or options.control:
-            raise ValueError(
-                f"--{'compare' if options.compare else 'control'} was given with a grid file, whose rows are all that "
-                "is trained: a control is a row, named by `control:` in others. Leave it out, or add a row."
-            )
-        return cross_arms(options.arms, settings, options.grid)
-    alone = "curriculum" if has_curriculum(settings) else CONTROL
-    if alone == CONTROL and options.compare and "curriculum" not in options.grid:
-        raise ValueError(
-            f"--compare was given, but the curriculum is {short(settings['curriculum'])}, as a control's: there is "
-            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
-        )
-    replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
-    arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
-    if options.control:
-        return {name: arms[name] for name in controls.values()}, {}, {}
-    return arms, controls, {}
-
-
-def has_curriculum(settings: Mapping[str, Any]) -> bool:
-    """Whether examples come in another order than the control's, or than at random."""
-    rule, control = (curriculum_from(settings[name] or "iid") for name in ("curriculum", "control_curriculum"))
-    return rule.to_dict() != control.to_dict() and rule.to_dict()["type"] != "iid"
 
 
 def resume_point(args: TrainingArguments) -> str | bool:

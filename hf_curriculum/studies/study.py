@@ -44,6 +44,7 @@ class StudyRun:
         error: what went wrong.
         data: the fingerprints of the data it was made on, by name, where the study has `data`.
         needs: the runs of its seed that are made before it, by arm.
+        paper: what a paper prints for its arm, by metric or by column of the paper's table.
     """
 
     arm: str
@@ -57,6 +58,7 @@ class StudyRun:
     error: str | None = None
     data: dict[str, Any] | None = None
     needs: dict[str, StudyRun] = field(default_factory=dict, repr=False)
+    paper: Mapping[str, float | str] = field(default_factory=dict, repr=False)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -115,6 +117,7 @@ class Study:
             a cache. A run is read back, and continued, only where they are the same as before.
         needs: arm → the arms whose runs are made before its own at every seed. `{NAME}` in a text of its settings
             stands for the folder of that arm's run. A run is another one where a run that it needs is another.
+        paper: arm → what a paper prints for it, which tables show beside its numbers; no run is another one for it.
 
     Attributes:
         runs: all runs, those not made yet included.
@@ -140,6 +143,7 @@ class Study:
         former: Callable[[Settings], Settings] | None = None,
         data: Callable[[dict[str, Any]], Any] | None = None,
         needs: Mapping[str, Sequence[str]] | None = None,
+        paper: Mapping[str, Mapping[str, float | str]] | None = None,
     ) -> None:
         self.output_dir: Path = Path(output_dir)
         self._data, self._read_rows = data, {}
@@ -156,7 +160,11 @@ class Study:
                     raise ValueError(f"The arm {arm!r} has a setting `{name}`, which every run gets from the study.")
         needs = {arm: tuple(others) for arm, others in (needs or {}).items()}
         order = run_order(arms, needs)
-        self.runs: list[StudyRun] = [StudyRun(arm, seed, arms[arm], "", Path()) for seed in seeds for arm in order]
+        self.runs: list[StudyRun] = [
+            StudyRun(arm, seed, arms[arm], "", Path(), paper=(paper or {}).get(arm, {}))
+            for seed in seeds
+            for arm in order
+        ]
         taken: set[Path] = set()
         made: dict[tuple[str, int], StudyRun] = {}
         for item in self.runs:

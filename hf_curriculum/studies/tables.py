@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """One metric of one arm, over the runs that finished; `test` is over seeds that finished in both arms."""
+    """One metric of one arm, over the runs that finished; `test` is over seeds that finished in both arms.
+
+    `paper` holds what a paper prints for it, by the column it stands in.
+    """
 
     arm: str
     metric: str
@@ -38,6 +41,7 @@ class ArmSummary:
     crashed: int
     control: str | None
     test: PairedTest | None
+    paper: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def note(self) -> str:
@@ -79,12 +83,15 @@ class StudyTable:
         runs: the runs they are made of.
         confidence: of all intervals.
         kind: of all intervals.
+        scale: what numbers are multiplied by as text, 100 for a table in per cent; those of CSV, JSON and figures are
+            not, and what a paper prints is never changed.
     """
 
     rows: tuple[ArmSummary, ...]
     runs: tuple[StudyRun, ...]
     confidence: float
     kind: IntervalKind
+    scale: float = 1
 
     @property
     def metrics(self) -> list[str]:
@@ -92,24 +99,34 @@ class StudyTable:
         return list(dict.fromkeys(row.metric for row in self.rows))
 
     @property
+    def paper_columns(self) -> list[str]:
+        """The columns with what a paper prints, in order; empty where no row has any."""
+        return list(dict.fromkeys(column for row in self.rows for column in row.paper))
+
+    @property
     def note(self) -> str:
         """What the numbers are, in a sentence or two."""
-        text = f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
+        text = "" if self.scale == 1 else f"Values × {self.scale:g}. "
+        text += f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
         if any(row.test for row in self.rows):
             text += (
                 " Difference from the control, paired by seed; p: two-sided, of the paired t test and of the sign-flip"
                 " test, not corrected for several comparisons."
             )
+        if any(not_available(row) for row in self.rows):
+            text += " n/a: every run of the arm diverged."
+        if self.paper_columns:
+            text += " paper: as it is printed there."
         return text
 
     def header(self) -> list[str]:
         """The columns of `body`."""
         tests = ["control", "difference", "p (t)", "p (sign flip)"]
-        return ["arm", "metric", "runs", "mean", *tests, "diverged", "crashed"]
+        return ["arm", "metric", "runs", "mean", *self.paper_columns, *tests, "diverged", "crashed"]
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
-        return [_texts(row) for row in self.rows]
+        return [_texts(row, self.paper_columns, self.scale) for row in self.rows]
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
@@ -118,7 +135,7 @@ class StudyTable:
     def to_csv(self) -> str:
         """One line per metric and arm, numbers in full, an empty cell where there is none."""
         out = io.StringIO()
-        rows = [row.cells() for row in self.rows]
+        rows = [row.cells() | {column: row.paper.get(column) for column in self.paper_columns} for row in self.rows]
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -129,7 +146,12 @@ class StudyTable:
         shown = ("arm", "seed", "key", "status", "step", "numbers")
         runs = [{name: getattr(run, name) for name in shown} for run in self.runs]
         summary = [
-            {**row.cells(), "values": {str(seed): value for seed, value in row.values.items()}} for row in self.rows
+            {
+                **row.cells(),
+                **({"paper": dict(row.paper)} if row.paper else {}),
+                "values": {str(seed): value for seed, value in row.values.items()},
+            }
+            for row in self.rows
         ]
         return {"confidence": self.confidence, "interval": self.kind, "summary": summary, "runs": runs}
 
@@ -195,6 +217,7 @@ def summarise(
     control: str | Mapping[str, str] | None = None,
     confidence: float = 0.95,
     kind: IntervalKind = "t",
+    scale: float = 1,
 ) -> StudyTable:
     """Averages a study's runs over seeds, arm by arm, and compares each arm with its control.
 
@@ -205,6 +228,11 @@ def summarise(
         control: the arm that all others are compared with, or arm -> its control.
         confidence: of all intervals.
         kind: `"t"` or `"bootstrap"`, see `mean_interval`.
+        scale: see `StudyTable`.
+
+    Returns:
+        the table. What a paper prints for an arm (`paper` of its runs) stands in the column `paper` in the row of the
+        metric that it is named after; what is named otherwise in a column `paper, NAME`, beside the first metric.
 
     Raises:
         ValueError: there is no run or no metric, a control is no arm, or `kind` or `confidence` is not possible.
@@ -220,8 +248,23 @@ def summarise(
     unknown = sorted({*controls, *controls.values()} - set(arms))
     if unknown or (isinstance(control, str) and control not in arms):
         raise ValueError(f"The control {unknown[0] if unknown else control!r} is not an arm of the study: {arms}.")
-    rows = [_summary(runs, arm, metric, controls.get(arm), confidence, kind) for metric in metrics for arm in arms]
-    return StudyTable(tuple(rows), tuple(runs), confidence, kind)
+    rows = [
+        replace(
+            _summary(runs, arm, metric, controls.get(arm), confidence, kind),
+            paper=_figures(runs, arm, metric, metrics),
+        )
+        for metric in metrics
+        for arm in arms
+    ]
+    return StudyTable(tuple(rows), tuple(runs), confidence, kind, scale)
+
+
+def _figures(runs: Sequence[StudyRun], arm: str, metric: str, metrics: Sequence[str]) -> dict[str, float | str]:
+    """What a paper prints for an arm, by column of this table."""
+    given = next(run.paper for run in runs if run.arm == arm)
+    own = {"paper": given[metric]} if metric in given else {}
+    others = {f"paper, {name}": figure for name, figure in given.items() if name not in metrics}
+    return own | (others if metric == metrics[0] else {})
 
 
 def _summary(
@@ -252,12 +295,23 @@ def _ends(interval: Interval) -> tuple[float, float, float]:
     return interval.value, interval.lower, interval.upper
 
 
-def _texts(row: ArmSummary) -> list[str]:
+def not_available(row: ArmSummary) -> bool:
+    """Whether an arm was trained and has no number, because it diverged at every seed."""
+    return row.diverged > 0 and row.finished == 0
+
+
+def _texts(row: ArmSummary, paper: Sequence[str], scale: float) -> list[str]:
     tests = ["–"] * 3
     if row.test:
-        tests = [interval_text(row.test.difference, signed=True), _p_text(row.test.p_t), _p_text(row.test.p_sign_flip)]
-    shown = [row.arm, row.metric, str(row.mean.n), interval_text(row.mean), row.control or "–"]
-    return [*shown, *tests, str(row.diverged), str(row.crashed)]
+        difference = interval_text(_scaled(row.test.difference, scale), signed=True)
+        tests = [difference, _p_text(row.test.p_t), _p_text(row.test.p_sign_flip)]
+    mean = "n/a" if not_available(row) else interval_text(_scaled(row.mean, scale))
+    shown = [row.arm, row.metric, str(row.mean.n), mean, *(str(row.paper.get(column, "–")) for column in paper)]
+    return [*shown, row.control or "–", *tests, str(row.diverged), str(row.crashed)]
+
+
+def _scaled(interval: Interval, scale: float) -> Interval:
+    return Interval(scale * interval.value, scale * interval.lower, scale * interval.upper, interval.n)
 
 
 def interval_text(interval: Interval, *, signed: bool = False) -> str:

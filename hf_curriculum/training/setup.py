@@ -37,7 +37,7 @@ from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, metric_name
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.planning.ranking import Ranking, as_numbers, rank_dataset, rank_scores, resolve_easy
+from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores, resolve_easy
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.prediction import base_model
@@ -104,7 +104,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
     """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
     if scores is None:
         return rank_dataset(data, rule, column)
-    columns, scores = read_columns(data, rule.reads_in_all), as_numbers(scores)
+    columns, ends, scores = read_columns(data, rule.reads_in_all), easy_ends(data, rule), as_numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
@@ -112,7 +112,8 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
         )
     default = None if rule.needs_easy else "low"
     easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), columns=columns)
+    ranking = rank_scores(scores, easy, unscored=rule.unscored, name=column)
+    return replace(ranking, columns=columns, easy_ends=ends)
 
 
 def arguments_of(trainer_class: type[Trainer]) -> type[TrainingArguments]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum import CurriculumTrainingArguments
-from hf_curriculum.studies.recipe import CONTROL, RecipeParser, read_preset
+from hf_curriculum.studies.grid import CONTROL
+from hf_curriculum.studies.recipe import RecipeParser, read_preset
 
 SCENES = "scenes"
 """Names the embedded data, as images and as text."""

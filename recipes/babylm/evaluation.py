@@ -21,7 +21,7 @@ from hf_curriculum import (
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.evaluation.nouns import gold_nouns, singular
-from hf_curriculum.studies.recipe import has_curriculum
+from hf_curriculum.studies.grid import has_curriculum
 
 _RECALL = {
     "recall": "noun recall of the captions it writes",

@@ -13,7 +13,7 @@ from typing import Any
 from babylm.arguments import variant_of
 from babylm.tables import SYSTEMS, VARIANTS, Column
 
-from hf_curriculum.studies.recipe import has_curriculum
+from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.studies.study import RESULT_FILE
 
 RESULTS = "results.json"

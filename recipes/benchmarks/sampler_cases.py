@@ -76,6 +76,9 @@ _OTHERS = {
     "guidance_schedule": Case(GuidanceSchedule(6, 5), levels=True),
     "node_sampling": _NODE_SAMPLING,
     "node_sampling, batch 256": replace(_NODE_SAMPLING, batch=256),
+    "node_sampling, no image twice": replace(
+        _NODE_SAMPLING, rule=NodeSampling(epochs=4, image_column="image_id"), batch=256
+    ),
     "self_paced": Case(SelfPaced(epochs=5), decisions=2),
     "staged": Case(Staged({"part 0": IID(epochs=1), "part 1": Phases(2, 1)})),
     "weighted": Case(Weighted(temperature=1.0)),

@@ -84,6 +84,10 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "push_scored", lambda *given, **options: Pushed)
     run = tmp_path / "run"
+    shown = [{"image_id": at, "category_id": 1, "bbox": [0, 0, 9, 9]} for at in range(10)]
+    names = [{"id": at, "file_name": f"{at}.png"} for at in range(10)]
+    instances = {"images": names, "annotations": shown, "categories": [{"id": 1, "name": "dog"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(instances))
     commands = [
         ("version",),
         ("score", scored.parent / "photos", tmp_path / "again", "--scorer", "caption_length"),
@@ -93,6 +97,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("report", run, "--dataset", scored),
         ("caption", run, scored.parent / "photos"),
         ("features", scored.parent / "photos", tmp_path / "store", "--model", "scenes_clip", "--grid", "2"),
+        ("ontology", scored.parent / "photos", "--objects", tmp_path / "instances.json", "--min-instances", "1"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
     ]

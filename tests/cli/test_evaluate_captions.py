@@ -226,7 +226,7 @@ def test_mistakes(photos, evaluated, tmp_path):
         ((git, *suite), 2, "Captions are compared with those of a data set. Name one."),
         ((git, *suite, "--data", photos, "--task", "blimp"), 2, "It has no effect with `--suite captions`"),
         ((git, "--beams", "3"), 2, "It has no effect with `--suite babylm`"),
-        ((git, "--suite", "coco"), 2, "'coco' is not known. There are babylm and captions."),
+        ((git, "--suite", "coco"), 2, "'coco' is not known. There are babylm, captions, retrieval."),
         ((git, *suite, "--data", photos, "--split", "val"), 2, "has no splits, and so not 'val'"),
         (
             (git, *suite, "--data", karpathy(tmp_path, "val")),

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from hf_curriculum import Filter, NodeSampling, Observed, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.groups import Groups, read_columns
-from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.ranking import FileOrder, Ranking
 from hf_curriculum.planning.stage import NodeStage
 from hf_curriculum.rng import draw_each, hash64, mix64
 
@@ -364,3 +364,86 @@ def test_a_share_of_random_batches_is_exact_to_the_last_bit():
                 0, "mixed", "all", ((0, 6),), 120, groups=groups, batch_size=6, random_share=share / 2**30
             )
             assert stage.nodes(steps, key)[step] == node
+
+
+def test_the_log_says_what_was_decided_and_where_the_mass_is():
+    nodes = ["person"] * 131 + ["dog"] * 42 + [f"node {number % 242}" for number in range(827)]
+    rule = NodeSampling("nodes", metric="heldout_image_r1", examples=256 * 500_000)
+    plan = start(rule, {"nodes": nodes}, batch=256)
+    said = []
+    for value in (0.92, 0.8999, np.float32(0.9)):
+        plan = decide(plan, float(value), metric="eval_heldout_image_r1")
+        said.append(rule.describe_decision(plan.log[-1]))
+    begin, end = "held-out image R@1", "… (244 nodes)"
+    assert said == [
+        f"step 5,000: {begin} 0.92 ≥ 0.90 → refresh 1: entity 0.900, person 0.0131, dog 0.0042, {end}",
+        f"step 10,000: {begin} 0.8999 < 0.90 → stay: entity 0.900, person 0.0131, dog 0.0042, {end}",
+        f"step 15,000: {begin} 0.90 ≥ 0.90 → refresh 2: entity 0.810, person 0.0249, dog 0.00798, {end}",
+    ]
+    # An entry that version 0.1.0 wrote has neither masses nor their number.
+    old = {name: value for name, value in plan.log[0].items() if name not in ("mass", "nodes")}
+    assert rule.describe_decision(old) == "step 5,000: held-out image R@1 0.92 ≥ 0.90 → refresh 1: entity 0.900"
+    few = decide(start(NodeSampling(check_every=2, epochs=1), BALLS), 1.0)
+    assert few.curriculum.describe_decision(few.log[0]) == (
+        "step 2: retrieval accuracy 1.00 ≥ 0.90 → refresh 1: entity 0.900, dog 0.075, ball 0.025"
+    )
+
+
+def test_nodes_with_fewer_images_than_a_batch_are_counted():
+    columns = {"nodes": ["a"] * 6 + ["b"] * 6, "image_id": ["x"] * 3 + ["y"] * 3 + list("uvwxyz")}
+    rule = NodeSampling(check_every=2, epochs=1, image_column="image_id")
+    (note,) = start(rule, columns, batch=4).notes
+    assert note.startswith(
+        "1 of 2 nodes have fewer images than the 4 of a batch (the fewest, 'a', 2): some come twice"
+    )
+    assert start(rule, columns, batch=2).notes == ()
+    assert start(replace(rule, min_examples=6), columns, batch=4).notes != ()
+    (note,) = start(replace(rule, image_column=None), columns, batch=7).notes
+    assert note.startswith("2 of 2 nodes have fewer examples than the 7 of a batch (the fewest, 'a', 6)")
+
+
+def test_a_plan_takes_at_most_eight_bytes_a_row():
+    """The members of nodes and the image of each row; the order of the file takes nothing."""
+    size = 50_000
+    columns = {"nodes": [f"n{row % 50}" for row in range(size)], "image_id": [f"i{row // 3}" for row in range(size)]}
+    rule = NodeSampling(check_every=9, image_column="image_id", epochs=2)
+    plan = decide(start(rule, columns, batch=64), 1.0, 1.0)
+    assert isinstance(plan.ranking.order, FileOrder)
+    assert plan.ranking is plan.order
+    held = {id(array): array.nbytes for array in _arrays(plan)}
+    assert sum(held.values()) <= 8 * size + 1000
+    # Not of everything in the file: a list is needed.
+    scored = start(Filter(0.5, rule), columns, scores=np.arange(size))
+    assert isinstance(scored.order.order, np.ndarray)
+
+
+def _arrays(value, seen=None):
+    """The arrays that a plan refers to, views by what they are views of."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, (str, int, float, type(None))):
+        return
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        yield value if value.base is None else value.base
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _arrays(item, seen)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _arrays(item, seen)
+    else:
+        yield from _arrays(getattr(value, "__dict__", {}), seen)
+
+
+def test_the_files_order_is_like_a_list_of_all_rows():
+    order, plain = FileOrder(7), np.arange(7, dtype=np.int32)
+    assert len(order) == 7
+    assert order.shape == (7,)
+    assert order.tolist() == plain.tolist()
+    for positions in (slice(2, 5), slice(None, None, -2), slice(-3, None), np.array([6, 0, 3]), 4, plain > 3, [1, 2]):
+        assert (np.asarray(order[positions]) == plain[positions]).all()
+    assert np.asarray(order).dtype == np.int32
+    marks = np.zeros(7, bool)
+    marks[order] = True
+    assert marks.all()
+    assert (plain[order] == plain).all()

@@ -72,6 +72,11 @@ CASES: dict[str, Case] = {
     "baby steps by value": Case(BabySteps(3, patience=1, cut="value", epochs=5, min_epochs=0.5), passes=5),
     "baby steps by image": Case(BabySteps(3, patience=1, epochs=4, batches=ByImage(2)), unit=2),
     "filter": Case(Filter(0.6)),
+    "filter above a value": Case(Filter(at_least=4, then=Phases(2, 2), easy="high")),
+    "filter by another score": Case(Filter(0.6, Phases(2, 2), by="caption_length", by_easy="high")),
+    "filter by another score, self-paced": Case(
+        Filter(at_least=8, by="caption_length", then=SelfPaced(epochs=4)), grows=False, passes=4
+    ),
     "filter, baby steps": Case(Filter(0.7, BabySteps(2, patience=1, epochs=5), unscored="last"), passes=5),
     "filter, self-paced": Case(Filter(0.8, SelfPaced(epochs=4)), grows=False, passes=4),
     "filter, whole passes": Case(Filter(0.5, Phases(2, 2, partial_batches="keep"), easy="high")),

@@ -40,8 +40,8 @@ from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
-from hf_curriculum.studies.grid import budget_of
-from hf_curriculum.studies.recipe import read_preset, study_arms
+from hf_curriculum.studies.grid import budget_of, study_arms
+from hf_curriculum.studies.recipe import read_preset
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, ModelArguments, SimiCLArguments) for item in fields(kind)}
@@ -129,7 +129,9 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     budgets = [
         budget_of(PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})[-1], rows) for arm in arms.values()
     ]
-    assert budgets == ["75,000 examples, 7,500 steps of 10", *["at most 75,000 examples, 7,500 steps of 10"] * 6]
+    assert budgets == ["75,000 examples, 15 × the data, 7,500 steps of 10"] + 6 * [
+        "at most 75,000 examples, 15 × the data, 7,500 steps of 10"
+    ]
     assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
     for grid in ("table_4", "limits", "self_critical"):
         options = PARSER.parse(["--preset", "coco", "--features", "store", "--grid", grid])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_curriculum import CurriculumTrainingArguments, Study
-from hf_curriculum.studies.grid import Arm, budget_of, select_arms
-from hf_curriculum.studies.recipe import RecipeParser, study_arms
+from hf_curriculum import CurriculumTrainingArguments, Diverged, Study, summarise
+from hf_curriculum.studies.grid import Arm, budget_of, select_arms, study_arms
+from hf_curriculum.studies.recipe import RecipeParser
 from hf_curriculum.studies.study import run_order
 
 ROWS = """
@@ -118,6 +118,8 @@ def test_arms_at_every_value_of_a_field(parser, tmp_path):
     [
         ("{}", "The grid has no arms"),
         ("a: 3", "The arm 'a' is 3. A row holds fields"),
+        ("a: {paper: 3}", "The arm 'a' has paper=3, and there it holds a figure by column"),
+        ("a: {paper: {cider: [3]}}", "The arm 'a' has paper={'cider': [3]}"),
         ("[a]", "is not a mapping of fields or rows to values"),
         ("a: {rat: 2}", "The arm 'a': 'rat' is none of the fields that make a run. did you mean --rate?"),
         ("a: {output_dir: x}", "The arm 'a': 'output_dir' is none of the fields that make a run"),
@@ -176,9 +178,9 @@ def test_every_budget_is_said_before_the_first_run(parser, tmp_path, caplog):
         parser.study(run, options, tmp_path / "out", data=lambda given, args: {"train": rows})
     assert run.calls == []
     assert [record.message for record in caplog.records] == [
-        "vanilla: 200 examples, 20 steps of 10",
-        "ours: 150 examples, 15 steps of 10",
-        "slow: 200 examples, 20 steps of 10",
+        "vanilla: 200 examples, 2 × the data, 20 steps of 10",
+        "ours: 150 examples, 1.5 × the data, 15 steps of 10",
+        "slow: 200 examples, 2 × the data, 20 steps of 10",
     ]
 
 
@@ -197,9 +199,13 @@ def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
 @pytest.mark.parametrize(
     ("rule", "epochs", "expected"),
     [
-        (None, 3, "300 examples, 30 steps of 10"),
-        ({"type": "baby_steps", "num_buckets": 5, "stop": True}, 8, "at most 800 examples, 80 steps of 10"),
-        ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 80 steps of 10"),
+        (None, 3, "300 examples, 3 × the data, 30 steps of 10"),
+        (
+            {"type": "baby_steps", "num_buckets": 5, "stop": True},
+            8,
+            "at most 800 examples, 8 × the data, 80 steps of 10",
+        ),
+        ({"type": "baby_steps", "num_buckets": 5}, 8, "at most 800 examples, 8 × the data, 80 steps of 10"),
         ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
         ({"type": "iid", "batches": {"type": "by_image"}}, 2, "a number of examples that depends on the scores"),
     ],
@@ -233,3 +239,81 @@ def test_rows_that_are_not_there(parser, capsys):
         assert message in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"--arms names \['our'\], and the grid file has the rows \['ours'\]"):
         select_arms({"ours": Arm({})}, ["our"])
+
+
+TABLE = """
+baseline: {rate: 1.0, paper: {CC: 2.2, RedCaps: 1.8, loss: 0.5}}
+longest first: {rate: 2.0, control: baseline, paper: {CC: n/a, RedCaps: 2.5}}
+ours: {rate: 0.25, control: baseline, paper: {CC: 5.8}}
+not theirs: {rate: 0.5}
+"""
+
+
+def test_a_table_of_the_paper_stands_beside_the_numbers_of_its_rows(parser, tmp_path):
+    (tmp_path / "grids" / "table1.yaml").write_text(TABLE)
+    lost = {"longest first": Diverged(7, "the loss stayed where it was")}
+    run = Run()
+
+    def train(given, args):
+        if given.rate == 2.0:
+            raise lost["longest first"]
+        return {"map_50": run(given, args)["eval_loss"] / 10, "loss": given.rate}
+
+    study, controls = parser.study(train, parser.parse(["--table", "table1", "--seeds", "0,1"]), tmp_path / "out")
+    study.run()
+    assert controls == {"longest first": "baseline", "ours": "baseline"}
+    table = summarise(study.runs, ["map_50", "loss"], control=controls, scale=100)
+    assert table.header()[3:7] == ["mean", "paper, CC", "paper, RedCaps", "paper"]
+    assert [row[:2] + row[3:7] + row[-2:-1] for row in table.body()] == [
+        ["baseline", "map_50", "10 [10, 10]", "2.2", "1.8", "–", "0"],
+        ["longest first", "map_50", "n/a", "n/a", "2.5", "–", "2"],
+        ["ours", "map_50", "2.5 [2.5, 2.5]", "5.8", "–", "–", "0"],
+        ["not theirs", "map_50", "5 [5, 5]", "–", "–", "–", "0"],
+        ["baseline", "loss", "100 [100, 100]", "–", "–", "0.5", "0"],
+        ["longest first", "loss", "n/a", "–", "–", "–", "2"],
+        ["ours", "loss", "25 [25, 25]", "–", "–", "–", "0"],
+        ["not theirs", "loss", "50 [50, 50]", "–", "–", "–", "0"],
+    ]
+    text = table.to_markdown()
+    assert "Values × 100. Mean over seeds" in text
+    assert "n/a: every run of the arm diverged. paper: as it is printed there." in text
+    assert table.body()[2][7:9] == ["baseline", "-7.5 [-7.5, -7.5]"]
+    csv, facts = table.to_csv().splitlines(), table.to_dict()
+    assert csv[0].endswith('"paper, CC","paper, RedCaps",paper')
+    assert csv[3].startswith("ours,map_50,2,0,0,2,0.025,")
+    assert csv[3].endswith(",5.8,,")
+    assert facts["summary"][2]["paper"] == {"paper, CC": 5.8}
+    assert "paper" not in facts["summary"][3]
+    assert "longest first, seed 0: diverged at step 7: the loss stayed where it was" in study.describe()
+
+
+def test_a_table_is_resumed_and_its_rows_can_be_chosen(parser, tmp_path):
+    (tmp_path / "grids" / "table1.yaml").write_text(TABLE)
+    run = Run()
+    made(parser, tmp_path / "out", run, "--table", "table1", "--arms", "ours", "baseline")
+    again = Run()
+    study, _ = made(parser, tmp_path / "out", again, "--table", "table1")
+    assert [call[0] for call in run.calls] == ["baseline-seed0", "ours-seed0"]
+    assert [item.arm for item in study.runs] == ["baseline", "longest first", "ours", "not theirs"]
+    assert len(again.calls) == 2
+    (tmp_path / "grids" / "table1.yaml").write_text(TABLE.replace("5.8", "5.9"))  # a figure makes no other run
+    corrected, _ = parser.study(again, parser.parse(["--table", "table1"]), tmp_path / "out")
+    assert corrected.num_waiting == 0
+    assert corrected.runs[2].paper == {"CC": 5.9}
+
+
+def test_a_table_at_other_values_is_not_the_papers(parser, tmp_path):
+    (tmp_path / "grids" / "table2.yaml").write_text("a: {paper: {loss: 3}}\n")
+    options = parser.parse(["--table", "table2", "--grid", "rate=1,2"])
+    study, _ = parser.study(Run(), options, tmp_path / "out")
+    assert [(item.arm, item.paper) for item in study.runs] == [("a, rate=1.0", {}), ("a, rate=2.0", {})]
+
+
+def test_a_table_that_is_not_there_is_refused(parser, capsys):
+    for words, message in (
+        (["--table", "table_9"], r"--table table_9 is none of ['table_1']"),
+        (["--table", "table_1", "--grid", "table_1"], "is a second file of arms"),
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse(words)
+        assert message in capsys.readouterr().err

@@ -9,7 +9,8 @@ import pytest
 
 from hf_curriculum import CurriculumTrainingArguments, Study, Weighted, curriculum_from
 from hf_curriculum.config import read_yaml
-from hf_curriculum.studies.recipe import RecipeParser, finish, has_curriculum, read_preset, resume_point
+from hf_curriculum.studies.grid import has_curriculum
+from hf_curriculum.studies.recipe import RecipeParser, finish, read_preset, resume_point
 
 
 @dataclass

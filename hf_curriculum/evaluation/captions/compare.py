@@ -173,18 +173,42 @@ def compare_captions(
     }
     drawn = bootstrap(scores, resamples, seed)
     values = {name: each.corpus for name, each in scores.items()}
+    return CaptionComparison(
+        values,
+        differences(values, drawn, confidence),
+        len(references),
+        resamples,
+        seed,
+        confidence,
+        evaluate.unavailable,
+    )
+
+
+def differences(
+    values: Mapping[str, Mapping[str, float]], drawn: Mapping[str, Mapping[str, np.ndarray]], confidence: float
+) -> tuple[Difference, ...]:
+    """The differences of each pair of systems, a later one against an earlier one.
+
+    Args:
+        values: system → value's name → value on all images.
+        drawn: system → value's name → its values on the same resamples, float64 (resamples,).
+        confidence: of the intervals, between percentiles.
+
+    Example:
+        >>> drawn = {"a": {"r": np.zeros(4)}, "b": {"r": np.array([0.0, 1.0, 1.0, 1.0])}}
+        >>> differences({"a": {"r": 0.0}, "b": {"r": 0.5}}, drawn, 0.95)[0].p
+        0.25
+    """
     tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
-    differences = []
-    for baseline, system in combinations(scores, 2):
+    found = []
+    for baseline, system in combinations(values, 2):
         for name in values[system]:
             change = drawn[system][name] - drawn[baseline][name]  # (resamples,)
             lower, upper = map(float, np.percentile(change, tails))
             point = values[system][name] - values[baseline][name]
             p = float(np.mean(change <= 1e-12))  # equal statistics may differ by the rounding of their sums
-            differences.append(Difference(name, system, baseline, point, lower, upper, p))
-    return CaptionComparison(
-        values, tuple(differences), len(references), resamples, seed, confidence, evaluate.unavailable
-    )
+            found.append(Difference(name, system, baseline, point, lower, upper, p))
+    return tuple(found)
 
 
 def draw_images(images: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:

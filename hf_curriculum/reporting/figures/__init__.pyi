@@ -7,8 +7,10 @@ from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
+from hf_curriculum.reporting.figures.retrieval import held_out_retrieval as held_out_retrieval
 from hf_curriculum.reporting.figures.study import interval_rows as interval_rows
 from hf_curriculum.reporting.figures.curves import merges_of as merges_of
+from hf_curriculum.reporting.figures.ontology import ontology_sizes as ontology_sizes
 from hf_curriculum.reporting.figures.growth import plan_growth as plan_growth
 from hf_curriculum.reporting.figures.growth import pool_growth as pool_growth
 from hf_curriculum.reporting.figures.attention import region_attention as region_attention
@@ -17,3 +19,4 @@ from hf_curriculum.reporting.figures.distribution import score_distribution as s
 from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions
 from hf_curriculum.reporting.figures.canvas import to_png as to_png
 from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves
+from hf_curriculum.reporting.figures.probing import vectors_by_colour as vectors_by_colour

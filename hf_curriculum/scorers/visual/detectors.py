@@ -29,6 +29,14 @@ class Detector(Component):
         """Detections of each RGB image, None for one that cannot be resized; `loaded` is what `load` returned."""
         raise NotImplementedError(f"{type(self).__name__} does not define `detect`.")
 
+    def class_names(self, loaded: Any) -> tuple[str, ...] | None:
+        """The names of the classes, in the order of `class_scores`; None where the detector does not know them."""
+        return None
+
+    def box_sides(self, loaded: Any) -> tuple[float, float]:
+        """Width and height of an image in the unit of `Detections.boxes`: (1, 1) for shares of its sides."""
+        return 1.0, 1.0
+
 
 class ModelDetector(Detector):
     """Any `AutoModelForObjectDetection` of transformers: DETR, YOLOS, RT-DETR and their like.
@@ -76,13 +84,17 @@ class ModelDetector(Detector):
         resized = ((values["pixel_values"], [index]) for index, values in inputs.items())
         for batch in batches_of_one_size(resized, self.batch_size):
             rows = [row for row, _ in batch]
-            logits = _forward(model, [inputs[row] for row in rows])  # (B, boxes, outputs)
-            for row, values in zip(rows, logits, strict=True):
-                found[row] = self._read(values, model.config.num_labels)
+            logits, boxes = _forward(model, [inputs[row] for row in rows])  # (B, boxes, outputs), (B, boxes, 4)
+            for row, values, edges in zip(rows, logits, boxes, strict=True):
+                found[row] = self._read(values, model.config.num_labels, edges)
         return found
 
-    def _read(self, logits: np.ndarray, labels: int) -> Detections:
-        """Detections from logits (boxes, labels or labels + 1)."""
+    def class_names(self, loaded: Any) -> tuple[str, ...]:
+        config = loaded[0].config
+        return tuple(str(config.id2label[label]) for label in range(config.num_labels))
+
+    def _read(self, logits: np.ndarray, labels: int, boxes: np.ndarray | None = None) -> Detections:
+        """Detections from logits (boxes, labels or labels + 1), and boxes as shares of the sides (boxes, 4)."""
         if logits.shape[1] == labels + 1:
             probabilities = softmax(logits)
             classes, no_object = probabilities[:, :-1], probabilities[:, -1]
@@ -93,17 +105,21 @@ class ModelDetector(Detector):
                 f"{self.model!r} has {logits.shape[1]} outputs per box and {labels} labels. A detector has as many "
                 'outputs as labels, or one more for "no object"; the meaning of these is unknown.'
             )
-        return Detections(classes, classes.max(axis=1), no_object)
+        return Detections(classes, classes.max(axis=1), no_object, boxes)
 
 
-def _forward(model: Any, inputs: list[Any]) -> np.ndarray:
+def _forward(model: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and boxes (left, top, right, bottom) as shares of the sides."""
     import torch
 
     takes = {"pixel_values", *inspect.signature(model.forward).parameters}
     names = [name for name in ("pixel_values", "pixel_mask") if name in takes and name in inputs[0]]
     batch = {name: torch.cat([values[name] for values in inputs]).to(model.device) for name in names}
     with torch.inference_mode():
-        return model(**batch).logits.float().cpu().numpy()
+        outputs = model(**batch)
+    middle, side = outputs.pred_boxes.float().split(2, dim=-1)
+    boxes = torch.cat([middle - side / 2, middle + side / 2], dim=-1).clamp(0, 1)
+    return outputs.logits.float().cpu().numpy(), boxes.cpu().numpy()
 
 
 class Detections(NamedTuple):

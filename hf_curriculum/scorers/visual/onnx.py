@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from PIL import Image
@@ -110,6 +110,17 @@ class OnnxDetector(Detector):
         height, width = self._input_size(entry.shape)
         return [self._read(loaded.run(None, {entry.name: self._pixels(image, height, width)})) for image in images]
 
+    def box_sides(self, loaded: Any) -> tuple[float, float]:
+        """As `Detector.box_sides`; a head says by its attribute `box_unit` in which unit its boxes are."""
+        unit = getattr(self.head, "box_unit", None)
+        if unit not in ("share", "input"):
+            raise ValueError(
+                f"It is not known in which unit {getattr(self.head, '__qualname__', self.head)} gives boxes. Give it "
+                'an attribute `box_unit`: "share" of the image\'s sides, or "input" for pixels of the model\'s input.'
+            )
+        height, width = self._input_size(loaded.get_inputs()[0].shape)
+        return (1.0, 1.0) if unit == "share" else (float(width), float(height))
+
     def _input_size(self, shape: list[Any]) -> tuple[int, int]:
         asked = self.size or (None, None)
         sides = []
@@ -191,6 +202,8 @@ class GridHead:
         ValueError: unknown `activation`; an output of another shape.
     """
 
+    box_unit: ClassVar[str] = "share"
+
     objectness: int = 0
     box: int = 1
     first_class: int = 5
@@ -230,6 +243,8 @@ class RowHead:
     Raises:
         ValueError: unknown `activation`; an output of another shape.
     """
+
+    box_unit: ClassVar[str] = "input"
 
     objectness: int | None = 4
     first_class: int | None = None

@@ -1,0 +1,13 @@
+# Made by docs/update_tables.py from names.py.
+from hf_curriculum.planning.ontology.objects import ImageObjects as ImageObjects
+from hf_curriculum.planning.ontology.nouns import Mentions as Mentions
+from hf_curriculum.planning.ontology.entries import NounClass as NounClass
+from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
+from hf_curriculum.planning.ontology.sources import StageCount as StageCount
+from hf_curriculum.planning.ontology.sources import count_stages as count_stages
+from hf_curriculum.planning.ontology.nouns import find_nouns as find_nouns
+from hf_curriculum.planning.ontology.sources import hold_out_instances as hold_out_instances
+from hf_curriculum.planning.ontology.sources import join_sources as join_sources
+from hf_curriculum.planning.ontology.nouns import noun_mask as noun_mask
+from hf_curriculum.planning.ontology.objects import read_objects as read_objects
+from hf_curriculum.planning.ontology.review import write_review as write_review

@@ -1,0 +1,208 @@
+"""All runs of a command: the table with p values, differences by seed, the ontology, the curriculum, a hard batch."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from common.runs import arguments_of
+from tonics.arguments import DataArguments, ModelArguments
+from tonics.data import Prepared, prepare
+from tonics.evaluation import HELD_OUT
+
+from hf_curriculum import Report, Study, compare_retrieval, summarise
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.evaluation.retrieval import RetrievalComparison, read_ranks
+from hf_curriculum.planning.ontology.ontology import ENTITY
+from hf_curriculum.reporting.figures.drawn import drawn_shares
+from hf_curriculum.reporting.figures.retrieval import held_out_retrieval
+from hf_curriculum.reporting.inspection import images_of
+from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.run_sections import add_plan
+from hf_curriculum.studies.recipe import command_line
+
+_RECALLS = ("image_r1", "image_r5", "text_r1", "text_r5")
+_NODES = 8
+"""Nodes whose mass is drawn, the largest; the others are drawn as one."""
+
+
+def write_results(study: Study, controls: Mapping[str, str]) -> None:
+    """Writes the study's table, results and report; prints the table with p values, and what to try next.
+
+    `controls` maps an arm to the one that it is compared with.
+    """
+    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
+    if data_args is None:
+        return
+    prepared = prepare(data_args, arguments_of(study, ModelArguments), folder)
+    if not PartialState().is_main_process:
+        return
+    finished = [item for item in study.runs if item.status == "finished"]
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in finished
+    ]
+    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    table = summarise(study.runs, metrics_of(runs, prepared), control=controls, scale=100)
+    table.write(folder)
+    compared = compare_by_seed(runs, prepared, folder, finished[0].settings["resamples"])
+    for run in runs:
+        print(describe(run))
+    for (seed, test), comparison in compared.items():
+        print(f"\n{test}, seed {seed}\n{comparison}")
+    page = write_report(runs, table, compared, prepared, finished[0].settings["curriculum"], folder / "report")
+    print(f"\nreport: {page}")
+    print(f"try the model:    {shlex.join(try_command(finished[0].folder, data_args, prepared))}")
+    if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
+        print(f"beside a control: {command_line('--compare')}")
+
+
+def metrics_of(runs: Sequence[Mapping[str, Any]], prepared: Prepared) -> list[str]:
+    """The recalls of each test that every run has, within classes too."""
+    names = [f"{test}_{part}{recall}" for test in prepared.tests for part in ("", "within_") for recall in _RECALLS]
+    return [name for name in names if all(name in run for run in runs)]
+
+
+def try_command(run: Path, data_args: DataArguments, prepared: Prepared) -> list[str]:
+    """What evaluates a run's model again, or on other data."""
+    source = data_args.data if Path(data_args.data).exists() else "DATA"
+    words = ["hf-curriculum", "evaluate", str(run), "--suite", "retrieval", "--data", source]
+    if prepared.regions is not None:
+        words += ["--features", getattr(prepared.regions.store, "path", "STORE")]
+    return [str(word) for word in words]
+
+
+def compare_by_seed(
+    runs: Sequence[Mapping[str, Any]], prepared: Prepared, folder: Path, resamples: int
+) -> dict[tuple[int, str], RetrievalComparison]:
+    """For each seed with two arms or more and each test, all arms on the same resamples of the same images.
+
+    Args:
+        runs: of the study.
+        prepared: the data.
+        folder: of the study.
+        resamples: of the images.
+    """
+    compared = {}
+    for seed in dict.fromkeys(run["seed"] for run in runs):
+        own = [run for run in runs if run["seed"] == seed]
+        for test in prepared.tests if len(own) > 1 else ():
+            ranks = {run["name"]: read_ranks(folder / run["folder"] / "retrieval" / test) for run in own}
+            compared[seed, test] = compare_retrieval(ranks, resamples=resamples)
+    return compared
+
+
+def describe(run: Mapping[str, Any]) -> str:
+    """One line for a run."""
+    tested = ", ".join(
+        f"{name.replace('_', ' ')} {value:.3f}"
+        for name, value in run.items()
+        if name.endswith(("image_r1", "text_r1"))
+    )
+    refreshed = f"; {run['refreshes']} refreshes, to {100 * run['random_share']:.3g} % random batches"
+    return (
+        f"{run['name']:<8} seed {run['seed']}: {run['examples']:,} examples, {run['steps']:,} steps, "
+        f"{run['seconds']:.0f} s of training; {tested}{refreshed if run['decisions'] else ''}"
+    )
+
+
+def write_report(
+    runs: Sequence[Mapping[str, Any]],
+    table: Any,
+    compared: Mapping[tuple[int, str], RetrievalComparison],
+    prepared: Prepared,
+    curriculum: Mapping[str, Any] | None,
+    folder: Path,
+) -> Path:
+    """One self-contained page, and its figures as PNG."""
+    first = [run for run in runs if run["seed"] == runs[0]["seed"]]
+    test = next(iter(prepared.tests))
+    report = Report("TOnICS", f"images and captions aligned: {', '.join(dict.fromkeys(run['name'] for run in runs))}")
+    report.add_facts(
+        {
+            "Trained parameters": runs[0]["parameters"],
+            "Examples": runs[0]["examples"],
+            f"Image R@1, {test}": ", ".join(f"{run['name']} {100 * run[f'{test}_image_r1']:.1f}" for run in first),
+        }
+    )
+    for (seed, name), comparison in compared.items():
+        _, columns, rows, notes = comparison.table()
+        report.add_table(f"Differences on {name}, seed {seed}", columns, rows, note=" ".join(notes))
+    table.add_to(report)
+    add_ontology(report, prepared)
+    threshold = next((run for run in runs if run["decisions"]), None) and (curriculum or {}).get("threshold", 0.9)
+    add_curriculum(report, first, prepared, threshold)
+    add_batches(report, first, prepared)
+    add_plan(report, runs)
+    return report.write(folder)
+
+
+def add_ontology(report: Report, prepared: Prepared) -> None:
+    """The tree of classes with their nouns, and what is left at each stage."""
+    report.add_text("Ontology", prepared.ontology.tree(), monospace=True)
+    columns = ("source", "stage", "pairs", "images", "triplets", "nouns", "classes")
+    report.add_table("From pairs to triplets", columns, [tuple(count) for count in prepared.counts])
+
+
+def add_curriculum(
+    report: Report, runs: Sequence[Mapping[str, Any]], prepared: Prepared, threshold: float | None
+) -> None:
+    """Held-out retrieval with threshold and refreshes, and the mass of each node by examples seen."""
+    checked = {run["name"]: [(e["step"], e[HELD_OUT]) for e in run["log"] if HELD_OUT in e] for run in runs}
+    refreshed = {
+        run["name"]: [entry["step"] for entry in run["decisions"] if entry["decision"] == "refresh"] for run in runs
+    }
+    if all(checked.values()):
+        figure = partial(held_out_retrieval, checked, refreshed, threshold)
+        about = "Among the held-out examples, by which the curriculum decides. A dot: a refresh."
+        report.add_figure("Held-out retrieval", figure, about, name="held_out_retrieval")
+    for number, run in enumerate(run for run in runs if len(run["decisions"]) > 1):
+        shares = masses(run["decisions"], prepared.ontology.masses)
+        examples = [entry["step"] * run["examples"] // run["steps"] for entry in run["decisions"]]
+        name = "mass" if number == 0 else f"mass_{number + 1}"
+        about = "Of the batches that follow each decision. Entity: random batches of all examples."
+        report.add_figure(
+            f"Mass of each node: {run['name']}", partial(drawn_shares, examples, shares), about, name=name
+        )
+
+
+def masses(decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> dict[str, list[float]]:
+    """The share of batches of the root, of the largest nodes and of all others together after each decision.
+
+    Args:
+        decisions: of a run's plan.
+        sizes: node → its examples.
+
+    Example:
+        >>> masses([{"random_share": 0.9}, {"random_share": 0.8}], {"dog": 3, "cat": 1})
+        {'entity': [0.9, 0.8], 'dog': [0.075, 0.15], 'cat': [0.025, 0.05]}
+    """
+    total, order = sum(sizes.values()), sorted(sizes, key=lambda name: (-sizes[name], name))
+    shown = {name: sizes[name] for name in order[:_NODES]}
+    if len(order) > _NODES:
+        shown[f"{len(order) - _NODES} others"] = sum(sizes[name] for name in order[_NODES:])
+    shares = [entry["random_share"] for entry in decisions]
+    found = {ENTITY: shares}
+    return found | {name: [round((1 - share) * size / total, 12) for share in shares] for name, size in shown.items()}
+
+
+def add_batches(report: Report, runs: Sequence[Mapping[str, Any]], prepared: Prepared) -> None:
+    """The last random batch and the last batch of one node that were trained on, as images and captions."""
+    if IMAGE not in prepared.train.column_names:
+        return
+    for run in runs:
+        for batch in run["batches"].values():
+            rows = batch["rows"]
+            chosen = prepared.train.select(rows)
+            items = [
+                (image, row[CAPTION], row["noun"])
+                for image, row in zip(images_of(prepared.train, rows), chosen.remove_columns(IMAGE), strict=True)
+            ]
+            text = f"The first {len(rows)} pairs of step {batch['step']:,}; each caption is to find its image."
+            what = "A random batch" if batch["node"] is None else f"A batch of {batch['node']}"
+            report.add_gallery(Gallery(f"{what}: {run['name']}", items, text))

@@ -1,0 +1,93 @@
+"""TOnICS: images and captions aligned by batches that get harder with retrieval, beside random batches.
+
+    accelerate launch recipes/tonics_alignment.py                  # scenes: TOnICS and random at equal examples
+    accelerate launch recipes/tonics_alignment.py --seeds 0,1,2    # each of them three times
+    accelerate launch recipes/tonics_alignment.py --grid clip      # the shipped CLIP, with adapters and without
+    accelerate launch recipes/tonics_alignment.py --preset paper --data coco.json,cc3m \\
+        --features coco_store,cc_store --text_model google-bert/bert-base-uncased
+    accelerate launch recipes/tonics_alignment.py --preset paper --data FILES --features STORES --table table1
+    accelerate launch recipes/tonics_alignment.py --preset clip --model openai/clip-vit-base-patch32 --lora_rank 16 \\
+        --data photos
+
+Every flag of `TrainingArguments` is one of the recipe. Source: Srinivasan, Ren & Thomason 2023, *Curriculum Learning
+for Data-Efficient Vision-Language Alignment*. Every number is in a preset beside this file, in
+`presets/tonics_alignment/`, with its source; the arms of its table are in `grids/` there.
+
+Finished runs of the same settings and seed are read back; one that was killed resumes from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from common.runs import publish
+from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
+from tonics.data import prepare, read_data
+from tonics.evaluation import RetrievalLines, card_facts, run_facts, test_retrieval
+from tonics.model import build, save
+from tonics.report import write_results
+from transformers import set_seed
+
+from hf_curriculum import AlignerProcessor, ContrastiveTrainer, CurriculumTrainingArguments, StopWhenDiverged
+from hf_curriculum.studies.recipe import finish, resume_point, run_command
+
+
+def run(
+    data_args: DataArguments,
+    model_args: ModelArguments,
+    args: TonicsArguments,
+    training_args: CurriculumTrainingArguments,
+) -> dict[str, Any]:
+    """One run: its numbers, its log and its retrieval."""
+    folder = Path(training_args.output_dir)
+
+    # Data: pairs of all sources, an ontology of their objects, and a row per noun of a caption, with its node.
+    prepared = prepare(data_args, model_args, folder.parent)
+
+    # Model: an aligner on a text encoder, or a CLIP.
+    set_seed(training_args.seed)
+    built = build(model_args, prepared)
+
+    # Trainer: batches of all examples or of one node, as held-out retrieval decides.
+    trainer = ContrastiveTrainer(
+        built.model,
+        training_args,
+        data_collator=built.collator,
+        train_dataset=prepared.train,
+        eval_dataset={"heldout": prepared.held_out, "validation": prepared.validation},
+        processing_class=AlignerProcessor(built.image_processor, built.tokenizer),
+        loss=args.loss,
+        mask_false_negatives=args.mask_false_negatives,
+        chunk_size=args.chunk_size,
+        noun_scores=args.noun_scores,
+        callbacks=[StopWhenDiverged()],
+    )
+    parameters = sum(part.numel() for part in trainer.model.parameters() if part.requires_grad)
+    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} trained parameters\n{trainer.plan.describe()}\n")
+    RetrievalLines.follow(trainer)
+    trainer.train(resume_from_checkpoint=resume_point(training_args))
+    model = save(built, trainer, folder / "model")
+    if trainer.is_world_process_zero():
+        prepared.ontology.save(folder / "ontology.json")  # which nouns of a caption the model is asked for
+
+    # Test: the best checkpoint's retrieval of images and captions, among all and within classes.
+    outcome = {"parameters": parameters, "counts": [count._asdict() for count in prepared.counts]}
+    outcome |= run_facts(trainer, prepared.train)
+    outcome |= test_retrieval(trainer, built, model, prepared, args, data_args.evaluations)
+    pushed = publish(trainer, prepared.train, card_facts(data_args, model_args, outcome))
+    return {**outcome, "pushed": pushed} if pushed else outcome
+
+
+def main() -> None:
+    """All runs of the command line, and one report."""
+    options = PARSER.parse()
+    folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
+    study, controls = PARSER.study(run, options, folder, data=read_data)
+    study.run()
+    write_results(study, controls)
+    finish(study)
+
+
+if __name__ == "__main__":
+    run_command(main, PARSER)

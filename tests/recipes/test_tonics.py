@@ -1,0 +1,254 @@
+"""TOnICS's recipe: its presets, the rows of its tables, its data; and, slowly, a whole study on scenes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import tonics_alignment
+import tonics_tables
+from datasets import Dataset
+from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
+from tonics.data import SourceRegions, prepare
+from tonics.report import masses
+from tonics.scenes import _mean_inside
+from tonics.tables import make_tables, read_evaluations, read_paper_tables, read_study
+
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
+from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.studies.grid import budget_of
+from hf_curriculum.studies.recipe import read_preset, study_arms
+
+NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
+OWN = {item.name for kind in (DataArguments, ModelArguments, TonicsArguments) for item in fields(kind)}
+SHORT = ("--preset", "smoke", "--num_examples", "160", "--held_out", "6", "--min_instances", "4", "--min_pairs", "3")
+
+
+def settings_of(*options):
+    return PARSER.parse(options).settings
+
+
+def arguments_of(*options, **changed):
+    given = PARSER.parse(options)
+    return PARSER.parse_dict({**given.shared, **given.settings, "output_dir": "out", "use_cpu": True, **changed})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_are_complete(name):
+    values = settings_of("--preset", name)
+    assert set(read_preset(name, PRESETS)) - {"grid"} == set(values) >= OWN
+    curriculum_from(values["curriculum"] or {"type": "iid"})
+    assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
+
+
+def test_every_number_of_the_paper_says_where_it_is_from():
+    for name in ("paper", "paper_no_tr", "random"):
+        for line in (PRESETS / f"{name}.yaml").read_text().splitlines():
+            if re.match(r"\s*\w+: .*\d", line) and not line.startswith("#"):
+                assert "#" in line, line
+
+
+def test_the_papers_preset_is_the_papers_run():
+    values = settings_of("--preset", "paper")
+    rule = curriculum_from(values["curriculum"])
+    assert (rule.threshold, rule.check_every, rule.decay, rule.floor) == (0.9, 5000, 0.9, 0.2)
+    assert (values["max_steps"], values["global_batch_size"], values["held_out"]) == (500_000, 256, 100)
+    assert (values["eval_steps"], values["metric_for_best_model"]) == (5000, "eval_validation_image_r1")
+    assert (values["loss"], values["mask_false_negatives"], values["min_instances"]) == ("sum", False, 5000)
+    assert settings_of("--preset", "paper_no_tr") == {**values, "loss": "image"}
+    assert settings_of("--preset", "random") == {**values, "curriculum": None}
+
+
+def test_table_1_has_the_papers_rows_and_figures():
+    options = PARSER.parse(["--preset", "paper", "--features", "store", "--table", "table1"])
+    arms, controls, _ = study_arms(options)
+    paper = read_paper_tables()["tables"]["1"]
+    assert list(arms) == list(paper["rows"])[1:]  # CLIP is not trained
+    assert controls == {"TOnICS, without L_TR": "Random, without L_TR", "TOnICS": "Random"}
+    for name, arm in options.arms.items():
+        columns = [column.lower().replace("r@", "r").replace(" ", "_") for column in paper["columns"]]
+        assert arm.paper == dict(zip(columns, paper["rows"][name], strict=True))
+        assert arms[name]["loss"] == ("image" if "without" in name else "sum")
+        assert (arms[name]["curriculum"] is None) == name.startswith("Random")
+    rows = Dataset.from_dict({"caption": [""] * 1000})
+    budgets = {
+        budget_of(PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True, "bf16": False})[-1], rows)
+        for arm in arms.values()
+        if arm["curriculum"] is None
+    }
+    assert len(budgets) == 1
+    assert "128,000,000 examples" in budgets.pop()
+
+
+@pytest.mark.parametrize("grid", ["embedded", "clip"])
+def test_arms_on_scenes_have_equal_examples(grid):
+    arms, controls, _ = study_arms(PARSER.parse(["--grid", grid]))
+    for name, arm in arms.items():
+        PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})  # no field contradicts another
+        if name in controls:
+            control = arms[controls[name]]
+            different = {field for field in arm if arm[field] != control[field]}
+            assert different == {"curriculum"}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    data_args, model_args, *_ = arguments_of(*SHORT, "--grid", "none")
+    return prepare(data_args, model_args, folder), folder
+
+
+def test_scenes_become_triplets_of_boxes(prepared):
+    found, _ = prepared
+    held = set(found.held_out["image_id"])
+    assert len(held) == len(found.held_out) == 6
+    assert held.isdisjoint(found.train["image_id"])
+    rows = found.train.select(range(30)).remove_columns("image")
+    for row in rows:
+        noun = row["caption"][row["noun_start"] : row["noun_end"]].lower()
+        assert noun.startswith(row["noun"][:3])
+        shown = {thing["noun"] for thing in row["objects"]}
+        assert row["node"] is None or row["node"] in shown
+        regions = found.regions.read(row)
+        assert len(regions["region_features"]) == len(row["objects"])
+    assert set(found.tests) == {"test"}
+    assert "background" not in found.ontology.nodes
+    assert set(found.train["node"]) - {None} <= set(found.ontology.sizes)
+
+
+def test_the_mean_of_states_in_a_box():
+    cells = np.float32([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
+    patches = Regions("1", boxes=cells, features=np.float32([[1], [2], [3], [4]]), normalised=True)
+    boxes = np.float32([[0, 0, 0.5, 0.5], [0, 0, 1, 1], [0.25, 0, 0.75, 0.5]])
+    assert _mean_inside(boxes, patches).ravel().tolist() == [1, 2.5, 1.5]
+
+
+def test_stores_of_several_sources_are_one(tmp_path):
+    for name, dims in (("coco", 3), ("cc", 3), ("other", 4)):
+        np.savez(tmp_path / f"{name}.npz", **{"9/features": np.full((2, dims), len(name))})
+    coco, cc, other = (
+        pack_regions(tmp_path / f"{name}.npz", tmp_path / name, progress=False) for name in ("coco", "cc", "other")
+    )
+    both = SourceRegions({"coco": coco, "cc": cc})
+    assert list(both) == ["coco/9", "cc/9"]
+    assert len(both) == 2
+    assert both["cc/9"].features[0].tolist() == [2, 2, 2]
+    assert "cc/9" in both
+    assert "9" not in both
+    with pytest.raises(ValueError, match=r"The regions' features have \{'coco': 3, 'other': 4\} dimensions"):
+        SourceRegions({"coco": coco, "other": other})
+
+
+def test_masses_are_what_is_logged():
+    decisions = [{"random_share": 0.9}, {"random_share": 0.81}]
+    found = masses(decisions, {f"n{number:02}": 1 for number in range(10)})
+    assert list(found) == ["entity", *(f"n{number:02}" for number in range(8)), "2 others"]
+    np.testing.assert_allclose(np.sum(list(found.values()), axis=0), 1)
+    assert found["n00"] == [0.01, 0.019]
+
+
+def test_mistakes(tmp_path):
+    for options, text in (
+        (("--text_model", "bert"), "the aligner has one text encoder"),
+        (("--lora_rank", "4"), "lora_rank=4 was given with the aligner"),
+        (("--loss", "max"), "loss='max' is not known"),
+        (("--model", "scenes_clip"), r"\['text_config', 'model_options'\] would do nothing"),
+        (("--evaluations", "{test: {split: test}}"), "`validation` chooses the checkpoint"),
+        (("--evaluations", "{validation: {}, test: {splits: test}}"), r"the fields \['splits'\]"),
+        (("--evaluations", "{validation: {}, test: {protocol: coco}}"), "the protocol 'coco', which is none of"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            arguments_of("--preset", "smoke", *options)
+    for options, text in (
+        (("--evaluations", "{validation: {split: dev}, test: {split: test}}"), "no 'dev', of which 'validation'"),
+        (("--held_out", "5000"), "5000 held-out instances were asked for"),
+        (("--data", "scenes,scenes"), "two sources of one name"),
+        (("--min_instances", "100000"), "None of .* classes has 100,000 instances"),
+    ):
+        data_args, model_args, *_ = arguments_of(*SHORT, *options)
+        with pytest.raises(ValueError, match=text):
+            prepare(data_args, model_args, tmp_path)
+
+
+def test_tables_of_made_up_studies(tmp_path):
+    def study(name, *runs, **settings):
+        folder = tmp_path / name
+        for number, run in enumerate(runs):
+            own = folder / f"run{number}"
+            own.mkdir(parents=True)
+            (own / "result.json").write_text(json.dumps({"settings": {"data": "coco", **settings}}))
+            run |= {"folder": own.name, "refreshes": 0, "seed": number}
+        (folder / "results.json").write_text(json.dumps(runs))
+        return read_study(folder)
+
+    ours = study("paper", {"name": "TOnICS", "flickr30k_image_r1": 0.5}, {"name": "TOnICS", "flickr30k_image_r1": 0.6})
+    other = study("embedded", {"name": "Random", "test_image_r1": 0.25, "test_within_image_r1": 0.5})
+    clip = tmp_path / "clip"
+    clip.mkdir()
+    (clip / "results.json").write_text(json.dumps({"systems": {"clip": {"image_r1": 0.3}}}))
+    found = make_tables([ours, other], read_paper_tables(), read_evaluations([f"coco={clip}"]), {})
+    first = found[0]["blocks"]
+    assert [block["title"] for block in first] == [
+        *("the paper's", "ours: evaluated, not trained", "ours: paper (trained on coco)"),
+    ]
+    assert first[0]["rows"][-1][:3] == ["TOnICS", "59.68", "84.84"]
+    assert first[1]["rows"][0][4:6] == ["–", "30.00"]
+    assert first[2]["rows"] == [["TOnICS", "55.00 ± 7.07", *["–"] * 7]]
+    assert found[1]["blocks"][0]["rows"][1] == ["A-BERT", "42.64 ± 5.51", "40.59 ± 5.24", "41.58 ± 5.37"]
+    assert found[2]["columns"] == ["", "test image R@1", "test within classes, image R@1"]
+    assert found[2]["blocks"][0]["rows"] == [["Random", "25.00", "50.00"]]
+    with pytest.raises(ValueError, match="is not TEST=FOLDER"):
+        read_evaluations(["coco"])
+    with pytest.raises(ValueError, match=r"has no results\.json"):
+        read_study(tmp_path / "nowhere")
+    (tmp_path / "clip" / "results.json").write_text('[{"name": "x", "cider": 1}]')
+    with pytest.raises(ValueError, match="is of another recipe"):
+        read_study(clip)
+
+
+@pytest.mark.slow
+def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
+    """Both arms, their report, the tables with Table 2, and the run's model evaluated again by the command."""
+    from typer.testing import CliRunner
+
+    from hf_curriculum.cli import app
+
+    folder = tmp_path / "smoke"
+    monkeypatch.setattr("sys.argv", ["tonics_alignment", "--preset", "smoke", "--output_dir", str(folder)])
+    tonics_alignment.main()
+    printed = capsys.readouterr().out
+    assert "TOnICS - Random  image R@1" in printed
+    runs = {run["name"]: run for run in json.loads((folder / "results.json").read_text())}
+    assert list(runs) == ["Random", "TOnICS"]
+    assert runs["Random"]["examples"] == runs["TOnICS"]["examples"] == 384
+    assert (runs["Random"]["refreshes"], runs["Random"]["random_share"]) == (0, 1.0)
+    decisions = runs["TOnICS"]["decisions"]
+    assert [entry["step"] for entry in decisions] == [8, 16]
+    for entry in decisions:
+        refreshed = entry["decision"] == "refresh"
+        assert refreshed == (np.float32(entry["value"]) >= np.float32(0.05))
+    assert runs["TOnICS"]["random_share"] == pytest.approx(0.9 ** runs["TOnICS"]["refreshes"])
+    page = (folder / "report" / "report.html").read_text()
+    for heading in ("Ontology", "Held-out retrieval", "Mass of each node: TOnICS", "A random batch: TOnICS"):
+        assert f">{heading}</h2>" in page
+
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    made = make_scenes(400, captions_per_image=2, validation=0.1, test=0.1)["test"].to_pandas()
+    made[["image_id", "caption"]].to_csv(scenes / "captions.csv", index=False)
+    out = ("--output", str(tmp_path / "again"), "--features", str(folder / "features"), "--protocol", "all")
+    words = [str(folder / "TOnICS-seed0"), "--suite", "retrieval", "--data", str(scenes / "captions.csv"), *out]
+    done = CliRunner().invoke(app, ["evaluate", *words])
+    assert done.exit_code == 0, done.output
+    again = json.loads((tmp_path / "again" / "results.json").read_text())["systems"]["TOnICS-seed0"]
+    assert {f"test_{name}": value for name, value in again.items()}.items() <= runs["TOnICS"].items()
+
+    options = [str(folder), "--captions", "scenes", "--num_colours", "5", "--output_dir", str(tmp_path / "tables")]
+    tonics_tables.main(options)
+    tables = json.loads((tmp_path / "tables" / "tables.json").read_text())
+    rows = tables[1]["blocks"][1]["rows"]
+    assert [row[0] for row in rows] == ["before training", "Random", "TOnICS"]
+    assert (tmp_path / "tables" / "smoke.png").is_file()
