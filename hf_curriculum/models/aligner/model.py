@@ -20,11 +20,9 @@ from hf_curriculum.models.aligner.processor import AlignerProcessor
 from hf_curriculum.models.base import as_asked
 from hf_curriculum.models.captioners.regions import check_regions
 
-_PAIRS = {"cpu": 1 << 12}
-"""Pairs that are scored at once by kind of device, elsewhere 32,768: as many as keep a processor's caches warm, or a
-GPU busy."""
-_TEXTS = 16
-"""Texts that read an image's keys and values at once, at least."""
+_BLOCK = {"cpu": (32, 64)}
+"""Texts and images that are scored at once, by kind of device: as many as keep a processor's caches warm; elsewhere
+128 and 256, which keep a GPU busy."""
 
 
 class EncodedRegions(NamedTuple):
@@ -252,21 +250,20 @@ class AlignerModel(PreTrainedModel):
         """
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size} scores nothing. Pass 1 or more, or None.")
-        pairs = _PAIRS.get(texts.device.type, 1 << 15)
+        most_texts, most_images = _BLOCK.get(texts.device.type, (128, 256))
         if not torch.is_grad_enabled():
-            blocks = images.split(pairs // _TEXTS)
-            return torch.cat([self._score_in_parts(texts, block, pairs) for block in blocks], dim=1)
+            blocks = [self._score_in_parts(texts, block, most_texts) for block in images.split(most_images)]
+            return torch.cat(blocks, dim=1)
+        # Images stay together: the gradient of a part of them would be as large as that of all.
+        at_once = max(1, 2 * most_texts * most_images // len(images.keys))
         if chunk_size is None or chunk_size >= len(texts):
-            return self._score_in_parts(texts, images, pairs)
-        chunks = texts.split(chunk_size)
-        return torch.cat(
-            [checkpoint(self._score_in_parts, part, images, pairs, use_reentrant=False) for part in chunks]
-        )
+            return self._score_in_parts(texts, images, at_once)
+        run, chunks = self._score_in_parts, texts.split(chunk_size)
+        return torch.cat([checkpoint(run, part, images, at_once, use_reentrant=False) for part in chunks])
 
-    def _score_in_parts(self, texts: torch.Tensor, images: EncodedRegions, pairs: int) -> torch.Tensor:
-        """`score`, about so many pairs at a time."""
-        parts = texts.split(max(1, pairs // len(images.keys)))
-        return torch.cat([self._score(part, images) for part in parts])
+    def _score_in_parts(self, texts: torch.Tensor, images: EncodedRegions, at_once: int) -> torch.Tensor:
+        """`score`, so many texts at a time."""
+        return torch.cat([self._score(part, images) for part in texts.split(at_once)])
 
     def _score(self, texts: torch.Tensor, images: EncodedRegions) -> torch.Tensor:
         seen = self.layer(texts, images)  # (images, texts, width)

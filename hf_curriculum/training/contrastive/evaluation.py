@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_curriculum.evaluation.retrieval.score_captions import caption_scores
 from hf_curriculum.training.contrastive.gather import gather
-
-NOUN_SCORES = {"mean": np.add, "max": np.maximum}
-"""How a caption's score is made of those of its nouns, each in a row of its own."""
 
 
 def score_matrix(trainer: Any, dataloader: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +52,7 @@ def _by_caption(
 
     Shapes: `columns` (images, rows), `image_keys` (images,), `keys` (rows, 2) of image and caption.
     """
-    distinct, first = np.unique(image_keys.cpu().numpy(), return_index=True)
+    _, first = np.unique(image_keys.cpu().numpy(), return_index=True)
     first.sort()  # in the order of the set, not of the keys
     place = {key: row for row, key in enumerate(image_keys.cpu().numpy()[first].tolist())}
     pairs: dict[tuple[int, int], int] = {}
@@ -66,10 +64,8 @@ def _by_caption(
             "finite, so nothing can be ranked by them. Training has diverged, or features are not finite: lower the "
             "learning rate, and add StopWhenDiverged()."
         )
-    merged = np.full((len(pairs), len(distinct)), -np.inf if noun_scores == "max" else 0, np.float32)
-    NOUN_SCORES[noun_scores].at(merged, caption, scores)
-    if noun_scores == "mean":
-        merged /= np.bincount(caption)[:, None]
+    order = np.argsort(caption, kind="stable")
+    merged = caption_scores(scores[order], caption[order], noun_scores)
     return merged, np.array([place[image] for image, _ in pairs])
 
 

@@ -14,7 +14,8 @@ from transformers.trainer_utils import EvalLoopOutput
 from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES, retrieval_metrics
 from hf_curriculum.models.aligner.encoders import Images, ImageTextEncoders, encoders_of
 from hf_curriculum.models.aligner.losses import LOSSES, contrastive_loss, false_negatives
-from hf_curriculum.training.contrastive.evaluation import NOUN_SCORES, score_matrix
+from hf_curriculum.provenance import check_choice
+from hf_curriculum.training.contrastive.evaluation import score_matrix
 from hf_curriculum.training.contrastive.gather import gather
 from hf_curriculum.training.prediction import base_model, evaluation_mode
 from hf_curriculum.training.trainer import CurriculumTrainer
@@ -249,8 +250,7 @@ def _validate_options(loss: str | None, chunk_size: int | None, noun_scores: str
         raise ValueError(f"loss={loss!r} is not known. The losses are {LOSSES}; None is the model's own.")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} encodes nothing. Pass 1 or more, or None for all at once.")
-    if noun_scores not in NOUN_SCORES:
-        raise ValueError(f"noun_scores={noun_scores!r} is not known. The choices are {tuple(NOUN_SCORES)}.")
+    check_choice("noun_scores", noun_scores, ("mean", "max"))
 
 
 def _validate_padding(model: nn.Module, collator: Any) -> None:

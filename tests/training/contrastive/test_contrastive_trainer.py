@@ -332,7 +332,7 @@ def test_what_the_trainer_refuses(tmp_path):
         aligner_trainer(tmp_path, loss="nce")
     with pytest.raises(ValueError, match="chunk_size=0 encodes nothing"):
         aligner_trainer(tmp_path, chunk_size=0)
-    with pytest.raises(ValueError, match="noun_scores='sum' is not known"):
+    with pytest.raises(ValueError, match=r"`noun_scores` is 'sum'. It is one of"):
         aligner_trainer(tmp_path, noun_scores="sum")
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 would make.*chunk_size="):
         aligner_trainer(tmp_path, settings={"gradient_accumulation_steps": 2})
