@@ -116,6 +116,8 @@ def _prepare(given: str, reads_regions: bool, folder: Path) -> Prepared:
     data_args = DataArguments(**json.loads(given))
     pairs, evaluated = _load(given)
     regions = _regions(data_args, {"train": pairs, **evaluated}, folder) if reads_regions else None
+    for name, rows in evaluated.items() if regions is not None else ():
+        regions.validate(rows, name)
     objects: Any = OBJECTS if OBJECTS in pairs.column_names else None if regions is None else regions.store
     if objects is None:
         raise ValueError(
@@ -126,8 +128,7 @@ def _prepare(given: str, reads_regions: bool, folder: Path) -> Prepared:
         ontology = _ontology(data_args, pairs, objects)
         triplets = hold_out_instances(ontology.triplets(pairs, objects), data_args.held_out)
     if regions is not None:
-        for name, rows in {"train": triplets["train"], **evaluated}.items():
-            regions.validate(rows, name)
+        regions.validate(triplets["train"], "train")
     return Prepared(
         train=triplets["train"],
         held_out=triplets["heldout"],

@@ -58,6 +58,27 @@ def prepare_embeddings(data: Path, folder: Path) -> None:
     _write_similarity(captions, forms, lambda image, name: texts[name] @ embeddings[rows[image]], folder)
 
 
+def write_nearest(data: Path, folder: Path, number: int = 3) -> None:
+    """`instances.json`: the names of COCO nearest to each photograph's embedding, as objects without a place."""
+    source = data / "clip_b32_embeddings"
+    images = np.load(source / "flickr8k_image_embeds.npy").astype(np.float32)
+    texts = _embedded(source / _COCO, source / "coco80_text_embeds.npy")
+    with open(source / "flickr8k_image_embeds_index.csv", newline="", encoding="utf-8") as file:
+        rows = {row["file_name"]: int(row["row"]) for row in csv.DictReader(file) if row["file_name"]}
+    nearest = np.argsort(-(images @ np.stack([*texts.values()]).T), axis=1, kind="stable")[:, :number]
+    annotations = [
+        {"id": len(rows) * place + at, "image_id": at, "category_id": int(nearest[row, place]), "bbox": [0, 0, 1, 1]}
+        for at, row in enumerate(rows.values())
+        for place in range(number)
+    ]
+    content = {
+        "images": [{"id": at, "file_name": name} for at, name in enumerate(rows)],
+        "annotations": annotations,
+        "categories": [{"id": at, "name": name} for at, name in enumerate(texts)],
+    }
+    (folder / "instances.json").write_text(json.dumps(content), encoding="utf-8")
+
+
 def prepare_pixels(data: Path, folder: Path, images: int | None = None) -> None:
     """800 photographs, of each the ten boxes that FastestDet is surest of; or the first of them.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -140,6 +141,57 @@ def test_stores_of_several_sources_are_one(tmp_path):
     assert "9" not in both
     with pytest.raises(ValueError, match=r"The regions' features have \{'coco': 3, 'other': 4\} dimensions"):
         SourceRegions({"coco": coco, "other": other})
+
+
+def write_source(folder, name, images, splits):
+    """Karpathy's file, and VinVL's predictions with one region of a dog or of a cat an image."""
+    folder = folder / name
+    folder.mkdir()
+    entries, regions, sizes = [], [], []
+    for number in range(images):
+        thing = "dog" if number % 2 else "cat"
+        entry = {"filename": f"{number}.jpg", "imgid": number, "split": splits[number % len(splits)]}
+        entries.append(entry | {"sentences": [{"raw": f"a {thing} in picture {number}"}]})
+        feature = base64.b64encode(np.full(3, number, np.float32)).decode()
+        found = {"rect": [0, 0, 9, 9], "class": thing, "conf": 0.9, "feature": feature}
+        regions.append(f"{number}\t{json.dumps({'objects': [found]})}\n")
+        sizes.append(f"{number}\t{json.dumps([{'height': 10, 'width': 10}])}\n")
+    (folder.parent / f"{name}.json").write_text(json.dumps({"images": entries}))
+    (folder / "predictions.tsv").write_text("".join(regions))
+    (folder / "predictions.hw.tsv").write_text("".join(sizes))
+    pack_regions(folder / "predictions.tsv", folder.parent / f"{name}_store", progress=False)
+
+
+def test_two_sources_and_a_validation_of_other_data(tmp_path):
+    """As the paper trains on COCO and Conceptual Captions, and chooses the checkpoint by Flickr30k."""
+    write_source(tmp_path, "coco", 12, ["train", "train", "test"])
+    write_source(tmp_path, "cc3m", 8, ["train"])
+    write_source(tmp_path, "flickr30k", 6, ["val", "test"])
+    stores = f"{tmp_path}/coco_store,{tmp_path}/cc3m_store,flickr30k={tmp_path}/flickr30k_store"
+    evaluations = {
+        "validation": {"data": f"{tmp_path}/flickr30k.json", "split": "validation"},
+        "flickr30k": {"data": f"{tmp_path}/flickr30k.json", "split": "test"},
+        "coco": {"split": "test"},
+    }
+    options = ("--data", f"{tmp_path}/coco.json,{tmp_path}/cc3m.json", "--features", stores, "--held_out", "4")
+    options += ("--evaluations", json.dumps(evaluations), "--corrections", "{picture: null}", "--box_values", "false")
+    data_args, model_args, *_ = arguments_of("--preset", "smoke", "--min_pairs", "2", "--min_instances", "2", *options)
+    found = prepare(data_args, model_args, tmp_path / "study")
+    assert found.ontology.nodes == {"cat": "cat", "dog": "dog"}
+    assert {image_id.split("/")[0] for image_id in found.train["image_id"]} == {"coco", "cc3m"}
+    assert len(found.train) + len(found.held_out) == 16
+    assert found.validation["image_id"][:] == ["flickr30k/0", "flickr30k/2", "flickr30k/4"]
+    assert found.tests["coco"]["image_id"][:] == ["coco/2", "coco/5", "coco/8", "coco/11"]
+    stages = {(count.source, count.stage): count.images for count in found.counts}
+    assert (stages["coco", "pairs"], stages["cc3m", "pairs"], stages["all", "pairs"]) == (8, 8, 16)
+    assert found.regions.read({"image_id": "coco/11"})["region_features"].tolist() == [[11, 11, 11]]
+    for changed, text in (
+        ({"features": f"{tmp_path}/coco_store,{tmp_path}/cc3m_store"}, "Of the 3 images of validation, 3 are not in"),
+        ({"features": f"{stores},{tmp_path}/flickr30k_store"}, "has 3 stores for the 2 sources"),
+        ({"features": None}, "No features were given for"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            prepare(replace(data_args, **changed), model_args, tmp_path / "study")
 
 
 def test_masses_are_what_is_logged():

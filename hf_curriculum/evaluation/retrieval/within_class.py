@@ -12,9 +12,10 @@ import numpy as np
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.evaluation.caption_suite import CaptionTable
 from hf_curriculum.evaluation.captions.compare import draw_images
-from hf_curriculum.evaluation.nouns import OBJECTS, singular
+from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.evaluation.retrieval.compare import RECALL_NAMES, TITLES
 from hf_curriculum.evaluation.retrieval.ranks import RetrievalRanks, Similarities
+from hf_curriculum.scorers.text.spelling import singular
 
 if TYPE_CHECKING:
     from datasets import Dataset
