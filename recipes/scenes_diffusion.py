@@ -292,10 +292,11 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="a folder that this recipe has written, whose weights go on")
     parser.add_argument("--flip", action="store_true", help="mirror half of the pictures")
     parser.add_argument("--float32", action="store_true", help="no bfloat16 in the convolutions")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--seed", type=int, default=0, help="of weights, noise and order")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to save to")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     set_seed(options.seed)
     start, cpu = time.perf_counter(), time.process_time()
     if options.data is None:

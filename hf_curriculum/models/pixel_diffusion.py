@@ -132,7 +132,7 @@ class PixelDiffusionPipeline:
         image: PIL.Image.Image | Sequence[PIL.Image.Image] | None = None,
         strength: float = 0.8,
         num_inference_steps: int = 20,
-        guidance_scale: float = 1.5,
+        guidance_scale: float = 2.5,
         height: int | None = None,
         width: int | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
