@@ -184,7 +184,7 @@ def test_commands_exist():
     commands = [
         line.partition("  #")[0].strip() for line in discl_longtail.__doc__.splitlines() if "accelerate" in line
     ]
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         PAGES.check_command(command)
     for stage in STAGES:
@@ -209,8 +209,10 @@ def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
     assert runs[0]["examples"] == runs[1]["examples"] == 224
     assert len(runs[2]["decisions"]) == 4
     page = (tmp_path / "report" / "report.html").read_text()
-    for heading in ("From prompt to photograph", "Distance to the source by level", "Scores by level, kept and dropped",
-                    "Progress per level: BS, Alg. 3", "What was shown: Alg. 2", "By class: CE, test"):  # fmt: skip
+    for heading in (
+        *("From prompt to photograph", "Distance to the source by level", "Scores by level, kept and dropped"),
+        *("Progress per level: BS, Alg. 3", "What was shown: Alg. 2", "By class: CE, test", "Real and hard images"),
+    ):
         assert heading in page
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
     assert len(stamps) == 3
