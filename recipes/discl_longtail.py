@@ -1,6 +1,7 @@
 """DisCL: images that are hard, a spectrum from prompt to photograph generated of them, and two curricula over it.
 
-    accelerate launch recipes/discl_longtail.py                      # embedded long tail: all stages, eight minutes
+    accelerate launch recipes/discl_longtail.py                      # embedded long tail: all stages and arms, minutes
+    accelerate launch recipes/discl_longtail.py --seeds 0,1,2        # each arm three times: means with intervals
     accelerate launch recipes/discl_longtail.py --stage generate     # one stage; a kill loses at most one part
     accelerate launch recipes/discl_longtail.py --grid none          # algorithm 2 alone
     accelerate launch recipes/discl_longtail.py --arms "Alg. 3" CE   # these rows of the table alone
