@@ -131,8 +131,8 @@ from hf_curriculum.generation.join import hold_out_levels as hold_out_levels
 from hf_curriculum.generation.join import join_spectrum as join_spectrum
 from hf_curriculum.data.load import load_captioned as load_captioned
 from hf_curriculum.data.readers.img2dataset import load_img2dataset as load_img2dataset
-from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.data.labelled.load import load_labelled as load_labelled
+from hf_curriculum.generation.prompts import load_prompts as load_prompts
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.text import load_text as load_text

@@ -289,12 +289,14 @@ def main() -> None:
     parser.add_argument("--prompt", default="a photo of {label}", help="the caption of each of them")
     parser.add_argument("--size", type=int, default=IMAGE_SIZE, help="the side they are squeezed to, a multiple of 4")
     parser.add_argument("--text_model", default="scenes_clip", help="the CLIP whose text tower reads the prompts")
+    parser.add_argument("--start", type=Path, help="a folder that this recipe has written, whose weights go on")
     parser.add_argument("--flip", action="store_true", help="mirror half of the pictures")
     parser.add_argument("--float32", action="store_true", help="no bfloat16 in the convolutions")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--seed", type=int, default=0, help="of weights, noise and order")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to save to")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     set_seed(options.seed)
     start, cpu = time.perf_counter(), time.process_time()
     if options.data is None:
@@ -306,7 +308,12 @@ def main() -> None:
         source = {"data": Path(options.data).name, "prompt": options.prompt, "flip": options.flip}
     pictures = pixels(data)
     size = pictures.shape[-1]
-    pipeline = new_pipeline(size, options.text_model)
+    if options.start is None:
+        pipeline, earlier = new_pipeline(size, options.text_model), {}
+    else:
+        pipeline = PixelDiffusionPipeline.from_pretrained(options.start)
+        before = json.loads((options.start / "training.json").read_text(encoding="utf-8"))
+        earlier = {"earlier": {name: before[name] for name in ("seed", "steps", "learning_rate", "cpu_minutes")}}
     loss = train(pipeline.unet, Pictures(pictures, data[CAPTION][:], pipeline, options.seed, options.flip), options)
     pipeline.unet.half()
     pipeline.save_pretrained(options.output)
@@ -321,6 +328,7 @@ def main() -> None:
         "steps": options.steps,
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
+        **earlier,
         "parameters": sum(weight.numel() for weight in pipeline.unet.parameters()),
         "final_loss": round(loss, 4),
         "held_out_pictures": len(held_out),

@@ -52,7 +52,8 @@ def random_pipeline(kind: str, device: str) -> Any:
     tokenizer.model_max_length = 77
     ids = {"vocab_size": len(tokenizer), "eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0}
     down = ("DownBlock2D", *("CrossAttnDownBlock2D",) * 2)
-    shapes: dict[str, Any] = {"down_block_types": down, "up_block_types": (*("CrossAttnUpBlock2D",) * 2, "UpBlock2D")}
+    shapes: dict[str, Any] = {"sample_size": 128 if large else 64, "down_block_types": down}
+    shapes |= {"up_block_types": (*("CrossAttnUpBlock2D",) * 2, "UpBlock2D")}
     if large:
         shapes |= {"block_out_channels": (320, 640, 1280), "transformer_layers_per_block": (1, 2, 10)}
         shapes |= {"cross_attention_dim": 2048, "attention_head_dim": (5, 10, 20), "use_linear_projection": True}
