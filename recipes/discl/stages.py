@@ -114,7 +114,9 @@ def mine(
 ) -> Dataset:
     """The training images with the probability of their class, and whether they are hard."""
     place, state = folder / f"mined-{key}", PartialState()
-    if not (place / "state.json").is_file():
+    missing = not (place / "state.json").is_file()
+    state.wait_for_everyone()  # all have looked before one writes
+    if missing:
         name = spectrum_args.classifier
         if name is None:
             name = str(_train_classifier(labelled, spectrum_args.mining_epochs, classifier, folder, key))
@@ -126,7 +128,7 @@ def mine(
             shutil.rmtree(draft, ignore_errors=True)
             marked.save_to_disk(str(draft))
             draft.replace(place)
-        state.wait_for_everyone()
+    state.wait_for_everyone()
     return load_from_disk(str(place))
 
 

@@ -199,7 +199,7 @@ COMMAND = [PRESETS.parents[1] / "discl_longtail.py", "--preset", "smoke", "--out
 @pytest.mark.slow
 def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
     pytest.importorskip("diffusers")
-    launch(*COMMAND, tmp_path, "--stage", "generate")
+    launch(*COMMAND, tmp_path, "--stage", "generate", processes=2)
     images = {path: path.read_bytes() for path in tmp_path.glob("spectrum-*/spectrum.arrow")}
     assert len(images) == 1
     assert not list(tmp_path.glob("*/result.json"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tiny_models as TINY
@@ -23,8 +26,10 @@ from hf_curriculum import (
     ClassProbability,
     add_scores,
     class_names,
+    load_labelled,
     make_image_processor,
     make_scenes,
+    mark_hard,
     read_provenance,
     scorer_from,
 )
@@ -191,3 +196,60 @@ def test_rows_of_one_image_are_told_once():
     found = ClassProbability(noting)(rows)["class_probability"]
     assert len(seen) == 1
     np.testing.assert_allclose(found, by_brightest([image])[0, 1:], rtol=1e-6)
+
+
+# ---- Real photographs ----
+
+
+def resnet20(images, state):
+    """Probabilities of CIFAR-10's classes by the published ResNet-20, written out; weights by name."""
+    means, stds = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    pixels = torch.stack([torch.from_numpy(np.array(image)) for image in images]).float() / 255
+    hidden = ((pixels - means) / stds).permute(0, 3, 1, 2)
+
+    def norm(values, name):
+        moments = [state[f"module.{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
+        return F.batch_norm(values, *moments)
+
+    def convolved(values, name, stride=1):
+        return F.conv2d(values, state[f"module.{name}.weight"], stride=stride, padding=1)
+
+    hidden = F.relu(norm(convolved(hidden, "conv1"), "bn1"))
+    for layer in (1, 2, 3):
+        for block in range(3):
+            name, stride = f"layer{layer}.{block}", 2 if layer > 1 and block == 0 else 1
+            inner = F.relu(norm(convolved(hidden, f"{name}.conv1", stride), f"{name}.bn1"))
+            inner = norm(convolved(inner, f"{name}.conv2"), f"{name}.bn2")
+            if stride == 2:  # every second pixel, and channels of zeros on both sides
+                more = hidden.shape[1] // 2
+                hidden = F.pad(hidden[:, :, ::2, ::2], (0, 0, 0, 0, more, more))
+            hidden = F.relu(inner + hidden)
+    logits = hidden.mean((2, 3)) @ state["module.linear.weight"].T + state["module.linear.bias"]
+    return logits.softmax(-1)
+
+
+@pytest.mark.slow
+def test_hard_photographs_by_a_published_network(tmp_path):
+    folder = Path(os.environ.get("HF_CURRICULUM_TEST_DATA", "nowhere"))
+    weights = folder / "weights" / "resnet_cifar10" / "resnet20-12fca82f.th"
+    if not weights.is_file():
+        pytest.skip("HF_CURRICULUM_TEST_DATA has no resnet20")
+    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
+    told = []
+
+    @torch.inference_mode()
+    def classify(images):
+        found = resnet20(images, state)
+        told.append(found.argmax(1))
+        return found
+
+    data = load_labelled(folder / "cifar10_lt" / "test_balanced_2000.parquet", check_images=False)
+    scorer = ClassProbability(classify, batch_size=250)
+    scores = scorer({"image": data["image"][:], "label": data["label"][:]})["class_probability"]
+    right = np.concatenate(told) == np.array(data["label"][:])
+    assert right.mean() == pytest.approx(0.8135)
+    assert scores[right].mean() > 0.85 > 0.2 > scores[~right].mean()
+    marked = mark_hard(data.add_column("class_probability", scores), below=0.2)
+    hard = np.array(marked["hard"][:])
+    assert 200 < hard.sum() < 400
+    assert right[hard].mean() < 0.05
