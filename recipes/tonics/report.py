@@ -15,7 +15,7 @@ from tonics.arguments import DataArguments, ModelArguments
 from tonics.data import Prepared, prepare
 from tonics.evaluation import HELD_OUT
 
-from hf_curriculum import Report, Study, compare_retrieval, summarise
+from hf_curriculum import Report, Study, compare_retrieval, curriculum_from, summarise
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.evaluation.retrieval import RetrievalComparison, read_ranks
 from hf_curriculum.planning.ontology.ontology import ENTITY
@@ -25,6 +25,7 @@ from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan
 from hf_curriculum.studies.recipe import command_line
+from hf_curriculum.studies.study import StudyRun
 
 _RECALLS = ("image_r1", "image_r5", "text_r1", "text_r5")
 _NODES = 8
@@ -55,11 +56,17 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         print(describe(run))
     for (seed, test), comparison in compared.items():
         print(f"\n{test}, seed {seed}\n{comparison}")
-    page = write_report(runs, table, compared, prepared, finished[0].settings["curriculum"], folder / "report")
+    page = write_report(runs, table, compared, prepared, threshold_of(finished), folder / "report")
     print(f"\nreport: {page}")
     print(f"try the model:    {shlex.join(try_command(finished[0].folder, data_args, prepared))}")
     if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
         print(f"beside a control: {command_line('--compare')}")
+
+
+def threshold_of(finished: Sequence[StudyRun]) -> float | None:
+    """The held-out recall that the first arm that decides asks for; None where none does."""
+    rules = (curriculum_from(item.settings["curriculum"]) for item in finished if item.result["decisions"])
+    return next((rule.threshold for rule in rules), None)
 
 
 def metrics_of(runs: Sequence[Mapping[str, Any]], prepared: Prepared) -> list[str]:
@@ -102,7 +109,7 @@ def describe(run: Mapping[str, Any]) -> str:
     tested = ", ".join(
         f"{name.replace('_', ' ')} {value:.3f}"
         for name, value in run.items()
-        if name.endswith(("image_r1", "text_r1"))
+        if name.endswith(("image_r1", "text_r1")) and not name.startswith(("best_", "held_out_"))
     )
     refreshed = f"; {run['refreshes']} refreshes, to {100 * run['random_share']:.3g} % random batches"
     return (
@@ -116,7 +123,7 @@ def write_report(
     table: Any,
     compared: Mapping[tuple[int, str], RetrievalComparison],
     prepared: Prepared,
-    curriculum: Mapping[str, Any] | None,
+    threshold: float | None,
     folder: Path,
 ) -> Path:
     """One self-contained page, and its figures as PNG."""
@@ -135,7 +142,6 @@ def write_report(
         report.add_table(f"Differences on {name}, seed {seed}", columns, rows, note=" ".join(notes))
     table.add_to(report)
     add_ontology(report, prepared)
-    threshold = next((run for run in runs if run["decisions"]), None) and (curriculum or {}).get("threshold", 0.9)
     add_curriculum(report, first, prepared, threshold)
     add_batches(report, first, prepared)
     add_plan(report, runs)

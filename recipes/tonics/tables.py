@@ -19,6 +19,8 @@ from hf_curriculum.markdown import table
 
 PAPER = Path(__file__).parent / "paper_tables.yaml"
 DASH = "–"
+_SCENES = 5_000
+"""Captions of the embedded data that Table 2 is made of."""
 _TESTS = ("flickr30k", "coco")
 _RECALLS = {"image R@1": "image_r1", "image R@5": "image_r5", "text R@1": "text_r1", "text R@5": "text_r5"}
 
@@ -216,9 +218,9 @@ def probe_study(
 
 
 def captions_of(data: str) -> list[str]:
-    """All captions of a data set, or of 20,000 scenes."""
+    """All captions of a data set, or of some scenes."""
     if data == SCENES:
-        return make_scenes(20_000, validation=0, test=0, image_size=32)["train"][CAPTION][:]
+        return make_scenes(_SCENES, validation=0, test=0, image_size=32)["train"][CAPTION][:]
     loaded = load_captioned(data, images=False)
     parts = loaded.values() if isinstance(loaded, dict) else [loaded]
     return [caption for part in parts for caption in part[CAPTION][:]]

@@ -6,15 +6,17 @@ import base64
 import json
 import re
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tonics_alignment
 import tonics_tables
 from datasets import Dataset
+from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import SourceRegions, prepare
-from tonics.report import masses
+from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside
 from tonics.tables import make_tables, read_evaluations, read_paper_tables, read_study
 
@@ -202,6 +204,16 @@ def test_masses_are_what_is_logged():
     assert found["n00"] == [0.01, 0.019]
 
 
+def test_the_threshold_is_that_of_the_arm_that_decides():
+    def run(curriculum, *decisions):
+        return SimpleNamespace(settings={"curriculum": curriculum}, result={"decisions": decisions})
+
+    rule = {"type": "node_sampling", "node_column": "node", "threshold": 0.3}
+    assert threshold_of([run(None), run(rule, {"step": 1})]) == 0.3
+    assert threshold_of([run(None), run({"type": "node_sampling", "node_column": "node"}, {"step": 1})]) == 0.9
+    assert threshold_of([run(None)]) is None
+
+
 def test_mistakes(tmp_path):
     for options, text in (
         (("--text_model", "bert"), "the aligner has one text encoder"),
@@ -290,7 +302,9 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     scenes = tmp_path / "scenes"
     scenes.mkdir()
     made = make_scenes(400, captions_per_image=2, validation=0.1, test=0.1)["test"].to_pandas()
-    made[["image_id", "caption"]].to_csv(scenes / "captions.csv", index=False)
+    made.rename(columns={"image_id": "file_name"})[["file_name", "caption"]].to_csv(
+        scenes / "captions.csv", index=False
+    )
     out = ("--output", str(tmp_path / "again"), "--features", str(folder / "features"), "--protocol", "all")
     words = [str(folder / "TOnICS-seed0"), "--suite", "retrieval", "--data", str(scenes / "captions.csv"), *out]
     done = CliRunner().invoke(app, ["evaluate", *words])
@@ -298,9 +312,10 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     again = json.loads((tmp_path / "again" / "results.json").read_text())["systems"]["TOnICS-seed0"]
     assert {f"test_{name}": value for name, value in again.items()}.items() <= runs["TOnICS"].items()
 
+    monkeypatch.setattr(tables, "_SCENES", 1000)
     options = [str(folder), "--captions", "scenes", "--num_colours", "5", "--output_dir", str(tmp_path / "tables")]
     tonics_tables.main(options)
-    tables = json.loads((tmp_path / "tables" / "tables.json").read_text())
-    rows = tables[1]["blocks"][1]["rows"]
+    found = json.loads((tmp_path / "tables" / "tables.json").read_text())
+    rows = found[1]["blocks"][1]["rows"]
     assert [row[0] for row in rows] == ["before training", "Random", "TOnICS"]
     assert (tmp_path / "tables" / "smoke.png").is_file()
