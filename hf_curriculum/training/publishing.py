@@ -349,7 +349,8 @@ def _processor_class(trainer: PublishingTrainer, config: Any) -> str | None:
     if _image_processor(trainer) is not None and type(config) in PROCESSOR_MAPPING:
         return "AutoProcessor"  # of the tokenizer and the image processor, by the model's type
     if processor is None:
-        return None if _image_processor(trainer) is None else "AutoImageProcessor"
+        without_text = getattr(trainer.data_collator, "tokenizer", None) is None
+        return "AutoImageProcessor" if without_text and _image_processor(trainer) is not None else None
     if isinstance(processor, PreTrainedTokenizerBase):
         return "AutoTokenizer"
     return "AutoProcessor" if isinstance(processor, transformers.ProcessorMixin) else "AutoImageProcessor"
