@@ -47,12 +47,13 @@ def add_embeddings(
     load_from_cache_file: bool = True,
     overwrite: bool = False,
     timeout: float = 6 * 3600,
+    first_only: bool = False,
 ) -> Dataset | DatasetDict | None:
     """Adds a column of image embeddings, which `Concreteness.fit` and `CLIPSimilarity(image_embedding=)` read.
 
     Each image is encoded once for all rows with its `image_id`; nothing is written again. What was encoded is kept in
     parts: a call that was killed goes on where it stopped, and the same call again encodes nothing. Under
-    `accelerate launch` or `torchrun` each process encodes its share.
+    `accelerate launch` or `torchrun` each process encodes its share, and all get the result.
 
     Args:
         dataset: images with `image_id`; one split or several.
@@ -65,13 +66,15 @@ def add_embeddings(
         column: the column to write.
         num_proc: processes that read and decode images meanwhile; by default this one does.
         part_images: images of a part, which is what a killed call loses.
-        folder: where the parts are kept; by default in the cache of `datasets`.
+        folder: where the parts are kept, on a disk that every launched process sees; by default in the cache of
+            `datasets`.
         load_from_cache_file: False encodes again, whatever is cached.
         overwrite: replace a column that exists, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
+        first_only: only the first launched process waits for the others and returns the data set.
 
     Returns:
-        The data set with the new column last; None in launched processes other than the first.
+        The data set with the new column last; with `first_only` None in launched processes other than the first.
 
     Shapes:
         per row a list of float32 (dims,), as the model gives them, not scaled to length 1; null where the image
@@ -104,6 +107,7 @@ def add_embeddings(
         load_from_cache_file=load_from_cache_file,
         overwrite=overwrite,
         timeout=timeout,
+        first_only=first_only,
     )
 
 

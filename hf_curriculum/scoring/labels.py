@@ -120,7 +120,7 @@ class BoxLabels(ImageLabels):
     """The classes of an image's annotated objects: the labels that captions are compared with.
 
     Args:
-        categories: "coco", "voc", "scenes" or a list of names. Objects of other classes are left out, and counted.
+        categories: "coco", "voc", "scenes" or a list of names. Objects of other classes do not count.
         column: the objects: per row a list of `{"name": ..., "box": ...}`.
         field: the entry of an object that is its class; "noun" in the embedded scenes, whose names have a colour.
 

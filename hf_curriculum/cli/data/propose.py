@@ -118,7 +118,13 @@ def propose_command(
     data = _one_row_per_image(_load(source, reading, column_mapping(column), num_proc), _pairs(aggregate))
     validate_splits(data, output)
     folder = parts or output.with_name(f"{output.name}.parts")
-    saving = {"num_proc": num_proc, "part_images": part_images, "folder": folder, "overwrite": overwrite}
+    saving = {
+        "num_proc": num_proc,
+        "part_images": part_images,
+        "folder": folder,
+        "overwrite": overwrite,
+        "first_only": True,
+    }
     try:
         boxed = add_proposals(data, found_by, drop_empty=drop_empty, **saving)
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,15 @@ def add_proposals(
     load_from_cache_file: bool = True,
     overwrite: bool = False,
     timeout: float = 6 * 3600,
+    first_only: bool = False,
 ) -> Dataset | DatasetDict | None:
     """Adds the column `proposals`: boxes that may hold an object; and `objectness`, where a file has it.
 
     Each image is searched once for all rows with its `image_id`. No image is written again: the columns are appended,
     16 bytes a box, also to a shuffled or filtered data set, whose order is kept. What was found is kept in parts: a
     call that was killed goes on where it stopped, and the same call again searches nothing. Under `accelerate launch`
-    or `torchrun` each process searches its share. The boxes are the same whatever the number of processes.
+    or `torchrun` each process searches its share, and all get the result. The boxes are the same whatever the number
+    of processes.
 
     Args:
         dataset: images with `image_id`, one row per image or per caption; one split or several.
@@ -56,15 +59,17 @@ def add_proposals(
         num_proc: processes that search; by default this one does.
         image_column: where the images are.
         part_images: images of a part, which is what a killed call loses.
-        folder: where the parts are kept; by default in the cache of `datasets`.
+        folder: where the parts are kept, on a disk that every launched process sees; by default in the cache of
+            `datasets`.
         drop_empty: leave out rows without any proposal, and those whose image cannot be read, which a detector cannot
             learn from. Otherwise they have an empty list, or null. Both are counted in a warning.
         load_from_cache_file: False searches again, whatever is cached.
         overwrite: replace columns that exist, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
+        first_only: only the first launched process waits for the others and returns the data set.
 
     Returns:
-        The data set with the new columns last; None in launched processes other than the first.
+        The data set with the new columns last; with `first_only` None in launched processes other than the first.
 
     Shapes:
         `proposals`: per row a list of boxes, float32 [left, top, right, bottom] in pixels of the stored image, sorted;
@@ -107,6 +112,7 @@ def add_proposals(
         load_from_cache_file=load_from_cache_file,
         overwrite=overwrite,
         timeout=timeout,
+        first_only=first_only,
     )
     return _without_empty(found) if drop_empty and found is not None else found
 
@@ -166,6 +172,10 @@ class _Read(_Searched):
 
     action = "Reading proposals"
     why_null = "their images cannot be read, or the file does not have them"
+
+    def reopen(self) -> None:
+        self.source = copy(self.source)
+        self.source.source = copy(self.source.source)  # without its open files
 
     def look(self, dataset: Any) -> None:
         """Whether the file has objectness, by the first of the images that it knows."""

@@ -56,6 +56,9 @@ class ImageColumns:
         """Written column → Arrow array (images,), of what `find` returned; None stands for an unreadable image."""
         raise NotImplementedError(f"{type(self).__name__} does not define `assemble`.")
 
+    def reopen(self) -> None:
+        """Opens files anew in a worker process: open ones would be read by several processes at one position."""
+
     def report(self, dataset: Dataset, unreadable: list[str]) -> None:
         """Warns of rows with null, with the first of the reasons that this call met."""
         column = next(iter(self.features))
@@ -75,6 +78,7 @@ def add_per_image(
     load_from_cache_file: bool,
     overwrite: bool,
     timeout: float,
+    first_only: bool,
 ) -> Dataset | DatasetDict | None:
     """Appends the columns to one split or several: each image is looked at once for all rows with its `image_id`.
 
@@ -82,7 +86,7 @@ def add_per_image(
     a part is kept completely or not at all. The result does not depend on their numbers.
 
     Returns:
-        The data set in the first process, None in the others.
+        The data set; with `first_only` None in launched processes other than the first.
     """
     if part_images < 1 or (num_proc is not None and num_proc < 0):
         raise ValueError(
@@ -108,24 +112,29 @@ def add_per_image(
                 "with `load_captioned`, or cast the column: dataset.cast_column(column, datasets.Image())."
             )
         validate_new_columns(part.column_names, columns.features, overwrite)
-    added = {}
+    found = {}
     for name, part in splits.items():
         place = None if folder is None else Path(folder) / name
-        added[name] = _add(part, columns, num_proc or 0, part_images, place, load_from_cache_file, timeout)
-    if launched()[0]:
+        found[name] = _find(part, columns, num_proc or 0, part_images, place, load_from_cache_file)
+    rank, added = launched()[0], {}
+    if first_only and rank:
         return None
+    for name, (parts, codes, unreadable) in found.items():
+        added[name] = _append(splits[name], columns, parts, codes, timeout)
+        if rank == 0:
+            columns.report(added[name], unreadable)
     return DatasetDict(added) if isinstance(dataset, DatasetDict) else added["all"]
 
 
-def _add(
+def _find(
     dataset: Dataset,
     columns: ImageColumns,
     num_workers: int,
     step: int,
     folder: Path | None,
     load_from_cache_file: bool,
-    timeout: float,
-) -> Dataset | None:
+) -> tuple[PartFolder, np.ndarray, list[str]]:
+    """Writes this process's parts; with them the image of each row, (rows,), and why images could not be read."""
     codes = image_codes(dataset)
     first = np.unique(codes, return_index=True)[1]
     inputs = dataset.with_format(None).select_columns([columns.column, IMAGE_ID]).select(first)
@@ -140,18 +149,16 @@ def _add(
             shutil.rmtree(folder, ignore_errors=True)
     parts = PartFolder(folder, manifest, len(inputs), step, single_process=world_size == 1)
     own = range(parts.count * rank // world_size, parts.count * (rank + 1) // world_size)
-    unreadable = _find_missing(parts, own, inputs, columns, num_workers)
-    if rank:
-        return None
-    found = parts.read_all(timeout)
-    if not parts.count:
-        found = pa.table(columns.assemble([]))
-    if len(first) < len(codes):
+    return parts, codes, _find_missing(parts, own, inputs, columns, num_workers)
+
+
+def _append(dataset: Dataset, columns: ImageColumns, parts: PartFolder, codes: np.ndarray, timeout: float) -> Dataset:
+    """The data set with what all processes found; `codes` (rows,) is the image of each row."""
+    found = parts.read_all(timeout) if parts.count else pa.table(columns.assemble([]))
+    if parts.rows < len(codes):
         found = found.take(pa.array(codes))
     values = {column: found[column] for column in columns.features}
-    added = append_columns(dataset, values, columns.provenance, features=columns.features, overwrite=True)
-    columns.report(added, unreadable)
-    return added
+    return append_columns(dataset, values, columns.provenance, features=columns.features, overwrite=True)
 
 
 def _find_missing(
@@ -166,6 +173,7 @@ def _find_missing(
         batch_sampler=batches,
         collate_fn=list,
         num_workers=min(num_workers, len(missing)),
+        worker_init_fn=_reopen,
         generator=torch.Generator(),  # the caller's is left
     )
     images = sum(map(len, batches))
@@ -181,6 +189,10 @@ def _find_missing(
             bar.update(len(found))
             logger.debug("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
     return unreadable
+
+
+def _reopen(worker: int) -> None:
+    torch.utils.data.get_worker_info().dataset.columns.reopen()
 
 
 class _Found(torch.utils.data.Dataset):

@@ -79,7 +79,7 @@ class Code:
     [
         ((os.system, ("touch {file}",)), r"wants to load `posix\.system`"),
         ((eval, ("open('{file}', 'w')",)), r"wants to load `(builtins|__builtin__)\.eval`"),
-        ((getattr, (np, "load")), r"wants to load `(builtins|__builtin__)\.getattr`"),
+        ((getattr, ("text", "upper")), r"wants to load `(builtins|__builtin__)\.getattr`"),
         ((open, ("{file}", "w")), r"wants to load `.*\.open`"),
         ((np.load, ("x.npy",)), r"wants to load `numpy.*\.load`"),
         ((np.memmap, ("{file}", "u1", "w+", 0, (1,))), r"wants to load `numpy.*memmap`"),
