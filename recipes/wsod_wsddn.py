@@ -100,8 +100,9 @@ def run(
         eval_dataset=prepared.test.select(shown),
         processing_class=processor,
         compute_metrics=compute_metrics,
-        callbacks=[StopWhenDiverged(constant_loss(train) if args.must_learn else None)],
     )
+    drawn = train.select(trainer.plan.order.order)  # without what a filter leaves out, whose labels are others
+    trainer.add_callback(StopWhenDiverged(constant_loss(drawn) if args.must_learn else None))
     trainer.accelerator.print(f"\n{folder.name}: {model.num_parameters():,} parameters\n{trainer.plan.describe()}\n")
     RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
