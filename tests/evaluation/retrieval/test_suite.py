@@ -164,15 +164,15 @@ def test_the_shipped_clip_is_its_cosines(scenes):
     import torch
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    from hf_curriculum.scorers.alignment.clip import _SHIPPED
+    from hf_curriculum.scorers.alignment.clip import SHIPPED
 
     suite = RetrievalSuite(scenes, min_images=3)
     found = suite(clip_similarities(suite.captions, suite.images["image"]))
     model, tokenizer = (
-        AutoModel.from_pretrained(_SHIPPED, dtype=torch.float32).eval(),
-        AutoTokenizer.from_pretrained(_SHIPPED),
+        AutoModel.from_pretrained(SHIPPED, dtype=torch.float32).eval(),
+        AutoTokenizer.from_pretrained(SHIPPED),
     )
-    images = AutoImageProcessor.from_pretrained(_SHIPPED, backend="pil")(suite.images["image"][:], return_tensors="pt")
+    images = AutoImageProcessor.from_pretrained(SHIPPED, backend="pil")(suite.images["image"][:], return_tensors="pt")
     with torch.inference_mode():
         text = model.get_text_features(**tokenizer(suite.captions, padding=True, return_tensors="pt")).pooler_output
         image = model.get_image_features(**images).pooler_output
