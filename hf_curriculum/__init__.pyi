@@ -76,6 +76,7 @@ from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback
 from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline as PixelDiffusionPipeline
+from hf_curriculum.data.image_inputs import PixelInputs as PixelInputs
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.training.classification.flyp import PromptCollator as PromptCollator

@@ -28,7 +28,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.curricula.weighted": ("Weighted",),
     "hf_curriculum.data.captions": ("drop_empty_captions", "expand_captions", "hold_out"),
     "hf_curriculum.data.collators": ("Augment", "CaptionCollator"),
-    "hf_curriculum.data.image_inputs": ("RegionInputs",),
+    "hf_curriculum.data.image_inputs": ("PixelInputs", "RegionInputs"),
     "hf_curriculum.data.joint_text": ("JointText",),
     "hf_curriculum.data.labelled.classes": ("class_counts", "class_names", "long_tail"),
     "hf_curriculum.data.labelled.collator": ("LabelCollator",),

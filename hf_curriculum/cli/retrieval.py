@@ -145,7 +145,7 @@ def _with_aligner(
     aligner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
     processor = AlignerProcessor.from_pretrained(model_of(model))
     inputs = RegionInputs.for_model(open_regions(features), processor.image_processor)
-    inputs.validate(suite.images, "the images")
+    inputs.validate(suite.images, "the split")
     spans = noun_spans(suite.captions, ontology)
     options = {"over": over, "batch_size": batch_size, "progress": progress}
     scores = aligner_scores(aligner, processor.tokenizer, suite.captions, spans, suite.images, inputs, **options)

@@ -50,7 +50,8 @@ def encode_nouns(
         list(captions), truncation=True, return_offsets_mapping=True, return_tensors="pt",
         return_token_type_ids=False, **options,
     )  # fmt: skip
-    return {**tokens, "noun_mask": noun_mask(tokens.pop("offset_mapping"), spans)}
+    offsets = tokens.pop("offset_mapping")
+    return {**tokens, "noun_mask": noun_mask(offsets, spans)}
 
 
 class AlignerProcessor(CaptionProcessor):

@@ -172,6 +172,7 @@ def test_the_processor_gives_what_the_model_takes(tmp_path):
     assert type(loaded) is AlignerProcessor
     again = loaded(text=["A red dog and a cat", "a tree"], nouns=["cat", (2, 6)])
     assert all(torch.equal(again[name], found[name]) for name in found)
+    assert len(AlignerModel.from_pretrained(tmp_path).encode_text(**again)) == 2
     assert processor() == {}
 
 
