@@ -75,6 +75,7 @@ def load_detector(name: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
 
+    import hf_curriculum.models  # noqa: F401  (known to the Auto classes from here on)
     from hf_curriculum.studies.recipe import disable_progress_bars
 
     if not sys.stderr.isatty():

@@ -320,7 +320,8 @@ def _labelled_rows(dataset: Dataset, ids: list[list[int] | None], labels: ImageL
             f"None of the {len(dataset):,} images has one of the {len(labels.names)} classes "
             f"({', '.join(labels.names[:5])}{', …' * (len(labels.names) > 5)}) by its `{labels.column}`, which is "
             f"{example!r:.100} for example, so no image would be left to learn from. Look at the classes' names; "
-            "`plurals=True` and `synonyms=` find more of them in captions."
+            "`plurals=True` and `synonyms=` find more of them in captions; `field=` names the entry of objects "
+            "to read."
         )
     if len(kept) < len(dataset):
         logger.warning(
@@ -489,6 +490,15 @@ def label_quality(
         raise ValueError(
             f"`{objects}` is null in all {len(dataset):,} rows: no image is annotated, so labels cannot be compared "
             "with objects. Give the file of these images' boxes."
+        )
+    if not shown.any():
+        logger.warning(
+            "No object in `%s` is of the %d classes (%s, …) by its %r, so no label can be right. Another entry that "
+            "holds their class is named by `field=`.",
+            objects,
+            len(names),
+            ", ".join(names[:5]),
+            field,
         )
     columns = (dict(zip(names, counts.tolist(), strict=True)) for counts in (labelled, shown, right))
     return LabelQuality(images, unlabelled, *columns)

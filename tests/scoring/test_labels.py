@@ -152,6 +152,15 @@ def test_the_scenes_mention_what_they_show():
     assert label_quality(true, field="noun").recall == 1
 
 
+def test_objects_that_are_called_otherwise_are_named(caplog):
+    scenes = make_scenes(8, validation=0, test=0)["train"].select_columns(["image_id", "caption", "objects"])
+    images = group_captions(scenes)
+    assert label_quality(add_labels(images, CaptionLabels("scenes"))).precision == 0
+    assert "No object in `objects` is of the 14 classes (ball, boat, box, car, cup, …) by its 'name'" in caplog.text
+    with pytest.raises(ValueError, match="`field=` names the entry of objects to read"):
+        add_labels(images, BoxLabels("scenes"))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
