@@ -13,7 +13,7 @@ from discl.stages import Prepared
 from hf_curriculum import CurriculumTrainer, class_report
 from hf_curriculum.evaluation.long_tail.metrics import first_array
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.studies.recipe import has_curriculum
+from hf_curriculum.studies.grid import has_curriculum
 
 METRICS = ("accuracy", "accuracy_many", "accuracy_medium", "accuracy_few", "macro_f1")
 """What is reported of a test set; those that it has."""
