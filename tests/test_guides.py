@@ -71,7 +71,7 @@ def desk(photos, tmp_path, monkeypatch):
 def test_there_is_a_guide_for_every_task():
     assert {path.stem for path in GUIDES if path.parent.name == "guides"} == {
         "README", "any_trainer", "captioner_on_regions", "compare", "read_the_report", "reproduce_the_papers",
-        "sampler", "scale", "score_my_data", "train_with_a_curriculum", "write_your_own",
+        "sampler", "scale", "score_my_data", "synthetic_to_real", "train_with_a_curriculum", "write_your_own",
     }  # fmt: skip
 
 
