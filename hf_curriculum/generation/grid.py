@@ -119,7 +119,7 @@ def _paint(
     sheet = Image.new("RGB", (2 * _MARGIN + len(levels) * step - _GAP, height), _PAPER)
     pen = ImageDraw.Draw(sheet)
     for column, level in enumerate(levels):
-        text = "photograph" if level == _REAL else f"level {level:g}"
+        text = "photograph" if level == _REAL else f"guidance {level:g}"
         pen.text((_MARGIN + column * step, _MARGIN), text, fill=_INK, font=font)
     for line, source in enumerate(chosen):
         top, said = _MARGIN + _TEXT + line * (step + _TEXT), ""

@@ -145,7 +145,7 @@ class DataCard:
         spectrum_grid(self.dataset if self.thumbnails else self.dataset.select(drawn)).save(file, "png")
         path = self._add("spectrum.png", file.getvalue())
         return (
-            f"\n\nGenerated images by their level of guidance λ, from the prompt to the photograph:\n\n![grid]({path})"
+            f"\n\nGenerated images by their level of guidance, from the prompt to the photograph:\n\n![grid]({path})"
         )
 
     def _code(self) -> str:
