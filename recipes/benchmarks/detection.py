@@ -65,8 +65,9 @@ class Size:
         steps: of training, each of 16 scenes.
         batches: that are collated.
         evaluated: images with 100 boxes.
-        edge: of VGG16's pictures.
+        edge: of the pictures whose step's memory is measured.
         repetitions: the best of so many counts.
+        backbone: of that step.
     """
 
     images: int = 200
@@ -76,9 +77,10 @@ class Size:
     evaluated: int = 5000
     edge: int = 480
     repetitions: int = 3
+    backbone: str = "vgg16"
 
 
-SIZES = {"full": Size(), "tiny": Size(6, 64, 2, 2, 20, 64, 1)}
+SIZES = {"full": Size(), "tiny": Size(6, 64, 2, 2, 20, 64, 1, "small")}
 
 
 def cpu_seconds() -> float:
@@ -252,11 +254,11 @@ def measure_evaluate(size: Size) -> list[tuple[Any, ...]]:
     return [("evaluate: speed beside pycocotools", f"{mine:.1f} s", f"{others:.1f} s", others / mine, "≥ 5")]
 
 
-def vgg16_step(edge: int) -> float:
-    """The peak of this process after a step of VGG16 with Adam, in GB."""
+def peak_of_a_step(backbone: str, edge: int) -> float:
+    """The peak of this process after a step of a detector with Adam, in GB."""
     torch.manual_seed(0)
     names = [str(number) for number in range(80)]
-    model, _ = new_detector(names, "vgg16")
+    model, _ = new_detector(names, backbone)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
     corners = torch.rand(4, 500, 2) * edge / 2
     boxes = torch.cat([corners, corners + edge / 8 + torch.rand(4, 500, 2) * edge / 3], dim=2)
@@ -272,9 +274,9 @@ def vgg16_step(edge: int) -> float:
 
 def measure_memory(size: Size) -> list[tuple[Any, ...]]:
     """The peak in a process of its own."""
-    words = [sys.executable, __file__, "--memory-step", str(size.edge)]
+    words = [sys.executable, __file__, "--memory-step", size.backbone, str(size.edge)]
     peak = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-1])
-    return [(f"memory: VGG16, 4 × {size.edge} px × 500", f"{peak:.1f} GB", "6 GB", peak / 6, "≤ 1")]
+    return [(f"memory: {size.backbone}, 4 × {size.edge} px × 500", f"{peak:.1f} GB", "6 GB", peak / 6, "≤ 1")]
 
 
 PARTS = ("propose", "train", "collate", "evaluate", "memory")
@@ -287,10 +289,11 @@ def main() -> None:
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--images", type=Path, help="captioned images that `propose` searches; scenes by default")
     parser.add_argument("--json", type=Path, help="write the rows here, too")
-    parser.add_argument("--memory-step", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-step", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_step:
-        print(vgg16_step(options.memory_step))
+        backbone, edge = options.memory_step
+        print(peak_of_a_step(backbone, int(edge)))
         return
     size, rows = SIZES[options.size], []
     for part in options.only:

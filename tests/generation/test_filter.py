@@ -178,14 +178,12 @@ print(len(calls), *kept["seed"][:])
 
 
 @pytest.mark.slow
-def test_killed_and_by_two_processes_the_same_rows(launch, tmp_path):
+def test_killed_and_ended_by_two_processes_the_same_rows(launch, tmp_path):
     from pathlib import Path
 
     file = tmp_path / "judge.py"
     file.write_text(PROGRAM.format(helpers=[str(Path(__file__).parent)]))
-    assert launch(file, tmp_path / "one", -1).stdout.split() == ["3", "0", "2", "3"]
-    assert launch(file, tmp_path / "killed", 3, check=False).returncode == -9
-    assert launch(file, tmp_path / "killed", -1).stdout.split() == ["1", "0", "2", "3"]
-    both = launch(file, tmp_path / "two", -1, processes=2).stdout.splitlines()
+    assert launch(file, tmp_path / "killed", 2, check=False).returncode == -9
+    both = launch(file, tmp_path / "killed", -1, processes=2).stdout.splitlines()
     assert sorted(line.split()[1:] for line in both) == [["0", "2", "3"]] * 2
-    assert sum(int(line.split()[0]) for line in both) == 3
+    assert sum(int(line.split()[0]) for line in both) == 2

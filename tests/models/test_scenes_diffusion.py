@@ -100,27 +100,45 @@ def test_the_names_of_single_objects(recipe):
     assert [image.size for image in data["image"]] == [(32, 32)] * 60
 
 
+@pytest.fixture
+def run(recipe, monkeypatch, capsys):
+    """Runs the recipe with two levels in its evaluation, and returns the facts that it prints."""
+
+    def call(*options):
+        monkeypatch.setattr(recipe, "LEVELS", (0.0, 0.9))
+        monkeypatch.setattr("sys.argv", [RECIPE.name, *map(str, options)])
+        threads = torch.get_num_threads()
+        try:
+            recipe.main()
+        finally:
+            torch.set_num_threads(threads)
+        printed = capsys.readouterr().out
+        return json.loads(printed[printed.index("{") :])
+
+    return call
+
+
 @pytest.mark.slow
-def test_the_recipe_runs(launch, tmp_path):
+def test_the_recipe_runs(run, tmp_path):
     options = ("--steps", 2, "--scenes", 24, "--held_out", 2, "--batch_size", 4, "--output", tmp_path / "made")
-    done = launch(RECIPE, *options)
-    facts = json.loads(done.stdout[done.stdout.index("{") :])
+    facts = run(*options)
     assert facts["steps"] == 2
+    assert list(facts["distance"]) == ["0", "0.9"]
+    assert list(facts["named"]) == ["0", "0.9", "1"]
     pipeline = PixelDiffusionPipeline.from_pretrained(tmp_path / "made")
     assert pipeline("a ball", num_inference_steps=2, strength=1).images[0].size == (32, 32)
 
 
 @pytest.mark.slow
-def test_the_recipe_on_other_pictures(launch, tmp_path):
+def test_the_recipe_on_other_pictures(run, tmp_path):
     colours = {"fox": "orange", "owl": "brown"}
     rows = [(Image.new("RGB", (20, 12), colour), label) for label, colour in enumerate(colours.values())] * 6
     data = Dataset.from_dict({"image": [image for image, _ in rows], "label": [label for _, label in rows]})
     data.cast_column("label", ClassLabel(names=list(colours))).save_to_disk(str(tmp_path / "data"))
     options = ("--steps", 2, "--held_out", 2, "--batch_size", 4, "--size", 16, "--flip", "--output", tmp_path / "made")
-    done = launch(RECIPE, "--data", tmp_path / "data", "--prompt", "a photo of {label}", *options)
-    facts = json.loads(done.stdout[done.stdout.index("{") :])
+    facts = run("--data", tmp_path / "data", "--prompt", "a photo of {label}", *options)
     assert (facts["pictures"], facts["image_size"], facts["prompt"]) == (10, 16, "a photo of {label}")
     pipeline = PixelDiffusionPipeline.from_pretrained(tmp_path / "made")
     assert pipeline("a photo of owl", num_inference_steps=2, strength=1).images[0].size == (16, 16)
-    few = launch(RECIPE, "--data", tmp_path / "data", "--held_out", 12, check=False)
-    assert "12 pictures cannot be trained on and 12 of them held out" in few.stderr
+    with pytest.raises(ValueError, match="12 pictures cannot be trained on and 12 of them held out"):
+        run("--data", tmp_path / "data", "--held_out", 12)

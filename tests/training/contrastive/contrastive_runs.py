@@ -61,17 +61,17 @@ class OwnLoss(Recording):
 def train(job: dict[str, Any]) -> None:
     """One process of one run."""
     torch.manual_seed(0)
-    processes = job.get("processes", 1)
+    processes, steps = job.get("processes", 1), job.get("steps", STEPS)
     pairs, store = make_pairs(64)
     held, more = make_pairs(20, 64)
     args = CurriculumTrainingArguments(
         job["out"],
         curriculum=NodeSampling(
-            "node", metric="heldout_image_r1", check_every=CHECK_EVERY, threshold=0.05, examples=BATCH * STEPS
+            "node", metric="heldout_image_r1", check_every=CHECK_EVERY, threshold=0.05, examples=BATCH * steps
         )
         if job["loss"] == "whole"
         else None,
-        max_steps=STEPS if job["loss"] != "whole" else -1,
+        max_steps=steps if job["loss"] != "whole" else -1,
         per_device_train_batch_size=BATCH // processes,
         learning_rate=5e-3, use_cpu=True, report_to=[], disable_tqdm=True, logging_steps=1, save_steps=3,
         audit_draws=True, dataloader_pin_memory=False, ddp_backend="gloo" if processes > 1 else None,

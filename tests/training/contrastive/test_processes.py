@@ -13,6 +13,9 @@ pytestmark = pytest.mark.slow
 WHOLE = {"aligner_1": 1, "aligner_2": 2, "clip_1": 1, "clip_2": 2}
 """Runs by the loss of all processes together, and on how many."""
 
+CHUNKED = 4
+"""Steps of the run in chunks, of which the first is compared."""
+
 
 def job(folder: Path, name: str, **fields: object) -> dict:
     return {"out": f"{folder}/{name}", "log": f"{folder}/{name}.log", "loss": "whole", "model": "aligner", **fields}
@@ -22,12 +25,12 @@ def job(folder: Path, name: str, **fields: object) -> dict:
 def runs(launch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("contrastive")
     jobs = [job(folder, name, model=name.split("_")[0], processes=count) for name, count in WHOLE.items()]
-    jobs += [job(folder, f"own_{count}", model="clip", loss="own", processes=count) for count in (1, 2)]
-    jobs += [job(folder, "chunks_2", processes=2, chunk_size=3)]
-    for count in (1, 2):
-        same = {"dropout": 0.1, "processes": count}
-        jobs += [job(folder, f"through_{count}", **same), job(folder, f"killed_{count}", kill_at=7, **same)]
-        jobs += [job(folder, f"killed_{count}", resume=True, **same)]
+    jobs += [job(folder, f"own_{count}", model="clip", loss="own", steps=1, processes=count) for count in (1, 2)]
+    jobs += [job(folder, "chunks_2", processes=2, chunk_size=3, steps=CHUNKED)]
+    same = {"dropout": 0.1, "processes": 2}
+    jobs += [job(folder, "through_2", **same), job(folder, "killed_2", kill_at=7, **same)]
+    jobs += [job(folder, "killed_2", resume=True, **same)]
+    jobs += [job(folder, "killed_1", kill_at=7), job(folder, "killed_1", resume=True)]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     launch(Path(__file__).with_name("contrastive_runs.py"), folder / "jobs.json", timeout=600)
     return folder
@@ -86,11 +89,11 @@ def test_the_loss_of_clip_itself_is_another_on_two_processes(runs):
     assert largest_difference(runs, "own_1", "own_2") > 0.05
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_killed_around_a_refresh_goes_on_bit_for_bit(runs, processes):
+@pytest.mark.parametrize(("through", "processes"), [("aligner_1", 1), ("through_2", 2)])
+def test_a_run_killed_around_a_refresh_goes_on_bit_for_bit(runs, through, processes):
     """A checkpoint at step 6, a refresh after step 4 before it and one after step 8 behind the kill."""
-    through, killed = final(runs, f"through_{processes}"), final(runs, f"killed_{processes}")
-    assert {entry["step"]: entry["decision"] for entry in through["log"]}[4] == "refresh"
-    assert killed == through
+    whole, killed = final(runs, through), final(runs, f"killed_{processes}")
+    assert {entry["step"]: entry["decision"] for entry in whole["log"]}[4] == "refresh"
+    assert killed == whole
     for rank in range(processes):
-        assert steps(runs, f"killed_{processes}", rank) == steps(runs, f"through_{processes}", rank)
+        assert steps(runs, f"killed_{processes}", rank) == steps(runs, through, rank)
