@@ -76,5 +76,5 @@ def shapes_model(seed: int = 0, **options) -> WsddnForObjectDetection:
     torch.manual_seed(seed)
     defaults = {"pooling": "roi_align", "pool_size": 3, "head_sizes": (16,), "dropout": 0.2, "initializer_range": 0.1}
     labels = {"id2label": dict(enumerate(NAMES)), "label2id": {name: number for number, name in enumerate(NAMES)}}
-    backbone = ConvBackboneConfig(stages=((8,), (12,)), norm_groups=4)
+    backbone = ConvBackboneConfig(stages=((8,), (12,)))
     return WsddnForObjectDetection(WsddnConfig(backbone, **{**defaults, **options}, **labels))

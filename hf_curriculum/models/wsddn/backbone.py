@@ -45,8 +45,8 @@ class ConvBackbone(PreTrainedModel):
         for number, stage in enumerate(config.stages):
             layers += [nn.MaxPool2d(2, 2)] if number else []
             for width in stage:
-                layers.append(nn.Conv2d(before, width, 3, padding=1))
-                layers += [nn.GroupNorm(config.norm_groups, width)] if config.norm_groups else []
+                layers.append(nn.Conv2d(before, width, 3, padding=1, bias=not config.batch_norm))
+                layers += [nn.BatchNorm2d(width)] if config.batch_norm else []
                 layers.append(nn.ReLU(inplace=True))
                 before = width
             ends.append(len(layers))
@@ -56,16 +56,17 @@ class ConvBackbone(PreTrainedModel):
 
     def freeze(self, stages: int) -> None:
         """The first stages are not trained."""
-        self.features[: self._ends[stages - 1] if stages else 0].requires_grad_(False)
+        self.features[: self._ends[stages - 1] if stages else 0].requires_grad_(False).eval()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
             init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             init.zeros_(module.bias)
-        elif isinstance(module, nn.GroupNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv2d):
+            init.kaiming_uniform_(module.weight, a=5**0.5)  # as PyTorch begins
+        else:
+            super()._init_weights(module)
 
     def forward(self, pixel_values: torch.Tensor) -> BackboneOutput:
         """The feature map of images of one size."""

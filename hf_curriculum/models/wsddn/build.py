@@ -16,9 +16,11 @@ from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.models.wsddn.model import WsddnForObjectDetection
 
 _SMALL_STAGES = ((32,), (64,), (128, 128))
-_SMALL: dict[str, Any] = {"pooling": "roi_align", "pool_size": 5, "head_sizes": (112,), "dropout": 0.0}
-# Streams that begin larger than VGG16's, which was trained before, leave the plateau of equal scores sooner.
-_SMALL["initializer_range"] = 0.1
+_SMALL: dict[str, Any] = {
+    **{"pooling": "roi_align", "pool_size": 5, "head_sizes": (112,), "dropout": 0.0},
+    # From scratch: streams that begin larger than VGG16's leave the plateau of equal scores sooner.
+    **{"freeze_batch_norm": False, "initializer_range": None},
+}
 _NO_NAME = ("vgg16", "small")
 
 
@@ -54,7 +56,7 @@ def new_detector(
     Example:
         >>> model, processor = new_detector(["dog", "cat"], "small", size={"longest_edge": 96})
         >>> model.num_parameters(), processor.class_names
-        (599796, ['dog', 'cat'])
+        (600148, ['dog', 'cat'])
     """
     names = list(class_names)
     if not names:
@@ -70,7 +72,8 @@ def new_detector(
     elif backbone == "vgg16":
         config, loaded = ConvBackboneConfig(), None
     elif backbone == "small":
-        config, loaded, options = ConvBackboneConfig(_SMALL_STAGES), None, {**_SMALL, **options}
+        config, loaded = ConvBackboneConfig(_SMALL_STAGES, batch_norm=True), None
+        options = {**_SMALL, **options}
     else:
         config, loaded, of_backbone = _load_backbone(str(backbone), revision)
         images |= of_backbone

@@ -20,16 +20,16 @@ class ConvBackboneConfig(PretrainedConfig):
     Args:
         stages: the widths of each stage's convolutions.
         num_channels: of the images.
-        norm_groups: groups of a group norm after each convolution; 0 for none, as in VGG16. Batch norms are not
-            offered: the pictures of a batch have different sizes.
+        batch_norm: a batch norm after each convolution, for training from scratch. VGG16 has none. In training its
+            statistics are those of the batch's pictures of one size, so that a picture's scores depend on them.
 
     Raises:
-        ValueError: a stage without convolutions, or groups that do not divide a width.
+        ValueError: a stage without convolutions.
 
     Source: Simonyan & Zisserman 2015, configuration D (VGG16).
 
     Example:
-        >>> ConvBackboneConfig(stages=((32, 32), (64, 64)), norm_groups=8).stride
+        >>> ConvBackboneConfig(stages=((32, 32), (64, 64)), batch_norm=True).stride
         2
     """
 
@@ -44,22 +44,17 @@ class ConvBackboneConfig(PretrainedConfig):
         self,
         stages: Sequence[Sequence[int]] = VGG16,
         num_channels: int = 3,
-        norm_groups: int = 0,
+        batch_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         self.stages: list[list[int]] = [list(stage) for stage in stages]
         self.num_channels = num_channels
-        self.norm_groups = norm_groups
+        self.batch_norm = batch_norm
         self.hidden_size: int = self.stages[-1][-1] if self.stages and self.stages[-1] else 0
         super().__init__(**kwargs)
         if not self.stages or not all(self.stages):
             raise ValueError(
                 f"stages={self.stages} was given. Each stage needs the width of at least one convolution."
-            )
-        if norm_groups and any(width % norm_groups for stage in self.stages for width in stage):
-            raise ValueError(
-                f"norm_groups={norm_groups} does not divide every width of stages={self.stages}. A group norm has "
-                "groups of one size: pass a common divisor, or 0 for no norm."
             )
 
     @property
@@ -97,7 +92,8 @@ class WsddnConfig(PretrainedConfig):
             pictures of different sizes are of no use.
         nms_iou: of two boxes of one class that overlap by more, evaluation keeps the one with the higher score.
         max_detections: kept of each image in evaluation.
-        initializer_range: standard deviation of the two streams' new weights.
+        initializer_range: standard deviation of the two streams' new weights; None begins all linear layers as
+            PyTorch does.
         kwargs: of `PretrainedConfig`: `id2label` and `label2id`, or `num_labels`.
 
     Raises:
@@ -139,7 +135,7 @@ class WsddnConfig(PretrainedConfig):
         freeze_batch_norm: bool = True,
         nms_iou: float = 0.4,
         max_detections: int = 100,
-        initializer_range: float = 0.01,
+        initializer_range: float | None = 0.01,
         **kwargs: Any,
     ) -> None:
         self.backbone_config: PretrainedConfig = backbone_config_from(backbone_config)

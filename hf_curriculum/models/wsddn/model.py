@@ -99,7 +99,10 @@ class WsddnForObjectDetection(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and self.config.initializer_range is None:
+            init.kaiming_uniform_(module.weight, a=5**0.5)  # as PyTorch begins
+            init.uniform_(module.bias, -(module.in_features**-0.5), module.in_features**-0.5)
+        elif isinstance(module, nn.Linear):
             if module in (self.class_stream, self.detection_stream):
                 init.normal_(module.weight, std=self.config.initializer_range)
             else:

@@ -29,10 +29,10 @@ SIZES = [(64, 48), (40, 80), (64, 48), (50, 33)]
 """Heights and widths; the first and the third picture pass the backbone together."""
 
 
-def tiny(seed=0, norm_groups=0, **options):
+def tiny(seed=0, batch_norm=False, **options):
     """Three stages, stride 4, five classes."""
     torch.manual_seed(seed)
-    backbone = ConvBackboneConfig(stages=((8, 8), (8,), (12,)), norm_groups=norm_groups)
+    backbone = ConvBackboneConfig(stages=((8, 8), (8,), (12,)), batch_norm=batch_norm)
     defaults = {"pool_size": 3, "head_sizes": (16, 10), "dropout": 0.0, "initializer_range": 0.5, "num_labels": 5}
     return WsddnForObjectDetection(WsddnConfig(backbone, **{**defaults, **options}))
 
@@ -163,9 +163,9 @@ def test_it_is_a_loop_over_regions_and_classes():
 
 
 @pytest.mark.parametrize("pooling", ["roi_pool", "roi_align"])
-@pytest.mark.parametrize("norm_groups", [0, 4])
-def test_pictures_of_several_sizes_are_as_if_alone(pooling, norm_groups):
-    model = tiny(pooling=pooling, norm_groups=norm_groups)
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_pictures_of_several_sizes_are_as_if_alone(pooling, batch_norm):
+    model = tiny(pooling=pooling, batch_norm=batch_norm).train()  # stored statistics: batch norms are frozen
     given = batch()
     out = model(**given)
     out.loss.backward()
@@ -281,11 +281,13 @@ def overlap(one, other):
 
 
 def test_frozen_stages_stay():
-    model, given = tiny(frozen_stages=2, norm_groups=4), batch()
+    model, given = tiny(frozen_stages=2, batch_norm=True, freeze_batch_norm=False), batch()
     model.train()
     model(**given).loss.backward()
     trained = [name for name, weight in model.backbone.named_parameters() if weight.grad is not None]
-    assert trained == ["features.11.weight", "features.11.bias", "features.12.weight", "features.12.bias"]
+    assert trained == ["features.11.weight", "features.12.weight", "features.12.bias"]
+    norms = [module for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert [int(norm.num_batches_tracked > 0) for norm in norms] == [0, 0, 0, 1]  # nor do their statistics move
     with pytest.raises(ValueError, match=r"frozen_stages=4 was given, .*ConvBackboneConfig\) has 3 stages"):
         tiny(frozen_stages=4)
     with pytest.raises(ValueError, match=r"ResNetConfig\) has 0 stages"):
@@ -456,8 +458,6 @@ def test_a_backbone_s_stages_are_checked():
     assert ConvBackboneConfig().stages == [list(stage) for stage in VGG16]
     with pytest.raises(ValueError, match="at least one convolution"):
         ConvBackboneConfig(stages=((8,), ()))
-    with pytest.raises(ValueError, match="norm_groups=3 does not divide every width"):
-        ConvBackboneConfig(stages=((8,),), norm_groups=3)
 
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):
