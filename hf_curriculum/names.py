@@ -221,7 +221,7 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.planning.buckets": ("Buckets", "keep_easiest", "mark_easiest"),
     "hf_curriculum.planning.groups": ("Groups", "read_columns", "read_groups"),
     "hf_curriculum.planning.ontology.entries": ("NounClass",),
-    "hf_curriculum.planning.ontology.nouns": ("Mentions", "find_nouns", "noun_mask"),
+    "hf_curriculum.planning.ontology.nouns": ("Mentions", "find_nouns"),
     "hf_curriculum.planning.ontology.objects": ("ImageObjects", "read_objects"),
     "hf_curriculum.planning.ontology.review": ("write_review",),
     "hf_curriculum.planning.ontology.sources": ("StageCount",),

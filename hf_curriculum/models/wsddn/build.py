@@ -17,9 +17,13 @@ from hf_curriculum.models.wsddn.model import WsddnForObjectDetection
 
 _SMALL_STAGES = ((32,), (64,), (128, 128))
 _SMALL: dict[str, Any] = {
-    **{"pooling": "roi_align", "pool_size": 5, "head_sizes": (112,), "dropout": 0.0},
+    "pooling": "roi_align",
+    "pool_size": 5,
+    "head_sizes": (112,),
+    "dropout": 0.0,
     # From scratch: streams that begin larger than VGG16's leave the plateau of equal scores sooner.
-    **{"freeze_batch_norm": False, "initializer_range": None},
+    "freeze_batch_norm": False,
+    "initializer_range": None,
 }
 _NO_NAME = ("vgg16", "small")
 

@@ -6,11 +6,10 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import multiprocess
 import numpy as np
-import torch
 from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, require_columns
@@ -162,29 +161,3 @@ def token_spans(text: str, tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _normalised(text: str) -> str:
     return unicodedata.normalize("NFC", text)
-
-
-def noun_mask(
-    starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray, offsets: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which sub-words of each text are of its noun, by the characters where they stand.
-
-    Args:
-        starts, ends: characters of the noun in each text, half-open: `noun_start` and `noun_end` of triplets.
-        offsets: characters of each sub-word, of a fast tokenizer with `return_offsets_mapping=True`; (0, 0) for those
-            that are no text.
-
-    Shapes: starts, ends (texts,); offsets (texts, L, 2). Returns an int64 mask (texts, L), 1 on the noun's sub-words,
-        and whether the noun is beyond the text's cut, bool (texts,): its mask has no 1.
-
-    Example:
-        >>> offsets = [[[0, 0], [0, 1], [2, 4], [4, 7], [0, 0]]]  # [CLS] a pup ##pies [SEP]
-        >>> mask, lost = noun_mask([2], [7], offsets)
-        >>> mask.tolist(), lost.tolist()
-        ([[0, 0, 1, 1, 0]], [False])
-    """
-    found = torch.as_tensor(np.asarray(offsets))  # (texts, L, 2)
-    first, last = (torch.as_tensor(np.asarray(part))[:, None] for part in (starts, ends))
-    begin, end = found[..., 0], found[..., 1]
-    mask = ((begin < last) & (end > first) & (end > begin)).long()
-    return mask, mask.sum(dim=1) == 0

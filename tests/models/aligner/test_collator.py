@@ -188,3 +188,49 @@ def test_what_the_processor_cannot_read():
         processor(images=[np.zeros((4, 4, 3), np.uint8)])
     with pytest.raises(TypeError, match="is a ByT5Tokenizer, which does not say which characters"):
         AlignerProcessor(None, ByT5Tokenizer())(text="a dog", nouns=["dog"])
+
+
+OFFSETS = [[0, 0], [0, 1], [2, 4], [4, 7], [8, 12], [0, 0], [0, 0]]  # [CLS] a pup ##pies runs [SEP] [PAD]
+
+
+@pytest.mark.parametrize(
+    ("span", "expected", "lost"),
+    [
+        ((2, 7), [0, 0, 1, 1, 0, 0, 0], False),
+        ((0, 1), [0, 1, 0, 0, 0, 0, 0], False),
+        ((8, 12), [0, 0, 0, 0, 1, 0, 0], False),
+        ((9, 10), [0, 0, 0, 0, 1, 0, 0], False),
+        ((13, 16), [0] * 7, True),  # beyond the text's cut
+    ],
+)
+def test_the_sub_words_of_a_noun(span, expected, lost):
+    mask = noun_mask(torch.tensor([OFFSETS]), [span])
+    assert (mask.tolist(), not mask.any()) == ([expected], lost)
+    assert mask.dtype == torch.int64
+
+
+def test_the_sub_words_of_a_noun_by_a_tokenizer():
+    """With spaces in sub-words (byte-level BPE) and without (WordPiece), cut short, and padded."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    captions, found = ["a puppy runs", "the old puppy"], [(2, 7), (8, 13)]
+    words = ["[PAD]", "[UNK]", "a", "pup", "##py", "runs", "the", "old"]
+    wordpiece = Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    wordpiece.pre_tokenizer = pre_tokenizers.Whitespace()
+    bpe = Tokenizer(models.BPE(unk_token=None))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe.model = models.BPE({letter: at for at, letter in enumerate(letters)}, [])
+    for plain in (wordpiece, bpe):
+        fast = PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]")
+        batch = fast(captions, return_offsets_mapping=True, padding=True, return_tensors="pt")
+        mask = noun_mask(batch["offset_mapping"], found)
+        for text, (start, end), offsets, row in zip(captions, found, batch["offset_mapping"], mask, strict=True):
+            pieces = [
+                text[first:last] for (first, last), one in zip(offsets.tolist(), row.tolist(), strict=True) if one
+            ]
+            assert "".join(pieces).strip() == text[start:end] == "puppy"
+        short = fast(captions, return_offsets_mapping=True, truncation=True, max_length=3, padding=True)
+        kept = noun_mask(torch.tensor(short["offset_mapping"]), found).any(1)
+        assert kept.tolist() == [True, plain is wordpiece]

@@ -8,13 +8,11 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from datasets import Dataset, DatasetDict, List, Value, concatenate_datasets, load_from_disk
 from ten_sentences import SENTENCES, induce, make_pairs, many
 
 from hf_curriculum import NodeSampling, Observed, Ontology, count_stages, hold_out_instances, join_sources, make_plan
 from hf_curriculum.fingerprint import fingerprint_rows
-from hf_curriculum.planning.ontology import noun_mask
 from hf_curriculum.planning.ranking import rank_dataset
 from hf_curriculum.provenance import ScoreProvenance, append_columns, attach_provenance, score_values
 from hf_curriculum.views import RepeatedRows, base_rows, repeat_rows
@@ -296,49 +294,3 @@ def test_held_out_instances_come_from_all_nouns_of_an_image():
     held = hold_out_instances(rows, 99)["heldout"]
     places = np.bincount([int(caption[1:]) % 4 for caption in held["caption"]], minlength=4)
     assert places.min() >= 10
-
-
-OFFSETS = [[0, 0], [0, 1], [2, 4], [4, 7], [8, 12], [0, 0], [0, 0]]  # [CLS] a pup ##pies runs [SEP] [PAD]
-
-
-@pytest.mark.parametrize(
-    ("span", "expected", "lost"),
-    [
-        ((2, 7), [0, 0, 1, 1, 0, 0, 0], False),
-        ((0, 1), [0, 1, 0, 0, 0, 0, 0], False),
-        ((8, 12), [0, 0, 0, 0, 1, 0, 0], False),
-        ((9, 10), [0, 0, 0, 0, 1, 0, 0], False),
-        ((13, 16), [0] * 7, True),  # beyond the text's cut
-    ],
-)
-def test_the_sub_words_of_a_noun(span, expected, lost):
-    mask, beyond = noun_mask([span[0]], [span[1]], [OFFSETS])
-    assert (mask.tolist(), beyond.tolist()) == ([expected], [lost])
-    assert mask.dtype == torch.int64
-
-
-def test_the_sub_words_of_a_noun_by_a_tokenizer():
-    """With spaces in sub-words (byte-level BPE) and without (WordPiece), cut short, and padded."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    captions, found = ["a puppy runs", "the old puppy"], [(2, 7), (8, 13)]
-    words = ["[PAD]", "[UNK]", "a", "pup", "##py", "runs", "the", "old"]
-    wordpiece = Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
-    wordpiece.pre_tokenizer = pre_tokenizers.Whitespace()
-    bpe = Tokenizer(models.BPE(unk_token=None))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe.model = models.BPE({letter: at for at, letter in enumerate(letters)}, [])
-    for tokenizer in (wordpiece, bpe):
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
-        batch = fast(captions, return_offsets_mapping=True, padding=True, return_tensors="pt")
-        mask, lost = noun_mask(*zip(*found, strict=True), batch["offset_mapping"])
-        for text, (start, end), offsets, row in zip(captions, found, batch["offset_mapping"], mask, strict=True):
-            pieces = [
-                text[first:last] for (first, last), one in zip(offsets.tolist(), row.tolist(), strict=True) if one
-            ]
-            assert "".join(pieces).strip() == text[start:end] == "puppy"
-        assert not lost.any()
-        short = fast(captions, return_offsets_mapping=True, truncation=True, max_length=3, padding=True)
-        assert noun_mask(*zip(*found, strict=True), short["offset_mapping"])[1].tolist() == [False, tokenizer is bpe]
