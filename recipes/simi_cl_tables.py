@@ -18,7 +18,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from simi_cl.tables import find_studies, make_tables, read_paper_tables, read_study, to_markdown
+from common.tables import find_studies, read_paper_tables
+from simi_cl.tables import PAPER, make_tables, read_study, to_markdown
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = parser()
     given = command.parse_args(arguments)
     try:
-        studies = [read_study(folder) for folder in given.folders or find_studies()]
+        studies = [read_study(folder) for folder in given.folders or find_studies("simi_cl_captioning")]
     except ValueError as error:
         command.error(str(error))
-    paper = read_paper_tables()
+    paper = read_paper_tables(PAPER)
     tables = make_tables(studies, paper)
     text = to_markdown(tables, paper["source"])
     given.output_dir.mkdir(parents=True, exist_ok=True)

@@ -20,13 +20,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.tables import find_studies, read_paper_tables
 from tonics.tables import (
+    PAPER,
     captions_of,
-    find_studies,
     make_tables,
     probe_study,
     read_evaluations,
-    read_paper_tables,
     read_study,
     to_markdown,
 )
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = command.parse_args(arguments)
     given.output_dir.mkdir(parents=True, exist_ok=True)
     try:
-        studies = [read_study(folder) for folder in given.folders or find_studies()]
+        studies = [read_study(folder) for folder in given.folders or find_studies("tonics_alignment")]
         clip = read_evaluations(given.clip)
         probes = {}
         captions = captions_of(given.captions) if given.captions else []
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 probes[study.folder] = found
     except (ValueError, OSError) as error:
         command.error(str(error))
-    paper = read_paper_tables()
+    paper = read_paper_tables(PAPER)
     tables = make_tables(studies, paper, clip, probes)
     text = to_markdown(tables, paper["source"])
     (given.output_dir / "tables.md").write_text(text, encoding="utf-8")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hf_curriculum.config import read_yaml
+from common.tables import read_results
+
 from hf_curriculum.evaluation.captions import CaptionEvaluator, difficulty_sets, metrics_by_set
 from hf_curriculum.markdown import table
 
@@ -39,57 +39,14 @@ class TrainedStudy:
         return next((name for name in _DATA if name in Path(self.data).name.lower()), None)
 
 
-def read_paper_tables(path: Path = PAPER) -> dict[str, Any]:
-    """The paper's tables, each with as many numbers in a row as columns.
-
-    Raises:
-        ValueError: a row has more or fewer.
-    """
-    content = read_yaml(path.read_text(encoding="utf-8"))
-    for number, printed in content["tables"].items():
-        for name, values in printed["rows"].items():
-            if len(values) != len(printed["columns"]):
-                raise ValueError(
-                    f"Table {number} of {path} has {len(values)} numbers in the row {name!r} for "
-                    f"{len(printed['columns'])} columns: they would stand under the wrong names. Correct the file."
-                )
-    return content
-
-
-def find_studies(folder: Path = Path("outputs") / "simi_cl_captioning") -> list[Path]:
-    """The studies in a folder that have results.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = sorted(path.parent for path in folder.glob("*/results.json"))
-    if not found:
-        raise ValueError(
-            f"{folder} holds no study with a results.json, so there are no numbers of ours. Run "
-            "`accelerate launch recipes/simi_cl_captioning.py` first, or name a study's folder."
-        )
-    return found
-
-
 def read_study(folder: Path) -> TrainedStudy:
     """A study's finished runs.
 
     Raises:
         ValueError: the folder is no study of this recipe.
     """
-    file = folder / "results.json"
-    if not file.is_file():
-        raise ValueError(
-            f"{folder} has no results.json: no run of `simi_cl_captioning.py` has finished there. Name another."
-        )
-    runs = json.loads(file.read_text(encoding="utf-8"))
-    if any("cider" not in run or "captions" not in run for run in runs):
-        raise ValueError(
-            f"{file} has runs without CIDEr and captions: it is of another recipe. Name studies of "
-            "`simi_cl_captioning.py`."
-        )
-    facts = json.loads((folder / runs[0]["folder"] / "result.json").read_text(encoding="utf-8"))
-    return TrainedStudy(folder.name, facts["settings"]["data"], tuple(runs))
+    runs, settings = read_results(folder, "simi_cl_captioning", ("cider", "captions"))
+    return TrainedStudy(folder.name, settings["data"], runs)
 
 
 def make_tables(studies: Sequence[TrainedStudy], paper: Mapping[str, Any]) -> list[dict[str, Any]]:

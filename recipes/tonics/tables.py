@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from common.tables import read_results
 from tonics.arguments import ALIGNER, SCENES
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from hf_curriculum import AlignerModel, colour_captions, load_captioned, make_scenes, probe_colours, word_vectors
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.config import read_yaml
 from hf_curriculum.markdown import table
 
 PAPER = Path(__file__).parent / "paper_tables.yaml"
@@ -42,54 +42,14 @@ class TrainedStudy:
     runs: tuple[dict[str, Any], ...]
 
 
-def read_paper_tables(path: Path = PAPER) -> dict[str, Any]:
-    """The paper's tables, each with as many numbers in a row as columns.
-
-    Raises:
-        ValueError: a row has more or fewer.
-    """
-    content = read_yaml(path.read_text(encoding="utf-8"))
-    for number, printed in content["tables"].items():
-        for name, values in printed["rows"].items():
-            if len(values) != len(printed["columns"]):
-                raise ValueError(
-                    f"Table {number} of {path} has {len(values)} numbers in the row {name!r} for "
-                    f"{len(printed['columns'])} columns: they would stand under the wrong names. Correct the file."
-                )
-    return content
-
-
-def find_studies(folder: Path = Path("outputs") / "tonics_alignment") -> list[Path]:
-    """The studies in a folder that have results.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = sorted(path.parent for path in folder.glob("*/results.json"))
-    if not found:
-        raise ValueError(
-            f"{folder} holds no study with a results.json, so there are no numbers of ours. Run "
-            "`accelerate launch recipes/tonics_alignment.py` first, or name a study's folder."
-        )
-    return found
-
-
 def read_study(folder: Path) -> TrainedStudy:
     """A study's finished runs.
 
     Raises:
         ValueError: the folder is no study of this recipe.
     """
-    file = folder / "results.json"
-    if not file.is_file():
-        raise ValueError(
-            f"{folder} has no results.json: no run of `tonics_alignment.py` has finished there. Name another."
-        )
-    runs = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(runs, list) or any("refreshes" not in run for run in runs):
-        raise ValueError(f"{file} is of another recipe. Name studies of `tonics_alignment.py`.")
-    facts = json.loads((folder / runs[0]["folder"] / "result.json").read_text(encoding="utf-8"))
-    return TrainedStudy(folder, facts["settings"]["data"], facts["settings"], tuple(runs))
+    runs, settings = read_results(folder, "tonics_alignment", ("refreshes",))
+    return TrainedStudy(folder, settings["data"], settings, runs)
 
 
 def read_evaluations(given: Sequence[str]) -> dict[str, dict[str, float]]:

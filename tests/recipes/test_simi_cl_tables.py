@@ -6,7 +6,8 @@ import json
 
 import pytest
 import simi_cl_tables
-from simi_cl.tables import make_tables, read_paper_tables, read_study, to_markdown
+from common.tables import read_paper_tables
+from simi_cl.tables import PAPER, make_tables, read_study, to_markdown
 
 from hf_curriculum import caption_metrics
 
@@ -42,7 +43,7 @@ def rows_of(tables, number, block):
 
 
 def test_the_papers_numbers():
-    tables = read_paper_tables()["tables"]
+    tables = read_paper_tables(PAPER)["tables"]
     assert tables["1 COCO"]["rows"]["Simi-CL (ViLT-CC)"] == [36.4, 28.2, 117.1, 21.4]
     assert tables["1 Flickr30k"]["rows"]["Simi-CL (ViLT-FL)"] == [28.5, 22.1, 61.8, 16.2]
     assert tables["2"]["rows"]["Transformer"] == [71.0, 199.5, 36.5, 120.9, 4.5, 84.0, 0.7, 47.8]
@@ -56,7 +57,7 @@ def test_a_study_on_coco_stands_beside_the_papers_and_is_told_apart(study):
     folder = study(
         "mine", "x/dataset_coco.json", ("Transformer", 0, 1.0), ("Transformer", 1, 1.1), ("Simi-CL (CLIP)", 0, 1.2)
     )
-    paper = read_paper_tables()
+    paper = read_paper_tables(PAPER)
     tables = make_tables([read_study(folder)], paper)
     assert rows_of(tables, "1 COCO", 0)["Transformer"] == ["35.7", "27.9", "113.0", "20.9"]
     ours = rows_of(tables, "1 COCO", 1)
@@ -74,14 +75,14 @@ def test_a_study_on_coco_stands_beside_the_papers_and_is_told_apart(study):
 
 def test_other_captioners_stand_in_table_4(study):
     folder = study("four", "dataset_coco.json", ("BUTD", 0, 1.0), ("BUTD + Simi-CL", 0, 1.1))
-    tables = make_tables([read_study(folder)], read_paper_tables())
+    tables = make_tables([read_study(folder)], read_paper_tables(PAPER))
     assert rows_of(tables, "4", 1)["BUTD + Simi-CL"] == ["25.0", "–", "110.0", "–"]
     assert len(next(table for table in tables if table["number"] == "1 COCO")["blocks"]) == 1
 
 
 def test_scenes_stand_alone_with_sets_by_difficulty(study):
     folder = study("embedded", "scenes", ("Transformer", 0, 1.0), ("Simi-CL", 0, 1.2))
-    tables = make_tables([read_study(folder)], read_paper_tables())
+    tables = make_tables([read_study(folder)], read_paper_tables(PAPER))
     assert all(len(table["blocks"]) == 1 for table in tables)
     own, by_difficulty = tables[-2:]
     assert own["blocks"][0]["rows"] == [

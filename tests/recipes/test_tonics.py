@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import tonics_alignment
 import tonics_tables
+from common.tables import read_paper_tables
 from datasets import Dataset
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import SourceRegions, prepare
 from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside
-from tonics.tables import make_tables, read_evaluations, read_paper_tables, read_study
+from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
 from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
 from hf_curriculum.data.regions.base import Regions
@@ -68,7 +69,7 @@ def test_the_papers_preset_is_the_papers_run():
 def test_table_1_has_the_papers_rows_and_figures():
     options = PARSER.parse(["--preset", "paper", "--features", "store", "--table", "table1"])
     arms, controls, _ = study_arms(options)
-    paper = read_paper_tables()["tables"]["1"]
+    paper = read_paper_tables(PAPER)["tables"]["1"]
     assert list(arms) == list(paper["rows"])[1:]  # CLIP is not trained
     assert controls == {"TOnICS, without L_TR": "Random, without L_TR", "TOnICS": "Random"}
     for name, arm in options.arms.items():
@@ -253,7 +254,7 @@ def test_tables_of_made_up_studies(tmp_path):
     clip = tmp_path / "clip"
     clip.mkdir()
     (clip / "results.json").write_text(json.dumps({"systems": {"clip": {"image_r1": 0.3}}}))
-    found = make_tables([ours, other], read_paper_tables(), read_evaluations([f"coco={clip}"]), {})
+    found = make_tables([ours, other], read_paper_tables(PAPER), read_evaluations([f"coco={clip}"]), {})
     first = found[0]["blocks"]
     assert [block["title"] for block in first] == [
         *("the paper's", "ours: evaluated, not trained", "ours: paper (trained on coco)"),
