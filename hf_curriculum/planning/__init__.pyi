@@ -26,7 +26,6 @@ from hf_curriculum.planning.ontology.sources import join_sources as join_sources
 from hf_curriculum.planning.buckets import keep_easiest as keep_easiest
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.planning.buckets import mark_easiest as mark_easiest
-from hf_curriculum.planning.ontology.nouns import noun_mask as noun_mask
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.planning.groups import read_columns as read_columns
 from hf_curriculum.planning.groups import read_groups as read_groups

@@ -54,7 +54,7 @@ def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_p
     figure = tmp_path / "plan.png"
     text = typed("plan", tmp_path / "scored", "phases", "--steps", "11", "--batch-size", "4")
     assert text.startswith("Phases(fit_steps=11) by")
-    assert ": 11 steps of 4" in text
+    assert " in 11 steps of 4" in text
     text = typed("plan", tmp_path / "scored", "baby_steps", "--epochs", "12", "--batch-size", "4", "--figure", figure)
     assert "forced in at the latest: bucket 2 after step" in text
     assert figure.read_bytes().startswith(b"\x89PNG")

@@ -110,7 +110,7 @@ def test_errors_and_the_command(study, tmp_path, capsys, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     (other / "results.json").write_text('[{"name": "control"}]')
-    with pytest.raises(ValueError, match="has runs without CIDEr and captions"):
+    with pytest.raises(ValueError, match="has runs without captions, cider"):
         read_study(other)
     (tmp_path / "paper.yaml").write_text("tables: {'1': {columns: [C], rows: {a: [1, 2]}}}")
     with pytest.raises(ValueError, match=r"Table 1 of .* has 2 numbers in the row 'a' for 1 columns"):

@@ -8,6 +8,5 @@ from hf_curriculum.planning.ontology.sources import count_stages as count_stages
 from hf_curriculum.planning.ontology.nouns import find_nouns as find_nouns
 from hf_curriculum.planning.ontology.sources import hold_out_instances as hold_out_instances
 from hf_curriculum.planning.ontology.sources import join_sources as join_sources
-from hf_curriculum.planning.ontology.nouns import noun_mask as noun_mask
 from hf_curriculum.planning.ontology.objects import read_objects as read_objects
 from hf_curriculum.planning.ontology.review import write_review as write_review
