@@ -13,9 +13,10 @@ import time
 import pytest
 import typer
 from PIL import Image
+from spectrum_data import labelled_scenes, tiny_pipeline
 from typer.testing import CliRunner
 
-from hf_curriculum import __version__
+from hf_curriculum import __version__, new_detector
 from hf_curriculum.cli import app
 
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "pyarrow", "pandas"}
@@ -88,6 +89,22 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
     names = [{"id": at, "file_name": f"{at}.png"} for at in range(10)]
     instances = {"images": names, "annotations": shown, "categories": [{"id": 1, "name": "dog"}]}
     (tmp_path / "instances.json").write_text(json.dumps(instances))
+    for part in new_detector(["dog", "cat"], "small", size={"longest_edge": 32}):
+        part.save_pretrained(tmp_path / "detector")
+    labelled_scenes(6, 2).save_to_disk(tmp_path / "hard")
+    tiny_pipeline().save_pretrained(tmp_path / "pipeline")
+    drawn = (
+        "--pipeline",
+        tmp_path / "pipeline",
+        "--levels",
+        "0.5",
+        "--seeds",
+        "1",
+        "--steps",
+        "2",
+        "--prompt",
+        "a {name}",
+    )
     commands = [
         ("version",),
         ("score", scored.parent / "photos", tmp_path / "again", "--scorer", "caption_length"),
@@ -97,11 +114,14 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("report", run, "--dataset", scored),
         ("caption", run, scored.parent / "photos"),
         ("features", scored.parent / "photos", tmp_path / "store", "--model", "scenes_clip", "--grid", "2"),
+        ("propose", scored.parent / "photos", tmp_path / "boxed"),
+        ("detect", tmp_path / "detector", scored.parent / "photos" / "0.png"),
+        ("generate", tmp_path / "hard", tmp_path / "spectrum", *drawn, "--prompt", "a {name}"),
         ("ontology", scored.parent / "photos", "--objects", tmp_path / "instances.json", "--min-instances", "1"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
     ]
-    assert sorted(words[0] for words in commands) == [name for name in COMMANDS if name != "recipe"]
+    assert sorted(words[0] for words in commands) == sorted({*COMMANDS} - {"recipe"})
     for words in commands:
         done = result(*words, "--json")
         assert done.exit_code == 0, done.output
