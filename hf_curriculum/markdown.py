@@ -100,3 +100,13 @@ def _on_one_line(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_on_one_line(item) for item in value]
     return one_line(value) if isinstance(value, str) else value
+
+
+def titled_tables(tables: Iterable[tuple[str, Any, Any, Iterable[str]]], *, for_terminals: bool = False) -> str:
+    """Several tables one after the other: title (none if empty), columns, rows and notes of each."""
+    return "\n".join(
+        (f"### {title}\n\n" if title else "")
+        + table(columns, rows, for_terminals=for_terminals)
+        + "".join(f"\n{note}\n" for note in notes)
+        for title, columns, rows, notes in tables
+    )

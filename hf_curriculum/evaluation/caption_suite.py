@@ -20,7 +20,7 @@ from hf_curriculum.evaluation.captions.compare import CaptionComparison, compare
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets, metrics_by_set
 from hf_curriculum.evaluation.captions.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores
 from hf_curriculum.evaluation.generate import one_row_per_image, references
-from hf_curriculum.markdown import plain, table
+from hf_curriculum.markdown import plain, titled_tables
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -130,12 +130,7 @@ class CaptionEvaluation:
         return self._markdown(for_terminals=True)
 
     def _markdown(self, *, for_terminals: bool) -> str:
-        return "\n".join(
-            (f"### {title}\n\n" if title else "")
-            + table(columns, rows, for_terminals=for_terminals)
-            + "".join(f"\n{note}\n" for note in notes)
-            for title, columns, rows, notes in self.tables()
-        )
+        return titled_tables(self.tables(), for_terminals=for_terminals)
 
     def tables(self) -> list[CaptionTable]:
         """The tables of an evaluation: values times 100, the first table without a title."""

@@ -20,7 +20,7 @@ from hf_curriculum.evaluation.generate import one_row_per_image
 from hf_curriculum.evaluation.retrieval.compare import TITLES, RetrievalComparison, compare_retrieval
 from hf_curriculum.evaluation.retrieval.ranks import RetrievalRanks, Similarities
 from hf_curriculum.evaluation.retrieval.within_class import WithinClass, object_classes, rank_within_classes
-from hf_curriculum.markdown import table
+from hf_curriculum.markdown import titled_tables
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -114,12 +114,7 @@ class RetrievalEvaluation:
         return self._markdown(for_terminals=True)
 
     def _markdown(self, *, for_terminals: bool) -> str:
-        return "\n".join(
-            (f"### {title}\n\n" if title else "")
-            + table(columns, rows, for_terminals=for_terminals)
-            + "".join(f"\n{note}\n" for note in notes)
-            for title, columns, rows, notes in self.tables()
-        )
+        return titled_tables(self.tables(), for_terminals=for_terminals)
 
     def tables(self) -> list[CaptionTable]:
         """The tables of an evaluation: recalls times 100, the first table without a title."""
