@@ -7,7 +7,7 @@
     accelerate launch recipes/wsod_wsddn.py --data captions.json --images photos --objects boxes.json
     accelerate launch recipes/wsod_wsddn.py --preset cc --data FOLDER --test_images FOLDER --test_objects FILE \
         --table table1                                             # the paper's Table 1, its figures beside ours
-    accelerate launch recipes/wsod_wsddn.py --table table1 --num_examples 200   # its thirteen rows on scenes
+    accelerate launch recipes/wsod_wsddn.py --table table1 --num_examples 200    # its 13 rows on scenes; most are n/a
 
 Other data than scenes begin from the preset `photographs` where no other is named. Every flag of `TrainingArguments`
 is one of the recipe. Source: Nebbia & Kovashka 2024, *Image-caption difficulty for efficient weakly-supervised object
@@ -88,7 +88,7 @@ def run(
     model, processor = build_detector(data_args, model_args, prepared.class_names)
 
     # Trainer: images in the curriculum's order; their test detections are compared with boxes.
-    compute_metrics, shown = None, range(min(args.validation_images or len(prepared.test), len(prepared.test)))
+    compute_metrics, shown = None, prepared.shown(args.validation_images)
     if prepared.truths is not None:
         options = {"metrics": ["coco", "corloc"], "max_boxes": args.max_boxes, "field": prepared.field}
         compute_metrics = detection_compute_metrics(prepared.class_names, prepared.truths[: len(shown)], **options)

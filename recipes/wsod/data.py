@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,7 +37,7 @@ from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64
 from hf_curriculum.scoring.embeddings import EMBEDDING
-from hf_curriculum.scoring.labels import label_names
+from hf_curriculum.scoring.labels import LABELS, label_names
 
 _UNREAD = ("scores", "per_image", "embeddings")
 """Fields of `DataArguments` that images, labels and proposals do not depend on, so that all arms share them."""
@@ -70,6 +68,11 @@ class Prepared:
     def truths(self) -> list[Any] | None:
         """The objects of each test image; None where they are not annotated."""
         return list(self.test[OBJECTS]) if OBJECTS in self.test.column_names else None
+
+    def shown(self, count: int | None) -> range:
+        """The first `count` test images; all of them if none, or where those first ones show none of the classes."""
+        first = range(min(count or len(self.test), len(self.test)))
+        return first if any(self.test[LABELS][: len(first)]) else range(len(self.test))
 
 
 def prepare(data_args: DataArguments) -> Prepared:
@@ -107,35 +110,18 @@ def with_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
     else:
         source = SelectiveSearch(max_proposals=data_args.max_proposals, **data_args.search)
     kept = images.remove_columns([name for name in (PROPOSALS, OBJECTNESS) if name in images.column_names])
-    return _in_all_processes(add_proposals, kept, source, num_proc=data_args.num_proc)
-
-
-def _in_all_processes(add: Callable[..., Dataset | None], rows: Dataset, *args: Any, **options: Any) -> Dataset:
-    """Rows with new columns in every process: each launched process makes its share, and only the first reads all."""
-    found = add(rows, *args, **options)
-    PartialState().wait_for_everyone()
-    if found is not None:
-        return found
-    with _single_process():
-        return add(rows, *args)
-
-
-@contextmanager
-def _single_process() -> Iterator[None]:
-    """As if nothing had launched this process."""
-    kept = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
+    return add_proposals(kept, source, num_proc=data_args.num_proc)
 
 
 @lru_cache(maxsize=2)
 def _load(key: str) -> Prepared:
     data_args = _arguments(key)
     with PartialState().main_process_first():
-        splits = _scenes(data_args) if data_args.data == SCENES else _captioned(data_args)
-        field = "noun" if data_args.data == SCENES else "name"
+        if data_args.data == SCENES:
+            which = data_args.num_examples, data_args.scene_size, data_args.captions_per_image
+            splits, field = _scenes(*which, data_args.mismatched, data_args.held_out), "noun"
+        else:
+            splits, field = _captioned(data_args), "name"
         pairs, test = splits["train"], splits["test"]
         train = add_labels(_images(pairs), _labels(data_args, field))
         if data_args.share < 1:  # the same images in all arms and with all seeds
@@ -144,13 +130,7 @@ def _load(key: str) -> Prepared:
         kept = set(train[IMAGE_ID])
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
-        test = _images(test)
-        if OBJECTS in test.column_names:
-            annotated = [row for row, objects in enumerate(test[OBJECTS]) if objects is not None]
-            test = test.select(annotated)
-            test = add_labels(test, BoxLabels(label_names(train), field=field), drop_unlabelled=False)
-        else:
-            test = add_labels(test, _labels(data_args, field))
+        test = _test_images(_images(test), data_args, label_names(train), field)
     return Prepared(pairs, train, test, field)
 
 
@@ -159,6 +139,30 @@ def _images(pairs: Dataset) -> Dataset:
     if CAPTION not in pairs.column_names:
         return pairs
     return group_captions(pairs)
+
+
+def _test_images(images: Dataset, data_args: DataArguments, class_names: list[str], field: str) -> Dataset:
+    """Test images with labels: those with boxes where there are boxes, otherwise those whose captions name a class.
+
+    Raises:
+        ValueError: none of them has a class.
+    """
+    if OBJECTS in images.column_names:
+        by = "boxes"
+        annotated = [row for row, objects in enumerate(images[OBJECTS]) if objects is not None]
+        test = add_labels(images.select(annotated), BoxLabels(class_names, field=field), drop_unlabelled=False)
+    else:
+        by = data_args.labels
+        test = add_labels(images, _labels(data_args, field), drop_unlabelled=False)
+        test = test.select([row for row, labels in enumerate(test[LABELS]) if labels])
+    if not any(test[LABELS]):
+        raise ValueError(
+            f"None of the {len(images):,} test images has one of the {len(class_names)} classes "
+            f"({', '.join(class_names[:5])}{', …' * (len(class_names) > 5)}) by its {by}, so nothing could be "
+            "measured. Hold more images out, `--held_out 0.3`, or name images with boxes of these classes, "
+            "`--test_objects instances_val2017.json --test_images FOLDER`."
+        )
+    return test
 
 
 def _labels(data_args: DataArguments, field: str) -> Any:
@@ -171,18 +175,19 @@ def _labels(data_args: DataArguments, field: str) -> Any:
     return GivenLabels(data_args.labels, classes if isinstance(classes, list) and classes else None)
 
 
-def _scenes(data_args: DataArguments) -> DatasetDict:
-    """Scenes whose training captions alone may belong to other images."""
-    options = {
-        "image_size": data_args.scene_size,
-        "captions_per_image": data_args.captions_per_image,
-        "validation": 0.0,
-        "test": data_args.held_out,
-    }
-    number = data_args.num_examples * data_args.captions_per_image
-    true = make_scenes(number, **options)
-    true["train"] = make_scenes(number, mismatched=data_args.mismatched, **options)["train"]
-    return DatasetDict({name: _read(part, data_args) for name, part in true.items() if name in ("train", "test")})
+@lru_cache(maxsize=1)  # for arms with other labels
+def _scenes(number: int, size: int, captions_per_image: int, mismatched: float, held_out: float) -> DatasetDict:
+    """Scenes; a share of the captions belongs to other images, and test images, which have boxes, have none."""
+    splits = make_scenes(
+        number * captions_per_image,
+        image_size=size,
+        captions_per_image=captions_per_image,
+        mismatched=mismatched,
+        validation=0.0,
+        test=held_out,
+    )
+    train, test = (splits[name].select_columns([IMAGE, IMAGE_ID, CAPTION, OBJECTS]) for name in ("train", "test"))
+    return DatasetDict({"train": train, "test": group_captions(test).remove_columns(CAPTION)})
 
 
 def _captioned(data_args: DataArguments) -> DatasetDict:
@@ -236,7 +241,7 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
     if any("region" in column for column in columns):
         pairs = _spread(pairs, prepared.train, PROPOSALS)
     if "concreteness" in names and EMBEDDING not in pairs.column_names:
-        pairs = _in_all_processes(add_embeddings, pairs, data_args.embeddings)
+        pairs = add_embeddings(pairs, data_args.embeddings)
     with PartialState().main_process_first():
         for name in names:
             scorer = make_scorer(name, data_args.scores[name], data_args.class_list)

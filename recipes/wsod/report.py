@@ -13,7 +13,7 @@ from accelerate import PartialState
 from common.runs import arguments_of
 from datasets import Dataset
 from PIL import Image
-from wsod.arguments import DataArguments, needed_scores
+from wsod.arguments import FROM_BOXES, DataArguments, needed_scores
 from wsod.data import Prepared, prepare, with_scores
 from wsod.evaluation import DETECTIONS_FILE, RANDOM, SHOWN
 
@@ -122,8 +122,9 @@ def write_report(runs: list[dict[str, Any]], table: Any, prepared: Prepared, sco
     table.add_to(report)
     if "per_class" in runs[0]:
         add_classes(report, first)
-        add_detections(report, first[-1], prepared, folder.parent)
-    add_training(report, runs)
+        learnt = [run for run in first if run["labels"] != FROM_BOXES] or first
+        add_detections(report, learnt[-1], prepared, folder.parent)
+    add_training(report, runs, loss_unit="nats per image, summed over classes")
     add_plan(report, runs)
     if OBJECTS in scored.column_names:
         report.add_text("How right the labels are", str(label_quality(scored, field=prepared.field)), monospace=True)
@@ -191,6 +192,7 @@ def add_detections(report: Report, run: Mapping[str, Any], prepared: Prepared, f
             f"Detections of {run['name']}",
             items,
             "True boxes left; right as many boxes of the highest scores. A class has one colour.",
+            large=True,
         )
     )
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import wsod_wsddn
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, List
 from PIL import Image
 from wsod.arguments import PARSER, PRESETS, DataArguments, ModelArguments, WsodArguments, needed_scores, outputs_of
-from wsod.data import prepare, read_data, with_scores
+from wsod.data import Prepared, prepare, read_data, with_scores
 from wsod.report import draw_named, side_by_side
 
 from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_plan, rank_scores
@@ -265,6 +266,29 @@ def test_photographs_with_and_without_boxes(photographs):
     assert prepared.field == "name"
 
 
+def test_test_images_without_a_class_are_refused(photographs):
+    options = ("--preset", "smoke", "--data", str(photographs / "c.json"), "--images", str(photographs / "images"))
+    options += ("--scores", "{caption_length: {}}", "--report_scores", "caption_length", "--held_out", "0.34")
+    held = read_data(arguments_of(*options, "--classes", "dog,cat")[0])["test"]["image_id"][:]
+    given = json.loads((photographs / "c.json").read_text())
+    for one in given["annotations"]:
+        one["caption"] = "The sea." if str(one["image_id"]) in held else one["caption"]
+    (photographs / "c.json").write_text(json.dumps(given))
+    message = r"None of the 2 test images has one of the 2 classes \(dog, cat\) by its captions, .* `--held_out 0.3`"
+    with pytest.raises(ValueError, match=message):
+        read_data(arguments_of(*options, "--classes", "dog, cat")[0])
+    boxes = ("--test_objects", str(photographs / "o.json"), "--test_images", str(photographs / "images"))
+    with pytest.raises(ValueError, match=r"None of the 6 test images has one of the 1 classes \(sits\) by its boxes"):
+        read_data(arguments_of(*options, *boxes, "--classes", "sits")[0])
+
+
+def test_validation_looks_at_images_that_show_a_class():
+    features = Features({"labels": List(ClassLabel(names=["dog"]))})
+    test = Dataset.from_dict({"labels": [[], [], [0], []]}, features=features)
+    prepared = Prepared(test, test, test, "name")
+    assert [len(prepared.shown(count)) for count in (None, 2, 3, 9)] == [4, 4, 3, 4]
+
+
 def test_boxes_are_drawn_with_the_colour_of_their_class():
     image, names = Image.new("RGB", (96, 48), "black"), ["ball", "cat"]
     drawn = draw_named(image, [("cat", [24, 12, 48, 36]), ("a cloud", [0, 0, 9, 9])], names)
@@ -311,6 +335,54 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns
     wsod_wsddn.main()
     assert (tmp_path / "out" / "Baseline-seed0" / "result.json").stat().st_mtime_ns == before
+
+
+ROWS = """
+Baseline: {curriculum: {type: iid, epochs: 1}}
+Curriculum: {curriculum: {type: phases}, score_column: region_area, control: Baseline}
+Too fast: {learning_rate: 10.0, must_learn: true, control: Baseline}
+"""
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, RECIPES)
+import wsod_wsddn
+from transformers import TrainerCallback
+
+class Kill(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if "Curriculum" in args.output_dir and state.global_step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Killed(wsod_wsddn.CurriculumTrainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(Kill())
+
+wsod_wsddn.CurriculumTrainer = Killed
+wsod_wsddn.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_table_goes_on_where_it_was_killed(tmp_path, launch):
+    """Killed between two checkpoints of its second row: the first is read back, the second ends as if it never was."""
+    recipe, killed = Path(wsod_wsddn.__file__), tmp_path / "killed.py"
+    killed.write_text(KILLED.replace("RECIPES", repr(str(recipe.parent))))
+    (tmp_path / "rows.yaml").write_text(ROWS)
+    words = ["--preset", "smoke", "--grid", tmp_path / "rows.yaml", "--report_to", "none"]
+    words += ["--report_scores", "region_area", "--output_dir"]
+    assert launch(killed, *words, tmp_path / "out", check=False).returncode == -9
+    baseline, half = (tmp_path / "out" / f"{name}-seed0" for name in ("Baseline", "Curriculum"))
+    written = (baseline / "result.json").stat().st_mtime_ns
+    assert json.loads((half / "result.json").read_text())["status"] == "running"
+    assert [file.name for file in half.glob("checkpoint-*")] == ["checkpoint-3"]
+    shown = launch(recipe, *words, tmp_path / "out")
+    assert (baseline / "result.json").stat().st_mtime_ns == written
+    assert re.search(r"\| Too fast \| map_50 \| 0 \| n/a \| Baseline ", shown.stdout)
+    launch(recipe, *words, tmp_path / "through")
+    ends = [np.load(tmp_path / name / "Curriculum-seed0" / "detections.npz") for name in ("out", "through")]
+    assert np.array_equal(*(end["detections"] for end in ends))
+    assert np.array_equal(*(end["image_scores"] for end in ends))
 
 
 def test_every_command_of_the_page_can_be_given():

@@ -19,6 +19,7 @@ _SMALL_STAGES = ((32,), (64,), (128, 128))
 _SMALL: dict[str, Any] = {
     "pooling": "roi_align",
     "pool_size": 5,
+    "sampling_ratio": 1,  # as many as cells would nearly double the time of a step on a CPU
     "head_sizes": (112,),
     "dropout": 0.0,
     # From scratch: streams that begin larger than VGG16's leave the plateau of equal scores sooner.

@@ -78,6 +78,8 @@ class WsddnConfig(PretrainedConfig):
         pooling: how a region's features are read from the map: "roi_pool" takes the largest value of each bin,
             "roi_align" interpolates.
         pool_size: bins along each side of a region.
+        sampling_ratio: points along each side of a bin at which "roi_align" interpolates; 0 takes as many as the bin
+            has cells, which is slow on a CPU, its gradient above all.
         head_sizes: widths of the layers between pooled features and the two streams.
         dropout: after each of these layers.
         detection_temperature: the detection stream's logits are divided by it before their softmax over regions. 1 in
@@ -124,6 +126,7 @@ class WsddnConfig(PretrainedConfig):
         stride: int | None = None,
         pooling: Literal["roi_pool", "roi_align"] = "roi_pool",
         pool_size: int = 7,
+        sampling_ratio: int = 0,
         head_sizes: Sequence[int] = (4096, 4096),
         dropout: float = 0.5,
         detection_temperature: float = 1.0,
@@ -142,6 +145,7 @@ class WsddnConfig(PretrainedConfig):
         self.stride = stride
         self.pooling = pooling
         self.pool_size = pool_size
+        self.sampling_ratio = sampling_ratio
         self.head_sizes: list[int] = list(head_sizes)
         self.dropout = dropout
         self.detection_temperature = detection_temperature
@@ -164,6 +168,7 @@ class WsddnConfig(PretrainedConfig):
         ranges = {
             "stride": self.stride is None or self.stride >= 1,
             "pool_size": self.pool_size >= 1,
+            "sampling_ratio": self.sampling_ratio >= 0,
             "head_sizes": all(size >= 1 for size in self.head_sizes),
             "dropout": 0 <= self.dropout < 1,
             "detection_temperature": self.detection_temperature > 0,

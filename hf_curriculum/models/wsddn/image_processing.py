@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -265,7 +266,10 @@ def check_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
             "Add them (`add_proposals`); an image without any has an empty list."
         )
     try:
-        found = np.asarray(boxes, dtype=np.float32).reshape(-1, 4) if len(boxes) else np.zeros((0, 4), np.float32)
+        if isinstance(boxes, list) and set(map(len, boxes)) == {4}:  # as rows have them: twice as fast as `asarray`
+            found = np.fromiter(chain.from_iterable(boxes), np.float32, 4 * len(boxes)).reshape(-1, 4)
+        else:
+            found = np.asarray(boxes, dtype=np.float32).reshape(-1, 4) if len(boxes) else np.zeros((0, 4), np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The proposals of image {image_id!r} are not four numbers each: {boxes!r:.80}. Give a list of [left, "

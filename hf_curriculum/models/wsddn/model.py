@@ -198,8 +198,8 @@ class WsddnForObjectDetection(PreTrainedModel):
             inside = mask[rows].nonzero()  # (regions, 2)
             found = map_of(self.backbone, torch.stack([pictures[row] for row in members]).to(self.dtype))
             boxes = proposals[rows[inside[:, 0]], inside[:, 1]]
-            size, kind = self.config.pool_size, self.config.pooling
-            pooled.append(pool_regions(found, inside[:, 0], boxes, size, self.stride, kind).flatten(1))
+            how = self.config.pool_size, self.stride, self.config.pooling, self.config.sampling_ratio
+            pooled.append(pool_regions(found, inside[:, 0], boxes, *how).flatten(1))
             places.append(torch.stack([rows[inside[:, 0]], inside[:, 1]], dim=1))
         regions, features = torch.cat(places), torch.cat(pooled)
         where = regions.unbind(1)

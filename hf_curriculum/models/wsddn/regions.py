@@ -20,7 +20,13 @@ def torchvision_ops() -> Any:
 
 
 def pool_regions(
-    feature_map: torch.Tensor, images: torch.Tensor, boxes: torch.Tensor, size: int, stride: int, pooling: str
+    feature_map: torch.Tensor,
+    images: torch.Tensor,
+    boxes: torch.Tensor,
+    size: int,
+    stride: int,
+    pooling: str,
+    sampling_ratio: int = 0,
 ) -> torch.Tensor:
     """The features of regions: maps (N, width, rows, columns) to (regions, width, size, size), in the map's type.
 
@@ -31,10 +37,11 @@ def pool_regions(
         size: bins along each side.
         stride: pixels along a side of a cell of the map.
         pooling: "roi_pool" or "roi_align"; the latter counts from the middles of cells.
+        sampling_ratio: of "roi_align": points along each side of a bin; 0 takes as many as the bin has cells.
     """
     regions = torch.cat([images[:, None].float(), boxes.float()], dim=1)  # (regions, 5)
     options = {"output_size": size, "spatial_scale": 1 / stride}
-    options |= {"aligned": True} if pooling == "roi_align" else {}
+    options |= {"aligned": True, "sampling_ratio": sampling_ratio} if pooling == "roi_align" else {}
     # On a CPU there is no pooling of halves.
     pooled = getattr(torchvision_ops(), pooling)(feature_map.float(), regions, **options)
     return pooled.to(feature_map.dtype)

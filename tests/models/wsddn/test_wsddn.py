@@ -162,6 +162,18 @@ def test_it_is_a_loop_over_regions_and_classes():
     assert torch.equal(out.pred_boxes[1, 0], shares)
 
 
+def test_one_point_of_a_bin_is_its_middle():
+    maps = torch.arange(64.0).reshape(1, 1, 8, 8)
+    boxes, images = torch.tensor([[2.0, 2.0, 6.0, 6.0]]), torch.zeros(1, dtype=torch.int64)
+    middle = pool_regions(maps, images, boxes, 1, 1, "roi_align", 1)
+    assert middle.item() == 8 * 3.5 + 3.5  # pixel centres lie at .5
+    assert pool_regions(maps, images, boxes, 1, 1, "roi_align").item() == pytest.approx(8 * 3.5 + 3.5)
+    maps[0, 0, 2, 2] += 100  # a corner of the box
+    assert pool_regions(maps, images, boxes, 1, 1, "roi_align", 1).item() == middle.item()
+    assert pool_regions(maps, images, boxes, 1, 1, "roi_align").item() > middle.item()
+    assert tiny(pooling="roi_align", sampling_ratio=1).config.sampling_ratio == 1
+
+
 @pytest.mark.parametrize("pooling", ["roi_pool", "roi_align"])
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_pictures_of_several_sizes_are_as_if_alone(pooling, batch_norm):
@@ -443,6 +455,7 @@ def test_inputs_that_do_not_fit_are_named():
         ({"pooling": "mean"}, "pooling='mean' was given"),
         ({"detection_temperature": 0}, "detection_temperature=0 was given, which is out of range"),
         ({"pool_size": 0}, "pool_size=0"),
+        ({"sampling_ratio": -1}, "sampling_ratio=-1"),
         ({"nms_iou": 1.5}, "nms_iou=1.5"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"head_sizes": (0,)}, "head_sizes="),
