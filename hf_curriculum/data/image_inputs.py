@@ -330,6 +330,25 @@ class RegionInputs(ImageInputs):
         return made
 
     @property
+    def dims(self) -> int:
+        """The width of `region_features`, box values included: a model's `region_feature_size`.
+
+        Raises:
+            ValueError: the store holds no region, or regions without features.
+        """
+        if isinstance(self.store, RegionStore):
+            stored = self.store.facts["dims"]
+        else:
+            found = next((regions for regions in self.store.values() if len(regions)), None)
+            stored = None if found is None else self._features_of(found).shape[-1]
+        if not stored:
+            raise ValueError(
+                f"{_name(self.store)} holds no region of any of its {len(self.store):,} images, so the width of their "
+                "features is not known. Find regions with a lower threshold, or name another store."
+            )
+        return arrange_regions(_BLANK, torch.zeros(1, stored), **self.options)["region_features"].shape[-1]
+
+    @property
     def by_batch(self) -> bool:
         """Whether the features of a batch are read into one array."""
         return self._features_alone

@@ -67,7 +67,7 @@ class SourceRegions(Mapping[str, Regions]):
 
     def __init__(self, stores: Mapping[str, Mapping[str, Regions]]) -> None:
         self.stores = dict(stores)
-        dims = {name: _dims(store) for name, store in self.stores.items()}
+        dims = {name: RegionInputs(store).dims for name, store in self.stores.items()}
         if len(set(dims.values())) > 1:
             raise ValueError(
                 f"The regions' features have {dims} dimensions, and one model reads all of them. Take all images' "
@@ -87,11 +87,6 @@ class SourceRegions(Mapping[str, Regions]):
 
     def __len__(self) -> int:
         return sum(map(len, self.stores.values()))
-
-
-def _dims(store: Mapping[str, Regions]) -> int:
-    regions = store[next(iter(store))]
-    return 0 if regions.features is None else regions.features.shape[-1]
 
 
 def prepare(data_args: DataArguments, model_args: ModelArguments, folder: Path) -> Prepared:

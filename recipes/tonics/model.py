@@ -19,7 +19,7 @@ from hf_curriculum import (
     RetrievalSuite,
     train_wordpiece,
 )
-from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.columns import IMAGE
 from hf_curriculum.data.image_inputs import PixelInputs
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
 from hf_curriculum.scorers.alignment import clip
@@ -53,8 +53,7 @@ def build(model_args: ModelArguments, prepared: Prepared) -> Built:
 
 
 def _aligner(model_args: ModelArguments, prepared: Prepared) -> Built:
-    first = prepared.regions.read(prepared.train.select_columns([IMAGE_ID])[0])
-    options = {**model_args.model_options, "region_feature_size": first["region_features"].shape[-1]}
+    options = {**model_args.model_options, "region_feature_size": prepared.regions.dims}
     if model_args.text_model is not None:
         tokenizer = AutoTokenizer.from_pretrained(model_args.text_model)
         model = AlignerModel.from_text_pretrained(model_args.text_model, **options)
@@ -69,7 +68,7 @@ def _aligner(model_args: ModelArguments, prepared: Prepared) -> Built:
 
 
 def _clip(model_args: ModelArguments) -> Built:
-    name = str(clip._SHIPPED) if model_args.model == clip.SCENES_CLIP else model_args.model
+    name = str(clip.SHIPPED) if model_args.model == clip.SCENES_CLIP else model_args.model
     model = AutoModel.from_pretrained(name, dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(name)
     processor = AutoImageProcessor.from_pretrained(name, backend="pil")

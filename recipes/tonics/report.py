@@ -11,7 +11,7 @@ from typing import Any
 
 from accelerate import PartialState
 from common.runs import arguments_of
-from tonics.arguments import DataArguments, ModelArguments
+from tonics.arguments import SCENES, DataArguments, ModelArguments
 from tonics.data import Prepared, prepare
 from tonics.evaluation import HELD_OUT
 
@@ -28,6 +28,8 @@ from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.study import StudyRun
 
 _RECALLS = ("image_r1", "image_r5", "text_r1", "text_r5")
+TEST_PAIRS = "test_pairs"
+"""In a study's folder: the embedded test pairs, on which `hf-curriculum evaluate` tries a model."""
 _NODES = 8
 """Nodes whose mass is drawn, the largest; the others are drawn as one."""
 
@@ -58,6 +60,8 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         print(f"\n{test}, seed {seed}\n{comparison}")
     page = write_report(runs, table, compared, prepared, threshold_of(finished), folder / "report")
     print(f"\nreport: {page}")
+    if data_args.data == SCENES:  # of which there is no file
+        next(iter(prepared.tests.values())).save_to_disk(folder / TEST_PAIRS)
     print(f"try the model:    {shlex.join(try_command(finished[0].folder, data_args, prepared))}")
     if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
         print(f"beside a control: {command_line('--compare')}")
@@ -77,7 +81,8 @@ def metrics_of(runs: Sequence[Mapping[str, Any]], prepared: Prepared) -> list[st
 
 def try_command(run: Path, data_args: DataArguments, prepared: Prepared) -> list[str]:
     """What evaluates a run's model again, or on other data."""
-    source = data_args.data if Path(data_args.data).exists() else "DATA"
+    saved = run.parent / TEST_PAIRS
+    source = data_args.data if Path(data_args.data).exists() else saved if data_args.data == SCENES else "DATA"
     words = ["hf-curriculum", "evaluate", str(run), "--suite", "retrieval", "--data", source]
     if prepared.regions is not None:
         words += ["--features", getattr(prepared.regions.store, "path", "STORE")]

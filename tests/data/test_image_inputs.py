@@ -194,6 +194,15 @@ class TestRegions:
         with pytest.raises(MissingFeaturesError, match=r"RegionArchive\('.*boxes.npz'\) has nothing of the image '6'"):
             RegionInputs(open_regions(path)).read({"image_id": "6"})
 
+    @pytest.mark.parametrize("options", [{}, {"box_values": True}, {"box_values": "vinvl"}, {"boxes": True}])
+    def test_the_width_that_a_model_reads(self, archive, tmp_path, options):
+        packed = pack_regions(archive, tmp_path / "packed", progress=False)
+        for store in ({"0": Regions("0"), **STORE}, open_regions(archive), packed):
+            inputs = RegionInputs(store, **options)
+            assert inputs.dims == inputs.read({"image_id": "9"})["region_features"].shape[1]
+        with pytest.raises(ValueError, match="dict holds no region of any of its 1 images, so the width"):
+            _ = RegionInputs({"0": Regions("0")}, **options).dims
+
     def test_features_of_two_detectors_make_no_batch(self):
         inputs = RegionInputs(STORE | {"7": regions("7", dims=8)})
         with pytest.raises(ValueError, match=r"`region_features` of the sizes \[\(6,\), \(8,\)\].*different det"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from benchmarks import contrastive
-from benchmarks.contrastive import Task, Training, compare, on_gpu, timed
+from benchmarks.contrastive import Task, Training, compare, on_gpu, plan_cost, timed
 
 
 def test_every_side_is_timed_and_the_same():
@@ -30,6 +30,13 @@ def test_ratios_and_memory(monkeypatch):
     found = contrastive.on_cpu(12, 48, 1)
     assert len(found["ratios"]) == 5
     assert found["growth in MB"].keys() == {"a loop over images", "ours", "ours, computed once more"}
+
+
+def test_the_plan_of_triplets():
+    found = plan_cost(20_000, 8, 3, 1)
+    assert (found["triplets"], found["nodes"], found["batch"]) == (20_000, 8, 256)
+    assert 8 <= found["bytes a triplet (8 allowed)"] < 9
+    assert found["milliseconds a step (0.1 allowed)"] > 0
 
 
 def test_the_training_that_is_timed_on_a_gpu_runs():

@@ -17,11 +17,12 @@ from datasets import Dataset
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import SourceRegions, prepare
+from tonics.model import build
 from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
-from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, pack_regions
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
@@ -121,6 +122,37 @@ def test_scenes_become_triplets_of_boxes(prepared):
     assert set(found.tests) == {"test"}
     assert "background" not in found.ontology.nodes
     assert set(found.train["node"]) - {None} <= set(found.ontology.sizes)
+
+
+CLIP = ("--model", "scenes_clip", "--text_config", "none", "--model_options", "{}", "--max_length", "none")
+CLIP += ("--loss", "none")
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_a_clip_with_adapters_and_without(prepared, rank):
+    _, model_args, *_ = arguments_of(*SHORT, "--grid", "none", *CLIP, "--lora_rank", str(rank).lower())
+    found, _ = prepared
+    built = build(model_args, found)
+    trained = [name for name, part in built.model.named_parameters() if part.requires_grad]
+    assert all("lora_" in name for name in trained) == (rank is not None)
+    assert any("vision_model" in name for name in trained)
+    assert any("text_model" in name for name in trained)
+    batch = built.collator([found.train[row] for row in range(3)])
+    assert batch["pixel_values"].shape[:2] == (3, 3)
+    assert "noun_mask" not in batch
+
+
+@pytest.mark.slow
+def test_a_clip_is_fine_tuned_by_batches_of_a_node(tmp_path, monkeypatch, capsys):
+    options = ("--grid", "none", "--lora_rank", "4", "--max_steps", "16", "--output_dir", str(tmp_path / "clip"))
+    monkeypatch.setattr("sys.argv", ["tonics_alignment", "--preset", "smoke", *CLIP, *options])
+    tonics_alignment.main()
+    (run,) = json.loads((tmp_path / "clip" / "results.json").read_text())
+    assert run["refreshes"] == 1  # it finds the images of its own scenes from the first step on
+    assert run["test_image_r1"] > 0.2
+    saved = tmp_path / "clip" / run["folder"] / "model" / "config.json"
+    assert json.loads(saved.read_text())["model_type"] == "clip"
+    assert "--features" not in capsys.readouterr().out
 
 
 def test_the_mean_of_states_in_a_box():
@@ -300,15 +332,9 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     for heading in ("Ontology", "Held-out retrieval", "Mass of each node: TOnICS", "A random batch: TOnICS"):
         assert f">{heading}</h2>" in page
 
-    scenes = tmp_path / "scenes"
-    scenes.mkdir()
-    made = make_scenes(400, captions_per_image=2, validation=0.1, test=0.1)["test"].to_pandas()
-    made.rename(columns={"image_id": "file_name"})[["file_name", "caption"]].to_csv(
-        scenes / "captions.csv", index=False
-    )
-    out = ("--output", str(tmp_path / "again"), "--features", str(folder / "features"), "--protocol", "all")
-    words = [str(folder / "TOnICS-seed0"), "--suite", "retrieval", "--data", str(scenes / "captions.csv"), *out]
-    done = CliRunner().invoke(app, ["evaluate", *words])
+    (typed,) = re.findall("try the model: +hf-curriculum (evaluate .*)", printed)
+    out = ("--output", str(tmp_path / "again"), "--protocol", "all")
+    done = CliRunner().invoke(app, [*typed.replace("Random-seed0", "TOnICS-seed0").split(), *out])
     assert done.exit_code == 0, done.output
     again = json.loads((tmp_path / "again" / "results.json").read_text())["systems"]["TOnICS-seed0"]
     assert {f"test_{name}": value for name, value in again.items()}.items() <= runs["TOnICS"].items()

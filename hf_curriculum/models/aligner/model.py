@@ -20,9 +20,11 @@ from hf_curriculum.models.aligner.processor import AlignerProcessor
 from hf_curriculum.models.base import as_asked
 from hf_curriculum.models.captioners.regions import check_regions
 
-_BLOCK = {"cpu": (32, 64)}
+_BLOCK = {"cpu": (32, 32)}
 """Texts and images that are scored at once, by kind of device: as many as keep a processor's caches warm; elsewhere
-128 and 256, which keep a GPU busy."""
+128 and 128, which keep a GPU busy."""
+_POSITIONS = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
+"""What tables of learnt positions are called: BERT's, CLIP's, BART's, GPT-2's. Encoders without one have no end."""
 
 
 class EncodedRegions(NamedTuple):
@@ -124,8 +126,8 @@ class AlignerModel(PreTrainedModel):
         images), and a loss where there are as many texts as images.
 
     Raises:
-        ValueError: a text without a noun, an image without a region, features of another width than the
-            configuration's, or masks that do not fit.
+        ValueError: a text without a noun or of more tokens than the text encoder has positions for, an image without a
+            region, features of another width than the configuration's, or masks that do not fit.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §3.
 
@@ -208,9 +210,11 @@ class AlignerModel(PreTrainedModel):
             noun_mask: 1 on the noun's sub-words, (texts, tokens).
 
         Raises:
-            ValueError: a text without a noun, or a mask that does not fit.
+            ValueError: a text without a noun, more tokens than the text encoder has positions for, or a mask that does
+                not fit.
         """
         _check_nouns(input_ids, noun_mask)
+        _check_length(input_ids.shape[1], self.text_model)
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         marked = noun_mask != 0
@@ -250,12 +254,12 @@ class AlignerModel(PreTrainedModel):
         """
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size} scores nothing. Pass 1 or more, or None.")
-        most_texts, most_images = _BLOCK.get(texts.device.type, (128, 256))
+        most_texts, most_images = _BLOCK.get(texts.device.type, (128, 128))
         if not torch.is_grad_enabled():
             blocks = [self._score_in_parts(texts, block, most_texts) for block in images.split(most_images)]
             return torch.cat(blocks, dim=1)
         # Images stay together: the gradient of a part of them would be as large as that of all.
-        at_once = max(1, 2 * most_texts * most_images // len(images.keys))
+        at_once = max(1, 4 * most_texts * most_images // len(images.keys))
         if chunk_size is None or chunk_size >= len(texts):
             return self._score_in_parts(texts, images, at_once)
         run, chunks = self._score_in_parts, texts.split(chunk_size)
@@ -359,6 +363,27 @@ def _check_nouns(input_ids: torch.Tensor, noun_mask: torch.Tensor | None) -> Non
             "batch): their `noun_mask` is 0 throughout, and their vector would be undefined. The noun may lie beyond "
             "the tokens that are kept: raise `max_length`, or leave such rows out."
         )
+
+
+def _check_length(tokens: int, text_model: nn.Module) -> None:
+    """Raises where texts have more tokens than the text encoder has positions for."""
+    if torch.compiler.is_compiling():
+        return
+    tables = [
+        module
+        for name, module in text_model.named_modules()
+        if name.rpartition(".")[2] in _POSITIONS and isinstance(module, nn.Embedding)
+    ]
+    for table in tables:
+        # The first rows of some stand for padding (RoBERTa), or for nothing (BART).
+        unused = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
+        if tokens > (most := table.num_embeddings - unused):
+            raise ValueError(
+                f"Captions of {tokens} tokens were given (`input_ids`), and the text encoder, a "
+                f"{type(text_model).__name__}, has positions for {most}: it cannot read what stands beyond. Set "
+                f"`tokenizer.model_max_length = {most}`, which truncates captions in training and wherever the model "
+                "is used, or take a text encoder with more positions."
+            )
 
 
 AutoModel.register(AlignerConfig, AlignerModel, exist_ok=True)

@@ -8,7 +8,18 @@ import pytest
 import torch
 from contrastive_task import DIMS, WIDTH, make_aligner, tokenizer
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, BertConfig, BertModel, CLIPTextConfig, T5Config, ViTConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BartConfig,
+    BertConfig,
+    BertModel,
+    CLIPTextConfig,
+    GPT2Config,
+    RobertaConfig,
+    T5Config,
+    ViTConfig,
+)
 
 from hf_curriculum import MODELS, AlignerConfig, AlignerModel
 
@@ -155,6 +166,33 @@ def test_text_encoders_of_all_kinds(tmp_path):
         model.save_pretrained(tmp_path / type(model.text_model).__name__)
         AutoModel.from_pretrained(tmp_path / type(model.text_model).__name__)
     assert model.config.num_attention_heads == 2
+
+
+SMALL = {"vocab_size": 200, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
+POSITIONS = {
+    "bert": BertConfig(**SMALL, max_position_embeddings=12),
+    "roberta": RobertaConfig(**SMALL, max_position_embeddings=14),  # two for padding and what comes before it
+    "clip": CLIPTextConfig(**SMALL, intermediate_size=16, max_position_embeddings=12),
+    "bart": BartConfig(vocab_size=200, d_model=16, encoder_layers=1, decoder_layers=1, max_position_embeddings=12),
+    "gpt2": GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2, n_positions=12),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_captions_beyond_the_positions(name):
+    model = AlignerModel(AlignerConfig(POSITIONS[name], region_feature_size=DIMS, num_attention_heads=2)).eval()
+    ids = torch.randint(5, 200, (2, 13))
+    noun = torch.ones_like(ids)
+    assert model.encode_text(ids[:, :12], noun_mask=noun[:, :12]).isfinite().all()
+    with pytest.raises(ValueError, match=r"Captions of 13 tokens were given .* has positions for 12: it cannot read"):
+        model.encode_text(ids, noun_mask=noun)
+
+
+def test_a_text_encoder_without_an_end():
+    t5 = T5Config(vocab_size=200, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    model = AlignerModel(AlignerConfig(t5, region_feature_size=DIMS)).eval()
+    ids = torch.randint(5, 200, (1, 600))
+    assert model.encode_text(ids, noun_mask=torch.ones_like(ids)).isfinite().all()
 
 
 def test_a_trained_text_encoder_is_taken_over(tmp_path):
