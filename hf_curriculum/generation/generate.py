@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ def generate_spectrum(
     logger.info("%s", plan)
     checks = None if retry is None or retry.prompt is None else prompt_choices(hard, retry.prompt, label_column)
     run = _Run(plan, drawer, sources, choices, retry, checks, batch_size)
-    manifest = {"data": data_digest(sources.data), **run.manifest(), "batch_size": batch_size}
+    manifest = {"data": data_digest(sources.data), **run.manifest, "batch_size": batch_size}
     folder = Path(folder)
     parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
     drawer.check_distribution([each[0] for each in choices[:64]], [sources[at] for at in range(min(64, len(hard)))])
@@ -332,8 +332,9 @@ class _Run:
     checks: list[tuple[str, ...]] | None
     batch_size: int
 
+    @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What must be equal for parts to belong together."""
+        """What must be equal for parts to belong together; to read the ends of all weights takes a moment."""
         retry = None
         if self.retry is not None:
             made = self.retry.scorer.describe()
@@ -355,7 +356,7 @@ class _Run:
 
     def provenance(self) -> ScoreProvenance:
         """Where the images came from: kept in the feature of `guidance`."""
-        made = self.manifest()
+        made = dict(self.manifest)
         versions, name, revision = made.pop("versions"), made.pop("name"), made.pop("revision")
         return ScoreProvenance(
             GUIDANCE, "generate_spectrum", {**made, "hard": len(self.sources)}, name, revision, versions, easy="low"
@@ -455,11 +456,18 @@ class _Clock:
             seconds = (time.perf_counter() - self.start) / steps * self.steps
             logger.info(
                 "The first batch says: about %s for the %s denoising steps of this process.",
-                f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.1f} minutes",
+                _duration(seconds),
                 f"{self.steps:,}",
             )
             self.told = True
         self.bar.update(images)
+
+
+def _duration(seconds: float) -> str:
+    """In the unit that a person would use."""
+    if seconds < 90:
+        return "a second" if seconds < 1.5 else f"{seconds:.0f} seconds"
+    return f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.1f} minutes"
 
 
 def noise_seed(image_id: str, seed: int, attempt: int = 0) -> int:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,7 @@ class ImageToImage:
     def versions(self) -> dict[str, str]:
         """Library → version, of those that decide the images."""
         names = ("torch", "diffusers", "transformers", "pillow", *(("peft",) if self.lora else ()))
-        return {name: metadata.version(name) for name in names if _installed(name)}
+        return {name: version for name in names if (version := _version(name)) is not None}
 
     def check_distribution(self, prompts: Sequence[str], images: Sequence[Image.Image]) -> None:
         """Warns if the shipped pipeline is asked for what it was not trained on; any other is not judged."""
@@ -303,12 +304,13 @@ def _device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _installed(name: str) -> bool:
+@lru_cache
+def _version(name: str) -> str | None:
+    """Of a package, None if it is not installed; to look it up takes milliseconds."""
     try:
-        metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _as_json(value: Any) -> Any:

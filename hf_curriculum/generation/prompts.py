@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import LABEL
 from hf_curriculum.config import digest
+from hf_curriculum.data.labelled.classes import validate_prompt_names
 from hf_curriculum.scorers.pretrained import load_pretrained
 
 Prompts = str | Path | Mapping[str, str | Sequence[str]]
@@ -35,7 +36,8 @@ def prompt_choices(data: Dataset, prompts: Prompts, label_column: str = LABEL) -
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a class has no prompt, a field is no column, a prompt is empty, or there are no classes.
+        ValueError: a class has no prompt, a field is no column, a prompt is empty, there are no classes, or a template
+            would name classes whose names are numbers.
 
     Example:
         >>> data = Dataset.from_dict({"label": ["fox", "owl"], "place": ["in snow", "at night"]})
@@ -63,6 +65,8 @@ def prompt_choices(data: Dataset, prompts: Prompts, label_column: str = LABEL) -
             )
         templates = [table[name] for name in names]
     fields = {field for each in set(templates) for template in each for field in _fields(template)}
+    if isinstance(table, str) and names is not None and LABEL in fields:
+        validate_prompt_names(names, table)
     columns = _columns(data, fields, names)
     return [
         tuple(_filled(template, {field: values[row] for field, values in columns.items()}, row) for template in each)

@@ -16,9 +16,10 @@ from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.evaluation import METRICS
 from discl.stages import Prepared, make_scorer, prepare
 
-from hf_curriculum import Report, Study, class_counts, distance_to_source, spectrum_grid, summarise
-from hf_curriculum.columns import GUIDANCE, IMAGE_ID, LABEL
+from hf_curriculum import Report, Study, add_scores, class_counts, distance_to_source, spectrum_grid, summarise
+from hf_curriculum.columns import GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.generation.filter import DROPPED
+from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION, SCENES_DIFFUSION_FOLDER
 from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distributions
 from hf_curriculum.reporting.run_sections import add_plan
@@ -43,7 +44,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
     named = [name for name in METRICS if all(name in item.result for item in finished)]
     others = [f"{test}_{name}" for test in list(prepared.labelled.tests)[1:] for name in METRICS]
     named += [name for name in others if all(name in item.result for item in finished)]
-    table = summarise(study.runs, named, control=controls)
+    table = summarise(study.runs, named, control=controls, scale=100)
     table.write(folder)
     runs = [
         {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
@@ -75,7 +76,7 @@ def write_report(
 ) -> Path:
     """One self-contained page, and its figures as PNG."""
     report = Report(
-        "DisCL", f"a long tail and images generated for it: {', '.join(dict.fromkeys(r['name'] for r in runs))}"
+        "DisCL", f"a long tail and images generated for it: {'; '.join(dict.fromkeys(r['name'] for r in runs))}"
     )
     report.add_facts(
         {
@@ -88,6 +89,8 @@ def write_report(
     table.add_to(report)
     add_spectrum(report, prepared)
     add_filter(report, prepared, spectrum_args)
+    add_recognised(report, prepared)
+    add_generator(report, spectrum_args)
     add_hard(report, prepared, data_args, spectrum_args)
     add_decisions(report, runs)
     add_shown(report, runs)
@@ -126,13 +129,63 @@ def add_filter(report: Report, prepared: Prepared, spectrum_args: SpectrumArgume
     shown = {name: ScoreRow(values, easy="high", cuts=(least,)) for name, values in drawn.items()}
     if shown:
         report.add_figure(
-            None, partial(score_distributions, shown), f"Dashed: the threshold, {least:g}.", name="filter_scores"
+            None,
+            partial(score_distributions, shown, label=next(iter(spectrum_args.scorer))),
+            f"Dashed: the threshold, {least:g}.",
+            name="filter_scores",
         )
     names, labels = prepared.labelled.names, read_column(prepared.spectrum, LABEL).to_numpy()
     left = np.bincount(read_column(prepared.kept, LABEL).to_numpy(), minlength=len(names))
     of_class = np.bincount(labels, minlength=len(names))
     most = [(name, int(every), int(kept)) for name, every, kept in zip(names, of_class, left, strict=True) if every]
     report.add_table("Generated images by class", ["class", "generated", "kept"], most[:200])
+
+
+def recognised(prepared: Prepared) -> list[tuple[str, np.ndarray]]:
+    """The mining classifier's probability of the class of generated images, by level, and of real ones."""
+    name, ids = prepared.classifier.name, read_column(prepared.kept, IMAGE_ID).to_pylist()
+    drawn = add_scores(prepared.spectrum.select_columns([IMAGE, IMAGE_ID, LABEL]), prepared.classifier)
+    scores, levels = numeric_column(drawn, name), numeric_column(prepared.spectrum, GUIDANCE)
+    kept = np.isin(read_column(prepared.spectrum, IMAGE_ID).to_pylist(), ids)
+    groups = [(f"guidance {level:g}", scores[levels == level]) for level in np.unique(levels)]
+    groups += [("all levels, kept", scores[kept]), ("all levels, dropped", scores[~kept])]
+    hard = read_column(prepared.marked, HARD).to_numpy(zero_copy_only=False)
+    scores = numeric_column(prepared.marked, name)
+    groups += [("real, hard", scores[hard]), ("real, not hard", scores[~hard])]
+    return [(group, values) for group, values in groups if len(values)]
+
+
+def add_recognised(report: Report, prepared: Prepared) -> None:
+    """What a classifier that saw real images alone makes of the generated ones, beside the real ones."""
+    groups = recognised(prepared)
+    rows = [(name, len(p), f"{np.nanmean(p):.3f}", f"{(p >= 0.5).mean():.3f}") for name, p in groups]
+    report.add_table(
+        "What a classifier recognises",
+        ["images", "number", "probability of its class", "at least 0.5"],
+        rows,
+        note="By the classifier that found the hard images, which has seen no generated one.",
+        align="lrrr",
+    )
+    print("recognised by the mining classifier:", ", ".join(f"{name} {mean}" for name, _, mean, _ in rows))
+
+
+def add_generator(report: Report, spectrum_args: SpectrumArguments) -> None:
+    """What was measured of a generator of the recipe `scenes_diffusion` on images held out from its training."""
+    name = spectrum_args.pipeline
+    file = (SCENES_DIFFUSION_FOLDER if name == SCENES_DIFFUSION else Path(name)) / "training.json"
+    if not file.is_file():
+        return
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    distance, named = facts["distance"], facts["named"]
+    rows = [(level, f"{distance.get(level, 0) / 2:.4f}", f"{share:.3f}") for level, share in named.items()]
+    report.add_table(
+        "The generator on images it was not trained on",
+        ["guidance", "distance to the source", "class recognised"],
+        rows,
+        note=f"{facts['held_out_pictures']} images; the classifier saw real images alone. Distance: root mean square, "
+        "pixels from 0 to 1. Guidance 1 is the image itself.",
+        align="rrr",
+    )
 
 
 def all_scores(prepared: Prepared, name: str) -> tuple[np.ndarray, np.ndarray]:

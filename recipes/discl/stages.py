@@ -46,6 +46,7 @@ class Prepared:
 
     Args:
         labelled: real images and test sets.
+        classifier: what found the hard images.
         marked: the real training images with `class_probability` and `hard`.
         spectrum: what was generated.
         kept: what the filter left of it.
@@ -55,6 +56,7 @@ class Prepared:
     """
 
     labelled: Labelled
+    classifier: ClassProbability
     marked: Dataset
     spectrum: Dataset
     kept: Dataset
@@ -95,7 +97,9 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     data_args, spectrum_args = DataArguments(**data), SpectrumArguments(**spectrum)
     labelled = load_data(data_args)
     mined = digest(json.dumps([data, {name: spectrum[name] for name in _MINING}, classifier], sort_keys=True))
-    marked = mine(labelled, spectrum_args, classifier, folder, mined)
+    trained = digest(json.dumps([data, spectrum["mining_epochs"], classifier], sort_keys=True))
+    found_by = find_classifier(labelled, spectrum_args, classifier, folder / f"classifier-{trained}")
+    marked = mine(labelled, spectrum_args, found_by, folder / f"mined-{mined}")
     if stage == "mine":
         return None
     rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
@@ -106,22 +110,16 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     kept = keep(drawn, spectrum_args, place)
     joined = join_spectrum(marked, kept)
     train, levels = hold_out_levels(joined, images=spectrum_args.validation_images)
-    return Prepared(labelled, marked, drawn, kept, joined, train, levels)
+    return Prepared(labelled, found_by, marked, drawn, kept, joined, train, levels)
 
 
-def mine(
-    labelled: Labelled, spectrum_args: SpectrumArguments, classifier: dict[str, Any], folder: Path, key: str
-) -> Dataset:
+def mine(labelled: Labelled, spectrum_args: SpectrumArguments, classifier: ClassProbability, place: Path) -> Dataset:
     """The training images with the probability of their class, and whether they are hard."""
-    place, state = folder / f"mined-{key}", PartialState()
+    state = PartialState()
     missing = not (place / "state.json").is_file()
     state.wait_for_everyone()  # all have looked before one writes
     if missing:
-        name = spectrum_args.classifier
-        if name is None:
-            name = str(_train_classifier(labelled, spectrum_args.mining_epochs, classifier, folder, key))
-        scorer = ClassProbability(name, prompts=spectrum_args.classifier_prompt, classes=labelled.names)
-        scored = add_scores(labelled.train, scorer)
+        scored = add_scores(labelled.train, classifier)
         marked = mark_hard(scored, below=spectrum_args.below, fewer_than=spectrum_args.fewer_than)
         if state.is_main_process:
             draft = place.with_name(f".{place.name}")
@@ -132,14 +130,25 @@ def mine(
     return load_from_disk(str(place))
 
 
-def _train_classifier(labelled: Labelled, epochs: int, options: dict[str, Any], folder: Path, key: str) -> Path:
+def find_classifier(
+    labelled: Labelled, spectrum_args: SpectrumArguments, options: dict[str, Any], place: Path
+) -> ClassProbability:
+    """What finds hard images: the model that is named, or one that is trained where it is not there."""
+    name = spectrum_args.classifier
+    if name is None:
+        _train_classifier(labelled, spectrum_args.mining_epochs, options, place)
+        name = str(place)
+    return ClassProbability(name, prompts=spectrum_args.classifier_prompt, classes=labelled.names)
+
+
+def _train_classifier(labelled: Labelled, epochs: int, options: dict[str, Any], target: Path) -> None:
     """A classifier of the real images alone; a run that was killed goes on from its last checkpoint."""
-    target, state = folder / f"classifier-{key}", PartialState()
+    state = PartialState()
     if (target / "config.json").is_file():
-        return target
+        return
     set_seed(0)
     args = CurriculumTrainingArguments(
-        str(folder / f".{target.name}"),
+        str(target.with_name(f".{target.name}")),
         curriculum=IID(epochs=epochs),
         global_batch_size=32 if len(labelled.train) < 20_000 else 256,
         learning_rate=2e-3,
@@ -163,7 +172,6 @@ def _train_classifier(labelled: Labelled, epochs: int, options: dict[str, Any], 
         processor.save_pretrained(draft)
         draft.replace(target)
     state.wait_for_everyone()
-    return target
 
 
 def generate(marked: Dataset, spectrum_args: SpectrumArguments, folder: Path) -> Dataset:

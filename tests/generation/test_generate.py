@@ -9,6 +9,7 @@ import logging
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import PIL.Image
@@ -19,6 +20,7 @@ from datasets import Image as ImageFeature
 from spectrum_data import labelled_scenes, tiny_pipeline
 
 from hf_curriculum import CaptionLength, CLIPSimilarity, Retry, generate_spectrum
+from hf_curriculum.generation import generate
 from hf_curriculum.generation.generate import hard_images, noise_seed
 from hf_curriculum.provenance import column_provenance
 from hf_curriculum.scorers.base import Scorer
@@ -235,6 +237,18 @@ def test_a_run_goes_on_where_it_stopped_and_another_plan_is_refused(data, pipeli
     with pytest.raises(ValueError, match=r"holds parts of another run: .*weights was"):
         spectrum(data, tiny_pipeline(seed=1), tmp_path / "stopped", part_images=8)
     shutil.rmtree(tmp_path / "stopped")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "a second"), (1.6, "2 seconds"), (59, "59 seconds"), (90, "1.5 minutes"), (7200, "2.0 hours")],
+)
+def test_an_estimate_is_in_a_unit_that_says_something(seconds, text, caplog, monkeypatch):
+    now = iter([0.0, seconds / 10])
+    monkeypatch.setattr(generate.time, "perf_counter", lambda: next(now))
+    with caplog.at_level(logging.INFO):
+        generate._Clock(100, SimpleNamespace(update=lambda images: None)).tick(1, 10)
+    assert caplog.messages == [f"The first batch says: about {text} for the 100 denoising steps of this process."]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
         prompt_choices(data.remove_columns("label"), {"owl": "an owl"})
     with pytest.raises(ValueError, match="numbers without names"):
         prompt_choices(Dataset.from_dict({"label": [0]}), "{label}")
+    numbered = Dataset.from_dict({"label": [1, 0], "place": ["in snow"] * 2}).cast_column("label", ClassLabel(2))
+    with pytest.raises(ValueError, match=r"numbers for names \('0', '1' …\), .* 'a photo of 0'.*`--classes FILE`"):
+        prompt_choices(numbered, "a photo of {label}")
+    assert prompt_choices(numbered, "{place}") == [("in snow",)] * 2
+    table = {"0": "the digit 0", "1": "the digit {label}"}
+    assert prompt_choices(numbered, table) == [("the digit 1",), ("the digit 0",)]
     with pytest.raises(ValueError, match=r"1 rows have no class \(row 1\)"):
         prompt_choices(Dataset.from_dict({"label": ["owl", None]}), "{label}")
     with pytest.raises(FileNotFoundError, match=r"There is no file .*nowhere\.csv of prompts"):

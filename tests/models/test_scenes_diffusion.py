@@ -42,8 +42,8 @@ def test_what_was_recorded_when_it_was_trained():
     assert list(FACTS["distance"]) == [f"{level / 10:g}" for level in range(10)]
     assert all(nearer < farther for farther, nearer in pairwise(distance))
     assert FACTS["held_out_pictures"] == 64
-    assert FACTS["named"]["0.5"] >= 0.75
-    assert FACTS["named"]["0.6"] >= 0.85
+    assert FACTS["named"]["0.5"] >= 0.8
+    assert FACTS["named"]["0.6"] >= 0.9
     assert FACTS["named"]["1"] >= 0.95  # of the photographs themselves
     assert FACTS["cpu_minutes"] <= 40  # twenty minutes on two cores
 

@@ -90,9 +90,28 @@ def test_iwildcam_is_the_released_run():
     assert (one.test_splits, one.train_split) == (["test", "id_test"], "train")
 
 
+def test_tables_have_the_papers_figures():
+    arms = PARSER.parse(["--preset", "imagenet_lt", "--grid", "imagenet_lt"]).arms
+    groups = ("accuracy_many", "accuracy_medium", "accuracy_few", "accuracy")
+    assert {name: tuple(arm.paper[group] for group in groups) for name, arm in arms.items() if arm.paper} == {
+        "CE": (57.70, 26.60, 4.40, 35.80), "CE, DisCL": (56.78, 30.73, 23.64, 39.82),
+        "BS": (51.14, 37.02, 19.29, 39.80), "BS, DisCL": (52.68, 37.68, 21.36, 41.33),
+    }  # fmt: skip
+    arms = PARSER.parse(["--preset", "iwildcam", "--grid", "iwildcam"]).arms
+    assert {name: tuple(arm.paper.values()) for name, arm in arms.items() if arm.paper} == {
+        "FLYP": (35.5, 52.2), "FLYP, DisCL": (38.2, 54.3),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("preset", "grid"),
-    [("embedded", "embedded"), ("smoke", "smoke"), ("imagenet_lt", "imagenet_lt"), ("iwildcam", "iwildcam")],
+    [
+        ("embedded", "embedded"),
+        ("smoke", "smoke"),
+        ("imagenet_lt", "imagenet_lt"),
+        ("iwildcam", "iwildcam"),
+        ("cifar10_lt", "cifar10_lt"),
+    ],
 )
 def test_the_arms_of_a_table_contradict_nothing(preset, grid):
     options = PARSER.parse(["--preset", preset, "--grid", grid])
@@ -211,6 +230,7 @@ def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
     page = (tmp_path / "report" / "report.html").read_text()
     for heading in (
         *("From prompt to photograph", "Distance to the source by level", "Scores by level, kept and dropped"),
+        *("What a classifier recognises", "The generator on images it was not trained on"),
         *("Progress per level: BS, Alg. 3", "What was shown: Alg. 2", "By class: CE, test", "Real and hard images"),
     ):
         assert heading in page
@@ -226,7 +246,7 @@ def test_a_run_killed_while_training_ends_as_one_that_was_not(launch, tmp_path):
     pytest.importorskip("diffusers")
     arm = ["--arms", "BS, Alg. 3", "--save_steps", "1", "--save_total_limit", "20"]
     launch(*COMMAND, tmp_path / "whole", *arm)
-    for made in [*tmp_path.glob("whole/mined-*"), *tmp_path.glob("whole/spectrum-*")]:
+    for made in [path for kind in ("classifier", "mined", "spectrum") for path in tmp_path.glob(f"whole/{kind}-*")]:
         shutil.copytree(made, tmp_path / "killed" / made.name)
     command = [sys.executable, *map(str, [*COMMAND, tmp_path / "killed", *arm])]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:

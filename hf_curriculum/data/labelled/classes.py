@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,17 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
             f"({column!r})."
         )
     return list(feature.names)
+
+
+def validate_prompt_names(names: Iterable[str], template: str) -> None:
+    """Raises a `ValueError` if a template is to name classes that are numbers alone, as of data without names."""
+    given = sorted(set(names))
+    if given and all(name.isdigit() for name in given):
+        raise ValueError(
+            f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
+            f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
+            "classes (`classes=` of `load_labelled`, `--classes FILE` of recipes), or give a table of class → prompts."
+        )
 
 
 def class_counts(dataset: Dataset, column: str = LABEL, *, real: float = 1.0) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.data.labelled.classes import validate_prompt_names
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
@@ -62,8 +63,8 @@ class ClassProbability(Scorer):
     Raises:
         FileNotFoundError: there is no such model.
         ValueError: a CLIP without `classes` or the other way round, a template without `{label}`, a class without a
-            prompt, a class that the model does not have, a model without a trained head; or probabilities that are
-            none, NaN among them.
+            prompt or with a number for a name, a class that the model does not have, a model without a trained head;
+            or probabilities that are none, NaN among them.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1: p_i, the probability of the true class by a pretrained model.
 
@@ -255,4 +256,6 @@ def prompts_of(prompts: Prompts, classes: list[str] | None) -> list[list[str]]:
             f"`prompts={prompts!r}` has no place for the class: all classes would have the same prompt. Write "
             "'a photo of {label}'."
         )
+    for template in templates:
+        validate_prompt_names(classes, template)
     return [[template.replace("{label}", name) for template in templates] for name in classes]

@@ -159,6 +159,7 @@ def test_what_is_no_probability(make, rows, message):
         ({"prompts": "a {label}"}, "`prompts` was given without `classes`"),
         ({"prompts": "a photo", "classes": ["a"]}, "has no place for the class"),
         ({"prompts": {"a": "x"}, "classes": ["a", "b"]}, r"1 of 2 classes have no prompt \(\['b'\]\)"),
+        ({"prompts": "a {label}", "classes": ["0", "1"]}, "numbers for names .* would ask for 'a 0'"),
         ({"batch_size": 0}, "`batch_size` is 0"),
         ({"easy": "hard"}, "`easy` is 'hard'"),
     ],
