@@ -40,10 +40,12 @@ class Recorded:
     Args:
         recipe: its file.
         options: its options.
+        arm: which of the study's arms the card describes, where there are several.
     """
 
     recipe: str
     options: tuple[str, ...] = ()
+    arm: str = ""
 
     @property
     def command(self) -> str:
@@ -56,17 +58,20 @@ _SIZES = {
     "updown": f"{{hidden_size: 96, attention_size: 48, {_DROPOUTS}}}",
     "aoanet": f"{{hidden_size: 96, num_attention_heads: 4, num_refiner_layers: 2, {_DROPOUTS}, context_dropout: 0.1}}",
 }
-_SIMI_CL = ("--grid", "none")  # the curriculum's arm alone
+_ONE_ARM = ("--grid", "none")  # the curriculum's alone
 SYSTEMS = {
     "babylm_git_c": Recorded("babylm_git.py"),
     "babylm_git_tc": Recorded("babylm_git.py", ("--text", "scenes")),
     "babylm_flamingo_c": Recorded("babylm_flamingo.py"),
     "babylm_flamingo_tc": Recorded("babylm_flamingo.py", ("--text", "scenes")),
-    "simi_cl_transformer": Recorded("simi_cl_captioning.py", _SIMI_CL),
+    "simi_cl_transformer": Recorded("simi_cl_captioning.py", _ONE_ARM),
     **{
-        f"simi_cl_{name}": Recorded("simi_cl_captioning.py", (*_SIMI_CL, "--model", name, "--model_options", sizes))
+        f"simi_cl_{name}": Recorded("simi_cl_captioning.py", (*_ONE_ARM, "--model", name, "--model_options", sizes))
         for name, sizes in _SIZES.items()
     },
+    "wsod_wsddn": Recorded("wsod_wsddn.py", arm="Curriculum"),
+    "tonics_aligner": Recorded("tonics_alignment.py", arm="TOnICS"),
+    "discl_resnet": Recorded("discl_longtail.py", ("--seeds", "3"), arm="Alg._3"),
 }
 
 
@@ -86,7 +91,7 @@ def record(name: str, runs: Path) -> dict[str, Any]:
         [sys.executable, str(ROOT / "recipes" / system.recipe), *system.options, "--output_dir", str(folder)],
         check=True,
     )
-    found = sorted(folder.glob(f"*/{FACTS_FILE}"))
+    found = sorted(folder.glob(f"{system.arm}*/{FACTS_FILE}"))
     if len(found) != 1:
         raise FileNotFoundError(
             f"{folder} holds {len(found)} runs with a {FACTS_FILE}, and a card describes one. A run made before its "

@@ -111,6 +111,13 @@ def eval_results(facts: Facts) -> dict[str, bytes]:
     }
 
 
+_PIPELINES = {
+    "AutoModelForImageTextToText": "image-text-to-text",  # `transformers` has no pipeline "image-to-text" any more
+    "AutoModelForImageClassification": "image-classification",
+    "AutoModelForObjectDetection": "object-detection",
+}
+
+
 def _front(facts: Facts, old: Mapping[str, Any]) -> str:
     model, header = facts["model"], {}
     if facts.get("license"):
@@ -121,8 +128,8 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
         header["base_model"] = model["base_model"]
     if _is_repository(facts["data"].get("name")):
         header["datasets"] = [facts["data"]["name"]]
-    if model["auto"] == "AutoModelForImageTextToText":
-        header["pipeline_tag"] = "image-text-to-text"  # `transformers` has no pipeline "image-to-text" any more
+    if tag := _PIPELINES.get(model["auto"]):
+        header["pipeline_tag"] = tag
     header["library_name"] = "peft" if model["is_adapter"] else "transformers"
     before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]

@@ -32,6 +32,8 @@ NARROW = 640
 """Pixels of a screen up to which the narrow figures are shown."""
 THUMBNAIL = 160
 """Longest side of a thumbnail in pixels."""
+LARGE = 480
+"""Of an image in which details are to be seen."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SCREENS = (
     (DARK.narrow(), f"screen and (max-width: {NARROW}px) and (prefers-color-scheme: dark)"),
@@ -247,6 +249,7 @@ class Gallery:
         items: (image, caption, note); an image is anything `hf_curriculum.data.images.to_rgb` reads, or None where
             it cannot be shown; a caption is shown up to 300 characters, the note (a score, a reference) may be empty.
         text: what to look at, above the images.
+        large: whether images are three times as large: those in which details are to be seen.
 
     Raises:
         ValueError: no items.
@@ -258,6 +261,7 @@ class Gallery:
     title: str | None
     items: Sequence[tuple[Any, str, str]]
     text: str = ""
+    large: bool = False
 
     def __post_init__(self) -> None:
         if not self.items:
@@ -267,11 +271,12 @@ class Gallery:
 
     def to_html(self) -> Markup:
         """The text and the grid, without the heading; every caption escaped, every image inline."""
+        longest = LARGE if self.large else THUMBNAIL
         items = [
-            (None if image is None else inline_jpeg(image, THUMBNAIL), caption, note)
+            (None if image is None else inline_jpeg(image, longest), caption, note)
             for image, caption, note in self.items
         ]
-        return _PARTS.gallery(prose(self.text), items)
+        return _PARTS.gallery(prose(self.text), items, self.large)
 
 
 class CaptionLine(NamedTuple):

@@ -98,15 +98,16 @@ def _any_score(dataset: Dataset, column: str) -> bool:
     return column in dataset.column_names and bool(np.isfinite(score_values(dataset, column)).any())
 
 
-def add_training(report: Report, runs: Sequence[RunFacts]) -> None:
+def add_training(report: Report, runs: Sequence[RunFacts], *, loss_unit: str | None = "nats per token") -> None:
     """Validation curves with what joined the pools, and the scores of the examples drawn, where there are any.
 
     Each loss, each CIDEr-D and each metric that decisions were taken on has a figure. Where one of several runs has no
-    curriculum, a table says after how many examples each run was as good as that one at its best.
+    curriculum, a table says after how many examples each run was as good as that one at its best. `loss_unit` is that
+    of the model's loss: a captioner's if left out; None where it is not known.
     """
     metrics = _shown_metrics(runs)
     for metric in metrics:
-        _add_curves(report, runs, metric)
+        _add_curves(report, runs, metric, metric_label(metric, loss_unit))
     _add_speed(report, runs, metrics)
     ends = [entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry]
     if ends:
@@ -133,7 +134,7 @@ def _shown_metrics(runs: Sequence[RunFacts]) -> list[str]:
     return sorted(shown, key=lambda name: name != "eval_loss")
 
 
-def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
+def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str, label: str) -> None:
     """A metric by examples, the validation loss by seconds too, and which runs diverged."""
     evaluated = {
         _label(run, runs): [entry for entry in run["log"] if metric in entry and "examples" in entry] for run in runs
@@ -146,7 +147,7 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
     }
     arms = {_label(run, runs): run["name"] for run in runs}
     seeds = len(set(arms.values())) < len(arms)  # several runs of an arm
-    title, is_loss = metric_label(metric).partition(" (")[0], metric == "eval_loss"
+    title, is_loss = label.partition(" (")[0], metric == "eval_loss"
     first, boundaries, marks = _label(runs[0], runs), [], "thin lines begin a phase"
     if any(merges.values()):
         marks = f"in a ring: the bucket that joins there{', in the first seed' if seeds else ''}, * forced in"
@@ -154,7 +155,8 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str) -> None:
         boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
     starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
     since = "from each run's first evaluation" if any(starts) else "from step 0"
-    drawn = partial(validation_curves, curves, metric=metric, boundaries=boundaries, merges=merges, arms=arms)
+    shared = {"metric": metric, "label": label, "boundaries": boundaries, "merges": merges, "arms": arms}
+    drawn = partial(validation_curves, curves, **shared)
     if is_greater_better(metric, None):
         controls = _controls(runs)
         drawn = partial(drawn, log=False, reference=_best(controls[0], metric) if len(controls) == 1 else None)

@@ -532,7 +532,7 @@ def training_report(
     add_plan(report, runs)
     if run["decisions"]:
         add_decisions(report, run["decisions"])
-    add_training(report, runs)
+    add_training(report, runs, loss_unit=None)  # of any model
     add_held_out(report, Path(folder) / "held_out", run["name"])
     column = run["plan"]["score_column"]
     if dataset is not None and column is not None:

@@ -105,7 +105,7 @@ def _evenly(label: str | None, size: int, count: int) -> Groups:
     return Groups(names, starts, np.argsort(code, kind="stable").astype(np.int32))
 
 
-def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
+def _columns(rule: Curriculum, size: int, nodes: int) -> dict[str, np.ndarray | Groups]:
     """What the rule reads of each row beside the score."""
     reads = rule.reads_in_all
     count = {"source": 2, "image_id": max(size // CAPTIONS, 1)}
@@ -118,22 +118,22 @@ def _columns(rule: Curriculum, size: int) -> dict[str, np.ndarray | Groups]:
             made[name] = rng.poisson(12, size).astype(np.float32)
         else:
             label = "part " if name == "source" else f"{name} "
-            made[name] = _evenly(label if kind == "groups" else None, size, min(count.get(name, NODES), size))
+            made[name] = _evenly(label if kind == "groups" else None, size, min(count.get(name, nodes), size))
     return made
 
 
-def _ranking(case: Case, size: int) -> Ranking:
+def _ranking(case: Case, size: int, nodes: int) -> Ranking:
     if not case.rule.needs_scores:
         ranking = Ranking.unordered(size)
     else:
         rng = np.random.default_rng(1)
         scores = rng.choice(LEVELS, size) if case.levels else rng.standard_normal(size, dtype=np.float32)
         ranking = rank_scores(scores.astype(np.float32), "low")
-    return replace(ranking, columns=_columns(case.rule, size))
+    return replace(ranking, columns=_columns(case.rule, size, nodes))
 
 
-def bound(case: Case, size: int, batch: int) -> Plan:
-    """The plan of a case over `size` examples, its decisions taken."""
+def bound(case: Case, size: int, batch: int, nodes: int = NODES) -> Plan:
+    """The plan of a case over `size` examples in so many nodes, its decisions taken."""
     batch = case.batch or batch
     rule = case.rule
     if isinstance(rule, NodeSampling):
@@ -141,7 +141,7 @@ def bound(case: Case, size: int, batch: int) -> Plan:
         rule = replace(rule, check_every=max(size // batch // 4, 1))
     if isinstance(rule, AdaptiveGuidance):
         rule = replace(rule, probe_examples=max(size // 100, 1))
-    plan = make_plan(rule, _ranking(case, size), global_batch_size=batch)
+    plan = make_plan(rule, _ranking(case, size, nodes), global_batch_size=batch)
     for _ in range(case.decisions if plan.undecided else 0):
         plan = plan.decided(case.observe(plan))
     return plan

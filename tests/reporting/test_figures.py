@@ -208,6 +208,18 @@ class TestScoreDistributions:
         assert texts(axes.figure) == ["one", f"spread {spread:.3g}", "two", f"spread {spread:.3g}"]
         assert axes.get_title("right") == "5 examples"
 
+    def test_rows_of_one_score_stand_on_one_axis_in_its_unit(self):
+        rows = {"near": ScoreRow([0.2, 0.6], easy="high", cuts=(0.5,)), "far": ScoreRow([-0.2, 0.3], cuts=(0.5,))}
+        axes = axes_of(score_distributions(rows, label="cosine"))
+        assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] == [0.5, 0.5]
+        near, far = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
+        assert near[0][[0, -1]] == pytest.approx([-0.2, 0.6])
+        assert np.flatnonzero(near[1] == 1).tolist() == [40, 79]
+        assert np.flatnonzero(far[1] == 1 - 1.25).tolist() == [0, 50]
+        assert axes.get_xlabel() == "cosine"
+        one = axes_of(score_distributions({"n": ScoreRow([3, 3])}, label="count"))
+        assert one.get_xlim()[0] < 3 < one.get_xlim()[1]
+
     def test_whole_numbers_have_a_bar_each_and_constants_stand_in_the_middle(self):
         axes = axes_of(score_distributions({"n": ScoreRow([1, 2, 2, 4]), "c": ScoreRow([7.5, 7.5])}))
         whole, constant = (line.get_data() for line in axes.lines if line.get_drawstyle() == "steps-post")
@@ -392,6 +404,9 @@ class TestExamplesUntil:
     def test_labels_of_metrics(self):
         assert metric_label("eval_pairs_loss") == "Validation loss of pairs (nats per token)"
         assert metric_label("eval_noun_recall") == "eval_noun_recall"
+        assert metric_label("eval_map_50") == "Validation mAP@0.5"
+        assert metric_label("eval_loss", None) == "Validation loss"
+        assert metric_label("eval_pairs_loss", "nats per image") == "Validation loss of pairs (nats per image)"
 
 
 class TestDrawnScores:

@@ -225,6 +225,12 @@ def test_thumbnails_are_small():
     assert "note" not in html
 
 
+def test_images_with_details_are_larger():
+    page = Page(Gallery("g", [(picture(2000, 1000), "wide", "")], large=True).to_html())
+    assert page.values("img", "width") == ["480"]
+    assert page.values("ul", "class") == ["gallery large"]
+
+
 def test_large_images_are_shrunk_on_the_page_only(tmp_path):
     report = Report("r").add_image("Big", picture(3000, 1500), name="big")
     assert Page(report.to_html()).values("img", "width") == ["1400"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_METRICS = {"loss": "loss (nats per token)", "cider": "CIDEr-D"}
+_METRICS = {"loss": "loss", "cider": "CIDEr-D", "map_50": "mAP@0.5"}
 _MARKERS = "osD^vP"
 
 
@@ -116,18 +116,24 @@ def validation_curves(
     return figure
 
 
-def metric_label(metric: str) -> str:
+def metric_label(metric: str, loss_unit: str | None = "nats per token") -> str:
     """Name and unit of a metric of `evaluate()`, and the set it is of, if that is named.
+
+    Args:
+        metric: the name, such as `eval_loss`.
+        loss_unit: of losses, a captioner's if left out; None names no unit.
 
     Example:
         >>> metric_label("eval_loss"), metric_label("eval_images_cider"), metric_label("eval_bleu_4")
         ('Validation loss (nats per token)', 'Validation CIDEr-D of images', 'eval_bleu_4')
     """
-    part, _, name = metric.removeprefix("eval_").rpartition("_")
-    if name not in _METRICS:
+    own = metric.removeprefix("eval_")
+    name = next((name for name in _METRICS if own == name or own.endswith(f"_{name}")), None)
+    if name is None:
         return metric
-    words, unit, rest = f"Validation {_METRICS[name]}".partition(" (")
-    return f"{words} of {part}{unit}{rest}" if part else f"{words}{unit}{rest}"
+    part = own.removesuffix(name).removesuffix("_")
+    unit = f" ({loss_unit})" if name == "loss" and loss_unit else ""
+    return f"Validation {_METRICS[name]}{f' of {part}' if part else ''}{unit}"
 
 
 def merges_of(decisions: Sequence[Mapping[str, Any]], global_batch_size: int) -> list[tuple[int, str]]:

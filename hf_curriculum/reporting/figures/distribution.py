@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -268,7 +268,7 @@ class ScoreRow:
         return shares if self.easy == "low" else 1 - shares
 
 
-def score_distributions(rows: Mapping[str, ScoreRow], *, theme: Theme = LIGHT) -> Figure:
+def score_distributions(rows: Mapping[str, ScoreRow], *, label: str | None = None, theme: Theme = LIGHT) -> Figure:
     """Histograms of normalised scores below each other, with a dashed line at every threshold between buckets.
 
     0 is the easiest score and 1 the hardest, so that scores of different units and directions stand on one axis. Each
@@ -276,6 +276,7 @@ def score_distributions(rows: Mapping[str, ScoreRow], *, theme: Theme = LIGHT) -
 
     Args:
         rows: name of the score -> its values and thresholds, the first at the top.
+        label: the one score that all rows have, of different examples: they stand on one axis in its own unit.
         theme: colours and width.
 
     Raises:
@@ -297,30 +298,46 @@ def score_distributions(rows: Mapping[str, ScoreRow], *, theme: Theme = LIGHT) -
         theme,
         "Distributions of scores",
         subtitle=f"{counts.pop():,} examples" if len(counts) == 1 else "",
-        x_label="Normalised score   (easy → hard)",
+        x_label="Normalised score   (easy → hard)" if label is None else label,
         y_label="Share of the examples, by score",
         height=1.5 + 0.75 * len(rows),
     )
-    axes.set_xlim(-0.02, 1.02)
+    ends = (0.0, 1.0)
+    if label is not None:
+        every = np.concatenate([np.append(row.finite, row.cuts) for row in rows.values()])
+        ends = (float(every.min()), float(every.max() if every.max() > every.min() else every.min() + 1))
+    margin = 0.02 * (ends[1] - ends[0])
+    axes.set_xlim(ends[0] - margin, ends[1] + margin)
     axes.set_ylim((1 - len(rows)) * _GAP, 1.05)
     number_ticks(axes.xaxis, theme)
     axes.yaxis.set_major_locator(NullLocator())
     for index, (name, row) in enumerate(rows.items()):
-        _draw_row(axes, theme, -index * _GAP, theme.series[index % len(theme.series)], name, row)
+        place = row.normalised if label is None else np.asarray
+        _draw_row(axes, theme, -index * _GAP, theme.series[index % len(theme.series)], name, row, place, ends)
     return figure
 
 
-def _draw_row(axes: Axes, theme: Theme, foot: float, colour: str, name: str, row: ScoreRow) -> None:
+def _draw_row(
+    axes: Axes,
+    theme: Theme,
+    foot: float,
+    colour: str,
+    name: str,
+    row: ScoreRow,
+    place: Callable[[ArrayLike], np.ndarray],
+    ends: tuple[float, float],
+) -> None:
     """One histogram on its own foot, its thresholds, and its name and spread to the right."""
-    shares = row.normalised(row.finite)
     finite = row.finite
+    shares = place(finite)
     whole = bool(np.all(finite == np.round(finite)))
-    counts, edges = np.histogram(shares, bins=min(BINS, int(np.ptp(finite)) + 1) if whole else BINS, range=(0, 1))
+    bins = min(BINS, int(np.ptp(finite)) + 1) if whole and ends == (0, 1) else BINS
+    counts, edges = np.histogram(shares, bins=bins, range=ends)
     heights = np.append(counts / counts.max(), 0)
     axes.fill_between(edges, foot, foot + heights, step="post", color=colour, alpha=0.25, linewidth=0)
     axes.plot(edges, foot + heights, drawstyle="steps-post", color=colour, linewidth=1.4)
-    axes.plot([0, 1], [foot, foot], color=theme.line, linewidth=0.8, zorder=1)
-    for cut in np.unique(row.normalised(row.cuts)):
+    axes.plot(ends, [foot, foot], color=theme.line, linewidth=0.8, zorder=1)
+    for cut in np.unique(place(row.cuts)):
         axes.plot([cut, cut], [foot, foot + 1], color=theme.text, linewidth=1, linestyle=(0, (3, 2)), zorder=3)
     spread = f"spread {number(float(shares.std()))}"
     for text, lift, style in (
