@@ -302,7 +302,7 @@ def _report(dataset: Dataset, column: str, labels: ImageLabels) -> None:
     if never and len(never) < len(counts):
         more = f" and {len(never) - 10} more" if len(never) > 10 else ""
         logger.warning(
-            "%d of %d classes are in no image by their %s, so a detector cannot learn them: %s%s.",
+            "%d of %d classes are in no image by their %s, so these images neither teach nor test them: %s%s.",
             len(never),
             len(counts),
             f"`{labels.column}`",

@@ -83,7 +83,7 @@ def _large(sizes: dict[str, int], min_instances: int) -> dict[str, int]:
         largest = max(sizes, key=lambda name: (sizes[name], name))
         raise ValueError(
             f"None of {len(sizes)} classes has {min_instances:,} instances; the largest, {largest!r}, has "
-            f"{sizes[largest]:,}. No batch could come from a class. Lower `min_instances`."
+            f"{sizes[largest]:,}. No batch could come from a class. Lower `min_instances` (`--min-instances`)."
         )
     return kept
 
