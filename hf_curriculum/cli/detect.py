@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,10 +101,13 @@ def detect(detector: Any, processor: Any, image: Any, threshold: float, most: in
     """The objects in an image, the highest score first: `label`, `score` and `box` (left, top, right, bottom)."""
     import torch
 
+    from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
+
     inputs = processor(images=[image], return_tensors="pt").to(detector.device)
     with torch.inference_mode():
         outputs = detector(**inputs)
-    [found] = processor.post_process_object_detection(outputs, threshold, [(image.height, image.width)])
+    more = {"max_detections": most} if isinstance(processor, WsddnImageProcessor) else {}
+    [found] = processor.post_process_object_detection(outputs, threshold, [(image.height, image.width)], **more)
     best = torch.sort(found["scores"], descending=True, stable=True).indices[:most]
     names = detector.config.id2label
     return [
@@ -119,11 +123,13 @@ def detect(detector: Any, processor: Any, image: Any, threshold: float, most: in
 def drawn_names(files: list[Path]) -> dict[Path, str]:
     """The name of each drawn picture: the file's, as a PNG; with a number where two are called the same."""
     names: dict[Path, str] = {}
+    taken, numbers = set(), defaultdict(int)
     for file in files:
-        taken, name, number = set(names.values()), f"{file.stem}.png", 1
+        name = f"{file.stem}.png"
         while name in taken:
-            number += 1
-            name = f"{file.stem}-{number}.png"
+            numbers[file.stem] += 1
+            name = f"{file.stem}-{numbers[file.stem] + 1}.png"
+        taken.add(name)
         names[file] = name
     return names
 
