@@ -55,7 +55,11 @@ class DataArguments:
         metadata={"help": "a file of proposals, see `open_regions`; the column `proposals`, or a search, if none"}
     )
     search: dict = field(metadata={"help": "options of `SelectiveSearch`"})
-    max_proposals: int = field(metadata={"help": "proposals of an image at most"})
+    max_proposals: int = field(
+        metadata={
+            "help": "proposals of an image at most, of a file or a search; those of a column are taken as they are"
+        }
+    )
     num_proc: int | None = field(metadata={"help": "processes that search; this one if none"})
     scores: dict = field(
         metadata={"help": "scorer → its options, of those that a run orders or keeps by: `score_column` says which"}
