@@ -37,6 +37,8 @@ def detect_command(
     """
     files = list(image_files(images, ids=False))
     names = drawn_names(files)
+    if output is not None:
+        _validate_output(output, files, names)
     detector, processor = load_detector(model)
     found: list[dict[str, Any]] = []
     for file in files:
@@ -132,6 +134,19 @@ def drawn_names(files: list[Path]) -> dict[Path, str]:
         taken.add(name)
         names[file] = name
     return names
+
+
+def _validate_output(output: Path, files: list[Path], names: dict[Path, str]) -> None:
+    """A `ValueError` where drawn images cannot be written, or would replace those that are read."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file, and drawn images go to a folder. Name another: `--output`.")
+    given = {file.resolve() for file in files}
+    for name in names.values():
+        if (output / name).resolve() in given:
+            raise ValueError(
+                f"{output / name} is one of the images that are read, and the drawn one would replace it. Name "
+                "another folder: `--output`."
+            )
 
 
 def _draw(image: Any, objects: list[dict[str, Any]], classes: Iterable[str], file: Path) -> None:

@@ -109,6 +109,16 @@ def test_no_two_pictures_are_drawn_under_one_name():
     assert list(drawn_names(files).values()) == ["0.png", "0-2.png", "0-3.png", "0-4.png", "0-2-2.png"]
 
 
+def test_images_are_not_replaced_by_drawn_ones(run, photos):
+    before = (photos / "0.png").read_bytes()
+    done = result("detect", run, photos, "--output", photos)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "0.png is one of the images that are read, and the drawn one would replace it" in done.stderr
+    assert (photos / "0.png").read_bytes() == before
+    file = result("detect", run, photos, "--output", photos / "0.png")
+    assert "0.png is a file, and drawn images go to a folder" in file.stderr
+
+
 def test_an_image_that_cannot_be_read(run, photos):
     (photos / "1.png").write_bytes(b"no image")
     done = result("detect", run, photos, "--json")
