@@ -304,6 +304,13 @@ def test_a_number_of_proposals_that_orders_nothing_is_warned_of(photographs, cap
         assert ("4 of 4 images have 2 proposals, and none has more" in caplog.text) == told
 
 
+def test_the_detector_gives_as_many_boxes_as_the_test_keeps():
+    for given, expected in (((), 100), (("--max_boxes", "300"), 300), (("--max_boxes", "9"), 100)):
+        data_args, model_args, args, _ = arguments_of("--preset", "smoke", *given)
+        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog"], args.max_boxes)
+        assert model.config.max_detections == expected
+
+
 def test_test_images_without_a_class_are_refused(photographs):
     options = ("--preset", "smoke", "--data", str(photographs / "c.json"), "--images", str(photographs / "images"))
     options += ("--scores", "{caption_length: {}}", "--report_scores", "caption_length", "--held_out", "0.34")
