@@ -113,7 +113,10 @@ def _load_backbone(name: str, revision: str | None) -> tuple[PretrainedConfig, t
         made = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil").to_dict()
     except OSError:  # a backbone alone
         made = {}
-    return config, loaded, {key: made[key] for key in ("image_mean", "image_std") if made.get(key) is not None}
+    of_timm = made.get("data_config") or {}
+    pixels = {"image_mean": of_timm.get("mean"), "image_std": of_timm.get("std")}
+    pixels |= {key: made[key] for key in pixels if made.get(key) is not None}
+    return config, loaded, {key: value for key, value in pixels.items() if value is not None}
 
 
 def load_vgg16(model: WsddnForObjectDetection, weights: str | Path) -> None:
