@@ -63,7 +63,8 @@ def add_proposals(
             `datasets`.
         drop_empty: leave out rows without any proposal, and those whose image cannot be read, which a detector cannot
             learn from. Otherwise they have an empty list, or null. Both are counted in a warning.
-        load_from_cache_file: False searches again, whatever is cached.
+        load_from_cache_file: False searches again, whatever is cached; parts in a `folder` that is named, and those of
+            other launched processes, are read all the same.
         overwrite: replace columns that exist, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
         first_only: only the first launched process waits for the others and returns the data set.
