@@ -175,3 +175,5 @@ def test_names_that_lead_nowhere():
         new_detector(["a"], "nobody/nothing")
     with pytest.raises(ValueError, match="`class_names` is empty"):
         new_detector([])
+    with pytest.raises(TypeError, match=r"A WSDDN has no option 'pool_sizes', .* 'pool_size', "):
+        new_detector(["a"], "small", pool_sizes=3)
