@@ -46,13 +46,19 @@ from hf_curriculum.training.detection import constant_loss
 
 
 def build_detector(
-    data_args: DataArguments, model_args: ModelArguments, class_names: list[str]
+    data_args: DataArguments, model_args: ModelArguments, class_names: list[str], max_boxes: int = 100
 ) -> tuple[WsddnForObjectDetection, WsddnImageProcessor]:
-    """A WSDDN of these classes, and its image processor, which searches new images as the training images were."""
+    """A WSDDN of these classes, and its image processor, which searches new images as the training images were.
+
+    Args:
+        data_args: of the run.
+        model_args: likewise.
+        class_names: what is detected.
+        max_boxes: boxes of an image that the test keeps, of which the model has to give as many.
+    """
     size = {f"{model_args.edge}_edge": model_args.size}
-    model, made = new_detector(
-        class_names, model_args.backbone, weights=model_args.weights, size=size, **model_args.model_options
-    )
+    options = {"max_detections": max(100, max_boxes), **model_args.model_options}
+    model, made = new_detector(class_names, model_args.backbone, weights=model_args.weights, size=size, **options)
     searched = {name: data_args.search[name] for name in ("mode", "min_size") if name in data_args.search}
     processor = WsddnImageProcessor(
         class_names,
@@ -85,7 +91,7 @@ def run(
 
     # Model: a WSDDN of these classes, and the processor that is saved with it.
     set_seed(training_args.seed)
-    model, processor = build_detector(data_args, model_args, prepared.class_names)
+    model, processor = build_detector(data_args, model_args, prepared.class_names, args.max_boxes)
 
     # Trainer: images in the curriculum's order; their test detections are compared with boxes.
     compute_metrics, shown = None, prepared.shown(args.validation_images)

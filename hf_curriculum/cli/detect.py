@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +37,8 @@ def detect_command(
     """
     files = list(image_files(images, ids=False))
     names = drawn_names(files)
+    if output is not None:
+        _validate_output(output, files, names)
     detector, processor = load_detector(model)
     found: list[dict[str, Any]] = []
     for file in files:
@@ -100,10 +103,13 @@ def detect(detector: Any, processor: Any, image: Any, threshold: float, most: in
     """The objects in an image, the highest score first: `label`, `score` and `box` (left, top, right, bottom)."""
     import torch
 
+    from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
+
     inputs = processor(images=[image], return_tensors="pt").to(detector.device)
     with torch.inference_mode():
         outputs = detector(**inputs)
-    [found] = processor.post_process_object_detection(outputs, threshold, [(image.height, image.width)])
+    more = {"max_detections": most} if isinstance(processor, WsddnImageProcessor) else {}
+    [found] = processor.post_process_object_detection(outputs, threshold, [(image.height, image.width)], **more)
     best = torch.sort(found["scores"], descending=True, stable=True).indices[:most]
     names = detector.config.id2label
     return [
@@ -119,13 +125,28 @@ def detect(detector: Any, processor: Any, image: Any, threshold: float, most: in
 def drawn_names(files: list[Path]) -> dict[Path, str]:
     """The name of each drawn picture: the file's, as a PNG; with a number where two are called the same."""
     names: dict[Path, str] = {}
+    taken, numbers = set(), defaultdict(int)
     for file in files:
-        taken, name, number = set(names.values()), f"{file.stem}.png", 1
+        name = f"{file.stem}.png"
         while name in taken:
-            number += 1
-            name = f"{file.stem}-{number}.png"
+            numbers[file.stem] += 1
+            name = f"{file.stem}-{numbers[file.stem] + 1}.png"
+        taken.add(name)
         names[file] = name
     return names
+
+
+def _validate_output(output: Path, files: list[Path], names: dict[Path, str]) -> None:
+    """A `ValueError` where drawn images cannot be written, or would replace those that are read."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file, and drawn images go to a folder. Name another: `--output`.")
+    given = {file.resolve() for file in files}
+    for name in names.values():
+        if (output / name).resolve() in given:
+            raise ValueError(
+                f"{output / name} is one of the images that are read, and the drawn one would replace it. Name "
+                "another folder: `--output`."
+            )
 
 
 def _draw(image: Any, objects: list[dict[str, Any]], classes: Iterable[str], file: Path) -> None:

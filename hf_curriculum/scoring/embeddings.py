@@ -68,7 +68,8 @@ def add_embeddings(
         part_images: images of a part, which is what a killed call loses.
         folder: where the parts are kept, on a disk that every launched process sees; by default in the cache of
             `datasets`.
-        load_from_cache_file: False encodes again, whatever is cached.
+        load_from_cache_file: False encodes again, whatever is cached; parts in a `folder` that is named, and those of
+            other launched processes, are read all the same.
         overwrite: replace a column that exists, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
         first_only: only the first launched process waits for the others and returns the data set.

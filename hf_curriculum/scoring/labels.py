@@ -248,8 +248,8 @@ def add_labels(
 
     Raises:
         TypeError: not a data set, or labels of another kind.
-        ValueError: a column is missing or exists already; several rows of one image; a label outside of the classes;
-            no image has a label.
+        ValueError: a column is missing or exists already; a caption in each row, and several rows of an image, for
+            `CaptionLabels`; a label outside of the classes; no image has a label.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §4: images that mention at least one class.
 

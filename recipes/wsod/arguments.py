@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum import SCORERS, CurriculumTrainingArguments
+from hf_curriculum import SCORERS, CurriculumTrainingArguments, SelectiveSearch
+from hf_curriculum.models.wsddn.build import OPTIONS
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.studies.recipe import RecipeParser
 
@@ -17,6 +18,7 @@ SCENES = "scenes"
 """Names the embedded data."""
 FROM_CAPTIONS, FROM_BOXES = "captions", "boxes"
 PRESETS = Path(__file__).parents[1] / "presets" / "wsod_wsddn"
+_SEARCH = ("mode", "min_size", "max_side", "max_aspect", "seed")
 
 
 @dataclass
@@ -55,7 +57,11 @@ class DataArguments:
         metadata={"help": "a file of proposals, see `open_regions`; the column `proposals`, or a search, if none"}
     )
     search: dict = field(metadata={"help": "options of `SelectiveSearch`"})
-    max_proposals: int = field(metadata={"help": "proposals of an image at most"})
+    max_proposals: int = field(
+        metadata={
+            "help": "proposals of an image at most, of a file or a search; those of a column are taken as they are"
+        }
+    )
     num_proc: int | None = field(metadata={"help": "processes that search; this one if none"})
     scores: dict = field(
         metadata={"help": "scorer → its options, of those that a run orders or keeps by: `score_column` says which"}
@@ -142,8 +148,8 @@ def check_arguments(
     """Refuses what would spoil a run's end.
 
     Raises:
-        ValueError: a curriculum without its score, an unknown scorer or an option that it does not have, an edge that
-            is none, or data whose test has no boxes.
+        ValueError: a curriculum without its score, an unknown scorer, an option that a scorer, the detector or the
+            search does not have, one of the search that is out of range, or an edge that is none.
     """
     rule, known = training_args.curriculum, outputs_of(data_args.scores)
     if rule is not None and rule.needs_scores and training_args.score_column is None:
@@ -165,6 +171,11 @@ def check_arguments(
                 f"scores gives {name!r} the options {unknown}, which it does not have; it has {sorted(parameters)}. "
                 "Correct them."
             )
+    if unknown := sorted(set(model_args.model_options) - set(OPTIONS)):
+        raise ValueError(f"model_options has {unknown}, which a WSDDN does not have; it has {list(OPTIONS)}.")
+    if unknown := sorted(set(data_args.search) - set(_SEARCH)):
+        raise ValueError(f"search has {unknown}, which `SelectiveSearch` does not have; here it has {list(_SEARCH)}.")
+    SelectiveSearch(max_proposals=data_args.max_proposals, **data_args.search)  # options out of range are refused now
     if unknown := [name for name in args.report_scores if name not in known]:
         raise ValueError(f"report_scores names {unknown[0]!r}, and `scores` has the columns {sorted(known)}.")
     if model_args.edge not in ("longest", "shortest"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from wsod.arguments import FROM_BOXES, FROM_CAPTIONS, SCENES, DataArguments, outputs_of
 
 from hf_curriculum import (
@@ -32,12 +33,14 @@ from hf_curriculum import (
     make_scenes,
 )
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS
+from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS, proposal_counts
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64
 from hf_curriculum.scoring.embeddings import EMBEDDING
 from hf_curriculum.scoring.labels import LABELS, label_names
+
+logger = logging.getLogger(__name__)
 
 _UNREAD = ("scores", "per_image", "embeddings")
 """Fields of `DataArguments` that images, labels and proposals do not depend on, so that all arms share them."""
@@ -102,7 +105,24 @@ def _prepare(key: str) -> Prepared:
 
 
 def with_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
-    """The images with their proposals: those that they have, those of a file, or by a search."""
+    """The images with their proposals: those that they have, those of a file, or by a search.
+
+    Raises:
+        ValueError: of some images it is not known whether they have any: a file lacks them, or they cannot be read.
+    """
+    found = _add_proposals(images, data_args)
+    lacking = np.flatnonzero(proposal_counts(found) < 0)
+    if len(lacking):
+        raise ValueError(
+            f"{len(lacking):,} of {len(found):,} images, {found[IMAGE_ID][int(lacking[0])]!r} first, have null in "
+            "place of proposals: they cannot be read, or the file of proposals lacks them. Training or the test would "
+            "end at the first of them. Leave them out, as `hf-curriculum propose DATA boxed` does, of a file with "
+            "`--file`; then `--data boxed`."
+        )
+    return found
+
+
+def _add_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
     if data_args.proposals is not None:
         source: Any = StoredProposals(data_args.proposals, data_args.max_proposals)
     elif PROPOSALS in images.column_names:
@@ -122,15 +142,16 @@ def _load(key: str) -> Prepared:
             splits, field = _scenes(*which, data_args.mismatched, data_args.held_out), "noun"
         else:
             splits, field = _captioned(data_args), "name"
-        pairs, test = splits["train"], splits["test"]
-        train = add_labels(_images(pairs), _labels(data_args, field))
+        pairs, train, test = splits["train"], _images(splits["train"]), _images(splits["test"])
+        labels = _labels(data_args, field, train, test)
+        train = add_labels(train, labels)
         if data_args.share < 1:  # the same images in all arms and with all seeds
             order = np.argsort(hash64(np.arange(len(train)), 0), kind="stable")
             train = train.select(np.sort(order[: max(1, int(data_args.share * len(train)))]))
         kept = set(train[IMAGE_ID])
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
-        test = _test_images(_images(test), data_args, label_names(train), field)
+        test = _test_images(test, labels, data_args.labels, label_names(train), field)
     return Prepared(pairs, train, test, field)
 
 
@@ -141,8 +162,15 @@ def _images(pairs: Dataset) -> Dataset:
     return group_captions(pairs)
 
 
-def _test_images(images: Dataset, data_args: DataArguments, class_names: list[str], field: str) -> Dataset:
+def _test_images(images: Dataset, labels: Any, by: str, class_names: list[str], field: str) -> Dataset:
     """Test images with labels: those with boxes where there are boxes, otherwise those whose captions name a class.
+
+    Args:
+        images: to be tested on.
+        labels: the training images'.
+        by: what these are made of.
+        class_names: what is detected.
+        field: the entry of an object that is its class.
 
     Raises:
         ValueError: none of them has a class.
@@ -152,9 +180,8 @@ def _test_images(images: Dataset, data_args: DataArguments, class_names: list[st
         annotated = [row for row, objects in enumerate(images[OBJECTS]) if objects is not None]
         test = add_labels(images.select(annotated), BoxLabels(class_names, field=field), drop_unlabelled=False)
     else:
-        by = data_args.labels
-        test = add_labels(images, _labels(data_args, field), drop_unlabelled=False)
-        test = test.select([row for row, labels in enumerate(test[LABELS]) if labels])
+        test = add_labels(images, labels, drop_unlabelled=False)
+        test = test.select([row for row, found in enumerate(test[LABELS]) if found])
     if not any(test[LABELS]):
         raise ValueError(
             f"None of the {len(images):,} test images has one of the {len(class_names)} classes "
@@ -165,14 +192,18 @@ def _test_images(images: Dataset, data_args: DataArguments, class_names: list[st
     return test
 
 
-def _labels(data_args: DataArguments, field: str) -> Any:
-    """Where the training images' labels come from."""
+def _labels(data_args: DataArguments, field: str, train: Dataset, test: Dataset) -> Any:
+    """Where labels come from; of a column without a list of classes, the classes of all images."""
     classes = data_args.class_list
     if data_args.labels == FROM_CAPTIONS:
         return CaptionLabels(classes, plurals=data_args.plurals, synonyms=data_args.synonyms)
     if data_args.labels == FROM_BOXES:
         return BoxLabels(classes, field=field)
-    return GivenLabels(data_args.labels, classes if isinstance(classes, list) and classes else None)
+    labels = GivenLabels(data_args.labels, classes if isinstance(classes, list) and classes else None)
+    parts = [part.select_columns(labels.column) for part in (train, test) if labels.column in part.column_names]
+    if parts:  # otherwise `add_labels` says what is missing
+        labels.prepare(concatenate_datasets(parts))
+    return labels
 
 
 @lru_cache(maxsize=1)  # for arms with other labels
@@ -240,6 +271,7 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
     pairs, kept = prepared.pairs, ["image_id", *columns]
     if any("region" in column for column in columns):
         pairs = _spread(pairs, prepared.train, PROPOSALS)
+        _warn_of_ties(prepared.train)
     if "concreteness" in names and EMBEDDING not in pairs.column_names:
         pairs = add_embeddings(pairs, data_args.embeddings)
     with PartialState().main_process_first():
@@ -252,6 +284,18 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
     if list(scored[IMAGE_ID]) != list(prepared.train[IMAGE_ID]):
         raise RuntimeError("The images of the scores are not the labelled ones, in their order.")
     return _beside(prepared.train, scored, columns)
+
+
+def _warn_of_ties(images: Dataset) -> None:
+    """Warns where most images have as many proposals as any is left with: their number orders nothing."""
+    counts = proposal_counts(images)
+    full = int((counts == counts.max()).sum())
+    if 2 * full > len(images):
+        logger.warning(
+            "%d of %d images have %d proposals, and none has more: their number orders nothing. Keep more of them, "
+            "`--max_proposals`, or search for larger ones alone, `min_size` in `--search`.",
+            *(full, len(images), counts.max()),
+        )
 
 
 def _spread(pairs: Dataset, images: Dataset, column: str) -> Dataset:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_models
 import torch
@@ -15,6 +17,7 @@ from transformers import DetrImageProcessorPil, YolosConfig, YolosForObjectDetec
 from typer.testing import CliRunner
 
 from hf_curriculum.cli import app
+from hf_curriculum.cli.detect import detect, drawn_names, load_detector
 from hf_curriculum.reporting.boxes import COLOURS, draw_boxes
 
 
@@ -86,12 +89,34 @@ def test_the_most_and_the_least(run, photos):
     assert "0.png: nothing above 1." in none.stderr
 
 
+def test_more_boxes_than_a_hundred_of_an_image(run):
+    detector, processor = load_detector(run)
+    processor.min_size, processor.nms_iou = 1, 1.0
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (120, 120, 3), dtype=np.uint8))
+    assert len(detect(detector, processor, image, 0.0, 130)) == 130
+
+
 def test_pictures_of_one_name_are_both_drawn(run, photos, tmp_path):
     (tmp_path / "more").mkdir()
     Image.new("RGB", (40, 40)).save(tmp_path / "more" / "0.jpg")
     done = result("detect", run, photos / "0.png", tmp_path / "more", "--output", tmp_path / "drawn")
     assert done.exit_code == 0, done.output
     assert sorted(file.name for file in (tmp_path / "drawn").iterdir()) == ["0-2.png", "0.png", "boxes.json"]
+
+
+def test_no_two_pictures_are_drawn_under_one_name():
+    files = [Path(name) for name in ("a/0.png", "b/0-2.png", "c/0.png", "d/0.jpg", "e/0-2.gif")]
+    assert list(drawn_names(files).values()) == ["0.png", "0-2.png", "0-3.png", "0-4.png", "0-2-2.png"]
+
+
+def test_images_are_not_replaced_by_drawn_ones(run, photos):
+    before = (photos / "0.png").read_bytes()
+    done = result("detect", run, photos, "--output", photos)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "0.png is one of the images that are read, and the drawn one would replace it" in done.stderr
+    assert (photos / "0.png").read_bytes() == before
+    file = result("detect", run, photos, "--output", photos / "0.png")
+    assert "0.png is a file, and drawn images go to a folder" in file.stderr
 
 
 def test_an_image_that_cannot_be_read(run, photos):

@@ -125,6 +125,9 @@ def test_nothing_to_search_and_nothing_found(photos, tmp_path):
     for name in ("a", "b", "more/c"):
         (photos / f"{name}.png").write_bytes(b"\x89PNG damaged")
     assert "Nothing is saved" in run(photos, tmp_path / "boxed", code=1).output
+    datasets.Dataset.from_dict({"image_id": ["a"]}).save_to_disk(str(tmp_path / "saved"))
+    same = run(tmp_path / "saved", tmp_path / "saved", "--overwrite", code=1)
+    assert "is what is read, and it cannot be replaced meanwhile" in same.output
     (photos / "a.png").rename(tmp_path / "secret.png")
     (photos / "a.png").symlink_to(tmp_path / "secret.png")
     assert "files outside of" in run(photos, tmp_path / "boxed2", code=1).output

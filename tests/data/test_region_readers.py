@@ -196,3 +196,26 @@ def test_tables_that_were_pickled_before_they_knew_sizes(tmp_path):
     before.__dict__.update(state)
     np.testing.assert_array_equal(before["a"].features, FEATURES)
     assert before.arguments() == source.arguments()
+
+
+def test_damaged_files_are_named(tmp_path):
+    """As an interrupted download leaves them: half of the file, or nothing."""
+    (tmp_path / "npz").mkdir()
+    (tmp_path / "npy").mkdir()
+    np.savez(tmp_path / "npz" / "9.npz", feat=FEATURES)
+    np.savez(tmp_path / "all.npz", **{"9": BOXES})
+    pytest.importorskip("scipy.io").savemat(tmp_path / "all.mat", {"boxes": BOXES, "images": [9]}, do_compression=True)
+    files = [tmp_path / name for name in ("npz/9.npz", "npy/9.npy", "all.npz", "all.mat")]
+    for file, share in zip(files, (0.5, 0, 0.5, 0.5), strict=True):
+        content = file.read_bytes() if file.exists() else b""
+        file.write_bytes(content[: int(share * len(content))])
+        whys = {".mat": "is no MATLAB file, or a truncated", ".npz": r"is no \.npz file, or a truncated"}
+        why = whys.get(file.suffix, r"cannot be read \(EOFError: .*Download or write it again")
+        with pytest.raises(ValueError, match=f"{file.name} {why}"):
+            open_regions(file.parent if file.parent != tmp_path else file)["9"]
+    np.savez_compressed(tmp_path / "all.npz", **{"9": BOXES})
+    content = bytearray((tmp_path / "all.npz").read_bytes())
+    content[60] ^= 255
+    (tmp_path / "all.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"all\.npz cannot be read \((error|BadZipFile): .*write it again"):
+        open_regions(tmp_path / "all.npz")["9"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
 import sys
 
@@ -240,6 +241,17 @@ def test_a_folder_of_npy_as_cap2det_writes_it(tmp_path):
     with pytest.raises(ValueError, match="go up to 60, so they are pixels"):
         open_regions(tmp_path)["pixels"]
     assert len(open_regions(tmp_path, normalised=False)["pixels"]) == 2
+
+
+def test_a_folder_whose_files_have_changed_is_another_cache_key(tmp_path):
+    (tmp_path / "9").mkdir()
+    stamps = set()
+    for share in (0.25, 0.5):
+        np.save(tmp_path / "9" / "9.npy", np.float32([[0, 0, 1, share]]))
+        os.utime(tmp_path / "9" / "9.npy", ns=(0, int(1e9 * share)))
+        stamps.add(pickle.dumps(open_regions(tmp_path)))
+    assert len(stamps) == 2
+    assert open_regions(tmp_path).arguments()["bytes"] == (tmp_path / "9" / "9.npy").stat().st_size
 
 
 def test_names_that_end_in_numbers_are_ids():

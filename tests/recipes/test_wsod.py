@@ -17,7 +17,7 @@ from wsod.arguments import PARSER, PRESETS, DataArguments, ModelArguments, WsodA
 from wsod.data import Prepared, prepare, read_data, with_scores
 from wsod.report import draw_named, side_by_side
 
-from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_plan, rank_scores
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, load_captioned, make_plan, rank_scores
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scoring.labels import label_names
 from hf_curriculum.studies.grid import budget_of, study_arms
@@ -162,6 +162,10 @@ def test_the_usual_command_trains_five_arms():
         (("--scores", "{caption_length: {long: 3}}"), r"gives 'caption_length' the options \['long'\]"),
         (("--report_scores", "noun_count"), "report_scores names 'noun_count'"),
         (("--edge", "both"), "edge='both' was given"),
+        (("--model_options", "{poolsize: 3}"), r"model_options has \['poolsize'\], which a WSDDN does not have"),
+        (("--search", "{modus: fast}"), r"search has \['modus'\], which `SelectiveSearch` does not have"),
+        (("--search", "{mode: slow}"), "'slow'.*'quality'"),
+        (("--max_proposals", "0"), "`max_proposals` is 0"),
         (("--share", "0"), "share=0.0 was given"),
         (("--data", "photos", "--labels", "boxes"), "labels='boxes' was given without `objects`"),
     ],
@@ -264,6 +268,51 @@ def test_photographs_with_and_without_boxes(photographs):
     assert (len(prepared.train), len(prepared.test)) == (6, 6)
     assert [objects[0]["name"] for objects in prepared.truths] == ["cat", "dog"] * 3
     assert prepared.field == "name"
+
+
+def of_photographs(folder, *options):
+    words = ("--preset", "smoke", "--data", str(folder), "--report_scores", "region_count", "--held_out", "0.34")
+    return arguments_of(*words, "--scores", "{region_count: {}}", *options)[0]
+
+
+def test_classes_of_a_column_have_the_same_numbers_in_training_and_in_tests(photographs):
+    pairs = load_captioned(photographs / "c.json", images=photographs / "images")
+    pairs.add_column("tag", ["cat", "dog", "eel", "fox", "gnu", "hen"]).save_to_disk(str(photographs / "tagged"))
+    data = read_data(of_photographs(photographs / "tagged", "--labels", "tag"))
+    names = label_names(data["train"])
+    assert names == label_names(data["test"]) == ["cat", "dog", "eel", "fox", "gnu", "hen"]
+    for part in data.values():
+        assert [names[labels[0]] for labels in part["labels"]] == part["tag"][:]
+
+
+def test_images_that_a_file_of_proposals_lacks_are_named_before_any_training(photographs):
+    pairs = load_captioned(photographs / "c.json", images=photographs / "images")
+    pairs.save_to_disk(str(photographs / "saved"))
+    boxes = {str(number): [[0, 0, 40, 30], [5, 5, 30, 20]] for number in range(6)}
+    np.savez(photographs / "all.npz", **boxes)
+    np.savez(photographs / "some.npz", **{number: boxes[number] for number in "01"})
+    options = ("--classes", "dog, cat", "--proposals")
+    with pytest.raises(ValueError, match=r"of \d images, '\d' first, have null in place of proposals.*`--file`"):
+        prepare(of_photographs(photographs / "saved", *options, str(photographs / "some.npz")))
+    assert len(prepare(of_photographs(photographs / "saved", *options, str(photographs / "all.npz"))).train) == 4
+
+
+def test_a_number_of_proposals_that_orders_nothing_is_warned_of(photographs, caplog):
+    np.savez(photographs / "all.npz", **{str(number): [[0, 0, 40, 30]] * (2 + number) for number in range(6)})
+    pairs = load_captioned(photographs / "c.json", images=photographs / "images")
+    pairs.save_to_disk(str(photographs / "saved"))
+    for most, told in ((9, False), (2, True)):
+        options = ("--proposals", str(photographs / "all.npz"), "--max_proposals", str(most), "--classes", "dog,cat")
+        given = of_photographs(photographs / "saved", *options)
+        with_scores(prepare(given), given, ["region_count"])
+        assert ("4 of 4 images have 2 proposals, and none has more" in caplog.text) == told
+
+
+def test_the_detector_gives_as_many_boxes_as_the_test_keeps():
+    for given, expected in (((), 100), (("--max_boxes", "300"), 300), (("--max_boxes", "9"), 100)):
+        data_args, model_args, args, _ = arguments_of("--preset", "smoke", *given)
+        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog"], args.max_boxes)
+        assert model.config.max_detections == expected
 
 
 def test_test_images_without_a_class_are_refused(photographs):

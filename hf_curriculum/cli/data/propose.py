@@ -111,6 +111,8 @@ def propose_command(
         if rank == 0:
             raise ValueError(f"{output} is there already. Pass --overwrite, or name another.")
         return
+    if output.exists() and output.resolve() == Path(source).resolve():
+        raise ValueError(f"{output} is what is read, and it cannot be replaced meanwhile. Name another output.")
     options = {"mode": mode, "min_size": min_size, "max_side": max_side, "max_proposals": max_proposals, "seed": seed}
     found_by = _proposals_from(file, as_cap2det, options)
     hide_bars_unless_watched()

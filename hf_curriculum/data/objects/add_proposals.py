@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.objects.per_image import ImageColumns, add_per_image
 from hf_curriculum.data.objects.proposals import SelectiveSearch, StoredProposals, require_opencv
@@ -48,9 +48,9 @@ def add_proposals(
 
     Each image is searched once for all rows with its `image_id`. No image is written again: the columns are appended,
     16 bytes a box, also to a shuffled or filtered data set, whose order is kept. What was found is kept in parts: a
-    call that was killed goes on where it stopped, and the same call again searches nothing. Under `accelerate launch`
-    or `torchrun` each process searches its share, and all get the result. The boxes are the same whatever the number
-    of processes.
+    call that was killed goes on where it stopped, and the same call again searches nothing. A file of proposals that
+    has changed since, by size or time, is read anew. Under `accelerate launch` or `torchrun` each process searches its
+    share, and all get the result. The boxes are the same whatever the number of processes.
 
     Args:
         dataset: images with `image_id`, one row per image or per caption; one split or several.
@@ -63,7 +63,8 @@ def add_proposals(
             `datasets`.
         drop_empty: leave out rows without any proposal, and those whose image cannot be read, which a detector cannot
             learn from. Otherwise they have an empty list, or null. Both are counted in a warning.
-        load_from_cache_file: False searches again, whatever is cached.
+        load_from_cache_file: False searches again, whatever is cached; parts in a `folder` that is named, and those of
+            other launched processes, are read all the same.
         overwrite: replace columns that exist, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
         first_only: only the first launched process waits for the others and returns the data set.
@@ -72,7 +73,8 @@ def add_proposals(
         The data set with the new columns last; with `first_only` None in launched processes other than the first.
 
     Shapes:
-        `proposals`: per row a list of boxes, float32 [left, top, right, bottom] in pixels of the stored image, sorted;
+        `proposals`: per row a list of boxes, float32 [left, top, right, bottom] in pixels of the stored image, sorted,
+            or in the order of their file;
         `objectness`: per row a list of as many float32.
 
     Raises:
@@ -173,6 +175,11 @@ class _Read(_Searched):
     action = "Reading proposals"
     why_null = "their images cannot be read, or the file does not have them"
 
+    def __init__(self, source: Any, column: str) -> None:
+        super().__init__(source, column)
+        beside = getattr(source.source, "boxes", None)  # the folder of boxes beside one of features
+        self.stamp = digest(*map(_stamp_of, filter(None, (source.source.path, beside))), size=12)
+
     def reopen(self) -> None:
         self.source = copy(self.source)
         self.source.source = copy(self.source.source)  # without its open files
@@ -204,6 +211,14 @@ class _Read(_Searched):
             raise UnreadableImageError(f"The image {image_id!r} cannot be read, so its size is not known.")
         boxes, scores = self.source.boxes_of(image_id, width, height)
         return boxes, np.full(len(boxes), np.nan, np.float32) if scores is None else scores
+
+
+def _stamp_of(name: str) -> str:
+    """Sizes and times of change of a file, or of all files of a folder."""
+    path = Path(name)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    known = ((str(file.relative_to(path)), file.stat()) for file in files)
+    return digest(*(f"{file!a} {stat.st_size} {stat.st_mtime_ns}\n" for file, stat in known), size=12)
 
 
 def _lists(values: list[np.ndarray | None], inner: Any, width: int | None = None) -> pa.ListArray:

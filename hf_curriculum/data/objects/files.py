@@ -20,6 +20,7 @@ def write_proposals(
     """Writes boxes in the layout of Cap2Det: `{id % 10}/{id}.npy`, shares of the sides, top, left, bottom, right.
 
     `open_regions(folder)` and `add_proposals(data, folder)` read it again. Rows of one image write its file once.
+    Zeros that an id begins with, as VOC's do, stay.
 
     Args:
         dataset: with boxes in pixels, images, and ids that are whole numbers, as COCO's.
@@ -51,10 +52,10 @@ def write_proposals(
         if boxes is None or image_id in done:
             continue
         done.add(image_id)
-        if not str(image_id).isdigit():
+        if not str(image_id).isdecimal():
             raise ValueError(
                 f"The image {image_id!r} has no number, and this layout names files {{id % 10}}/{{id}}.npy. Map "
-                " the ids to numbers, or keep the boxes as a column: dataset.save_to_disk(folder)."
+                "the ids to numbers, or keep the boxes as a column: dataset.save_to_disk(folder)."
             )
         width, height = image_size(row[image_column])
         if width is None or height is None:
@@ -65,5 +66,5 @@ def write_proposals(
         edges = np.asarray(boxes, np.float32).reshape(-1, 4) / np.float32([width, height, width, height])
         content = BytesIO()
         np.save(content, edges[:, [1, 0, 3, 2]])
-        write_atomically(Path(folder, str(int(image_id) % 10), f"{int(image_id)}.npy"), content.getvalue())
+        write_atomically(Path(folder, str(int(image_id) % 10), f"{image_id}.npy"), content.getvalue())
     return Path(folder)

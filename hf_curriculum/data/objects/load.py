@@ -52,7 +52,8 @@ def load_objects(
     Raises:
         FileNotFoundError: there is no such file or folder, or none of its images.
         ValueError: the source is of another kind or damaged, without categories or with two of one name; boxes lie
-            beyond their images; images have another size than the file says; no such split.
+            beyond their images; images have another size than the file says; no such split, or only lists of VOC's
+            that are none of these three.
 
     Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC).
 
@@ -99,6 +100,11 @@ def _load_voc(path: Path, images: str | Path | None, split: str | None, allow_ou
     files = {file.stem: file for file in sorted(lists.glob("*.txt")) if "_" not in file.stem}
     if split is None:
         chosen = {ours: files[theirs] for theirs, ours in _VOC_SPLITS.items() if theirs in files}
+        if not chosen:
+            raise ValueError(
+                f"{lists} has the lists {sorted(files)}, and none of {list(_VOC_SPLITS)}, which become splits: no "
+                "image would be left. Name the list to read: `split=`."
+            )
     else:
         theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
         chosen = choose_split({split if name == theirs else name: file for name, file in files.items()}, split)

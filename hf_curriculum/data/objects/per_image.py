@@ -38,6 +38,8 @@ class ImageColumns:
         features: written column → its feature.
         provenance: written column → where it comes from, the same in every process.
         column: the column of images, which `find` gets as it is stored.
+        stamp: of the files that columns are read from, which makes parts of files that have changed since others;
+            None where there are none but the images.
         action: what is done, for the progress bar.
         why_null: why there may be rows with null.
     """
@@ -45,6 +47,7 @@ class ImageColumns:
     features: Mapping[str, FeatureType]
     provenance: Mapping[str, ScoreProvenance]
     column: str
+    stamp: str | None = None
     action: str = "images"
     why_null: str = "their images cannot be read"
 
@@ -141,6 +144,8 @@ def _find(
     inputs = inputs.cast_column(columns.column, Image(decode=False))
     made = {column: asdict(provenance) for column, provenance in columns.provenance.items()}
     manifest = {"data": data_digest(inputs), "columns": made}
+    if columns.stamp is not None:
+        manifest["files"] = columns.stamp
     rank, world_size = launched()
     if folder is None:
         key = digest(json.dumps([manifest, step], sort_keys=True), size=12)

@@ -91,9 +91,14 @@ def map_of(backbone: Any, pixel_values: torch.Tensor) -> torch.Tensor:
 
     Raises:
         TypeError: the backbone gives neither a feature map nor states of patches.
-        ValueError: its states are no grid of the images' patches.
+        ValueError: its states are no grid of the images' patches, or it reads text.
     """
     takes = inspect.signature(backbone.forward).parameters
+    if "input_ids" in takes and "pixel_values" not in takes:
+        raise ValueError(
+            f"A {type(backbone).__name__} reads text and no images, so it makes no feature map. Name a model of "
+            "AutoBackbone or a vision tower, such as microsoft/resnet-50."
+        )
     stretch = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in takes else {}
     return feature_map(backbone, {"pixel_values": pixel_values}, **stretch)
 
@@ -116,11 +121,17 @@ def backbone_facts(config: PretrainedConfig, stride: int | None = None) -> Backb
     """The facts of a backbone, by running it without weights; `stride` where it is known.
 
     Raises:
-        ValueError: the map has no cells of one whole number of pixels.
+        ValueError: the map has no cells of one whole number of pixels, or the backbone reads images of one size alone.
     """
     with torch.inference_mode(False), torch.enable_grad(), torch.device("meta"):
         backbone = build_backbone(config).eval()
-        found = map_of(backbone, torch.zeros(1, getattr(config, "num_channels", 3), _PROBE, _PROBE))
+        try:
+            found = map_of(backbone, torch.zeros(1, getattr(config, "num_channels", 3), _PROBE, _PROBE))
+        except AssertionError as error:  # timm's way
+            raise ValueError(
+                f"A {type(config).__name__} does not read images of {_PROBE} × {_PROBE} pixels ({error}), and those "
+                "of a detector have any size. Name another backbone, such as timm/resnet50.a1_in1k."
+            ) from error
         weights = dict(backbone.named_parameters())
         gradients = torch.autograd.grad(found.sum(), list(weights.values()), allow_unused=True)
     width, rows, columns = found.shape[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _SMALL: dict[str, Any] = {
     "initializer_range": None,
 }
 _NO_NAME = ("vgg16", "small")
+OPTIONS: tuple[str, ...] = tuple(inspect.signature(WsddnConfig.__init__).parameters)[2:-1]
+"""Fields of `WsddnConfig` beside the backbone's configuration."""
 
 
 def new_detector(
@@ -54,6 +57,7 @@ def new_detector(
     Raises:
         FileNotFoundError: there is no such backbone, or file of weights.
         ImportError: the library that `weights` names is missing.
+        TypeError: an option that `WsddnConfig` does not have.
         ValueError: no class, a class twice, `weights` for another backbone than VGG16, or weights that do not fit.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §3.5, VGG16.
@@ -66,6 +70,8 @@ def new_detector(
     names = list(class_names)
     if not names:
         raise ValueError("`class_names` is empty: a detector without classes finds nothing. Name what it is to find.")
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise TypeError(f"A WSDDN has no option {', '.join(map(repr, unknown))}, which would not count: {OPTIONS}.")
     if weights is not None and backbone != "vgg16":
         raise ValueError(
             f"`weights={str(weights)!r}` was given with the backbone {str(backbone)!r}: they are VGG16's. A named "
@@ -113,7 +119,10 @@ def _load_backbone(name: str, revision: str | None) -> tuple[PretrainedConfig, t
         made = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil").to_dict()
     except OSError:  # a backbone alone
         made = {}
-    return config, loaded, {key: made[key] for key in ("image_mean", "image_std") if made.get(key) is not None}
+    of_timm = made.get("data_config") or {}
+    pixels = {"image_mean": of_timm.get("mean"), "image_std": of_timm.get("std")}
+    pixels |= {key: made[key] for key in pixels if made.get(key) is not None}
+    return config, loaded, {key: value for key, value in pixels.items() if value is not None}
 
 
 def load_vgg16(model: WsddnForObjectDetection, weights: str | Path) -> None:

@@ -272,13 +272,15 @@ def image_losses(image_scores: torch.Tensor, labels: torch.Tensor) -> torch.Tens
         labels: 0 or 1, (images, C).
 
     Returns:
-        float32 (images,).
+        float32 (images,); NaN for an image with a score that is NaN, as those of a model that has diverged are.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §3.5; Bilen & Vedaldi 2016, equation 2.
     """
     with torch.autocast(image_scores.device.type, enabled=False):
-        each = functional.binary_cross_entropy(image_scores.float().clamp(0, 1), labels.float(), reduction="none")
-    return each.sum(1)
+        scores = image_scores.float().clamp(0, 1)
+        # PyTorch's entropy refuses NaN, on a GPU by an assertion after which the process computes nothing more.
+        each = functional.binary_cross_entropy(scores.nan_to_num(0.5), labels.float(), reduction="none")
+    return torch.where(scores.isnan(), scores, each).sum(1)
 
 
 AutoModelForObjectDetection.register(WsddnConfig, WsddnForObjectDetection, exist_ok=True)

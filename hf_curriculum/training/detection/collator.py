@@ -61,7 +61,7 @@ class DetectionCollator:
 
     Raises:
         ValueError: an edge of less than 32 pixels or a processor without classes; a column is missing; a label that
-            is none of the classes; boxes beyond their image, or scores that are not one per box.
+            is none of the classes; boxes beyond their image, or scores that are not one finite number per box.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Source: Bilen & Vedaldi 2016, section 4: five sizes, half of the images mirrored.
@@ -149,13 +149,24 @@ class DetectionCollator:
         else:
             edge = random.choice(self.sizes) if len(self.sizes) > 1 else self.sizes[0]
             views = [self.image_processor.view(image, boxes, edge, self.flip and random.random() < 0.5)]
-        scores = None if self.objectness_column is None else np.asarray(example[self.objectness_column], np.float32)
-        if scores is not None and scores.shape != (len(boxes),):
-            raise ValueError(
-                f"`{self.objectness_column}` of image {image_id!r} has {len(scores)} scores for {len(boxes)} "
-                "proposals. Each proposal has its own: add both columns from the same source."
-            )
+        scores = None if self.objectness_column is None else self._scores(example, len(boxes), image_id)
         return PreparedImage(views, self._labels(example), scores, image.size[::-1])
+
+    def _scores(self, example: dict[str, Any], boxes: int, image_id: str) -> np.ndarray:
+        found = example[self.objectness_column]
+        scores = np.asarray([] if found is None else found, np.float32)
+        if scores.shape != (boxes,):
+            raise ValueError(
+                f"`{self.objectness_column}` of image {image_id!r} has {scores.size} scores for {boxes} proposals. "
+                "Each proposal has its own: add both columns from the same source."
+            )
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"`{self.objectness_column}` of image {image_id!r} has a score that is not finite: its file has "
+                "scores of other images and none of this one's. Features are multiplied by them, and NaN would spoil "
+                "all weights. Leave such images out, or train without objectness."
+            )
+        return scores
 
     def collate(self, prepared: list[PreparedImage]) -> dict[str, Any]:
         """The batch of prepared examples."""

@@ -269,6 +269,23 @@ def test_of_a_file_of_proposals(tmp_path, caplog):
     assert plain["proposals"][0] == [[0, 0, 0.5, 1]] * 3
 
 
+def test_files_that_have_changed_are_read_anew(tmp_path):
+    data = images([Pillow.new("RGB", (100, 50))], ["9"])
+    for edge in (10, 20):  # files of one size
+        boxed = add_proposals(data, archive(tmp_path / "a.npz", {"9": [[0, 0, edge, 20]]}))
+        assert boxed["proposals"][:] == [[[0, 0, edge, 20]]]
+    folder = tmp_path / "folder" / "9"
+    folder.mkdir(parents=True)
+    for share in (0.25, 0.5):  # below a folder that stays as it was
+        np.save(folder / "9.npy", np.float32([[0, 0, 1, share]]))
+        assert add_proposals(data, tmp_path / "folder")["proposals"][:] == [[[0, 0, 100 * share, 50]]]
+    part = {"folder": tmp_path / "parts"}
+    add_proposals(data, tmp_path / "folder", **part)
+    np.save(folder / "9.npy", np.float32([[0, 0, 0.5, 1]]))
+    with pytest.raises(ValueError, match="holds parts of another run: files was "):
+        add_proposals(data, tmp_path / "folder", **part)
+
+
 @pytest.mark.parametrize("suffix", ["npz", "h5"])
 def test_workers_open_the_file_for_themselves(tmp_path, suffix):
     ids = [str(number) for number in range(40)]

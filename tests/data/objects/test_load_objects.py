@@ -94,6 +94,16 @@ def test_of_voc(folder, caplog):
     assert load_objects(folder / "VOC2007", split="validation")["image_id"][:] == ["000002"]
 
 
+def test_lists_of_voc_by_other_names(folder):
+    lists = voc(folder) / "ImageSets" / "Main"
+    (lists / "trainval.txt").rename(lists / "default.txt")
+    for name in ("train", "val", "test"):
+        (lists / f"{name}.txt").unlink()
+    with pytest.raises(ValueError, match=r"has the lists \['default'\], and none of \['train', 'val', 'test'\]"):
+        load_objects(folder / "VOC2007")
+    assert load_objects(folder / "VOC2007", split="default")["image_id"][:] == ["000001", "000002"]
+
+
 def test_beside_captions_with_what_the_file_has(folder):
     (folder / "captions.csv").write_text("image,caption\na.jpg,A dog.\n")
     data = load_captioned(folder / "captions.csv", images=folder / "images", objects=instances(folder))

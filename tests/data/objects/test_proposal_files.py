@@ -161,6 +161,14 @@ def test_cap2det_s_layout_written_and_read(tmp_path):
     assert again["proposals"][:] == boxes[:2]
 
 
+def test_ids_keep_the_zeros_that_they_begin_with(tmp_path):
+    data = images(["000012", "2007"]).add_column("proposals", [[[0, 0, 50, 50]], [[25, 10, 100, 45]]])
+    folder = write_proposals(data, tmp_path / "out")
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npy")) == ["2/000012.npy", "7/2007.npy"]
+    assert add_proposals(images(["000012", "2007"]), folder)["proposals"][:] == data["proposals"][:]
+    assert add_proposals(images(["12"]), folder)["proposals"][:] == data["proposals"][:1]
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -7,7 +7,17 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModel, ConvNextImageProcessor, ResNetBackbone, ResNetConfig, ViTConfig, ViTModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    ConvNextImageProcessor,
+    ResNetBackbone,
+    ResNetConfig,
+    TimmWrapperConfig,
+    TimmWrapperModel,
+    ViTConfig,
+    ViTModel,
+)
 
 from hf_curriculum import ConvBackboneConfig, WsddnConfig, WsddnForObjectDetection, new_detector
 from hf_curriculum.models.wsddn.build import load_vgg16
@@ -137,6 +147,24 @@ def test_a_vision_tower_of_a_folder_comes_with_its_weights(tmp_path):
     assert all(torch.equal(saved[name], weights[name]) for name in shared)
 
 
+def test_a_model_of_timm_comes_with_its_pixels(tmp_path):
+    pytest.importorskip("timm")
+    pixels = {"mean": [0.5, 0.4, 0.3], "std": [0.3, 0.2, 0.1], "input_size": [3, 32, 32]}
+    config = TimmWrapperConfig(architecture="resnet10t", num_labels=2, pretrained_cfg=pixels)
+    TimmWrapperModel(config).save_pretrained(tmp_path)
+    model, processor = new_detector(["dog"], tmp_path, head_sizes=(8,))
+    assert (model.stride, processor.image_mean, processor.image_std) == (32, pixels["mean"], pixels["std"])
+
+
+def test_models_that_cannot_be_a_backbone():
+    pytest.importorskip("timm")
+    with pytest.raises(ValueError, match=r"does not read images of 448 × 448 pixels \(Input height \(448\)"):
+        new_detector(["dog"], TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={"depth": 1}))
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    with pytest.raises(ValueError, match="A BertModel reads text and no images, so it makes no feature map"):
+        new_detector(["dog"], BertConfig(**small, vocab_size=9))
+
+
 def test_a_configuration_has_no_weights():
     model, _ = new_detector(["dog"], RESNET, head_sizes=(8,))
     assert type(model.backbone) is ResNetBackbone
@@ -147,3 +175,5 @@ def test_names_that_lead_nowhere():
         new_detector(["a"], "nobody/nothing")
     with pytest.raises(ValueError, match="`class_names` is empty"):
         new_detector([])
+    with pytest.raises(TypeError, match=r"A WSDDN has no option 'pool_sizes', .* 'pool_size', "):
+        new_detector(["a"], "small", pool_sizes=3)

@@ -23,6 +23,7 @@ from transformers import (
 from hf_curriculum import MODELS, ConvBackboneConfig, WsddnConfig, WsddnForObjectDetection
 from hf_curriculum.models.wsddn.backbone import backbone_facts, map_of
 from hf_curriculum.models.wsddn.config import VGG16
+from hf_curriculum.models.wsddn.model import image_losses
 from hf_curriculum.models.wsddn.regions import keep_best, pool_regions
 
 SIZES = [(64, 48), (40, 80), (64, 48), (50, 33)]
@@ -92,6 +93,15 @@ def test_the_loss_of_uniform_logits(positives, loss, regions):
     assert out.losses.tolist() == pytest.approx([loss] * 4, abs=2e-5)
     assert torch.allclose(out.image_scores, torch.full((4, 80), 1 / 80))
     assert torch.allclose(out.scores, torch.full((4, regions, 80), 1 / (80 * regions)))
+
+
+def test_a_score_that_is_no_number_makes_a_loss_that_is_none():
+    scores = torch.tensor([[0.5, math.nan], [0.25, 1.5]], requires_grad=True)
+    found = image_losses(scores, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    assert math.isnan(found[0].item())
+    assert found[1].item() == pytest.approx(-math.log(0.75))
+    found[1].backward()
+    assert scores.grad[1].tolist() == pytest.approx([4 / 3, 0])
 
 
 @torch.no_grad()

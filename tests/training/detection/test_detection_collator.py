@@ -93,6 +93,10 @@ def test_objectness_and_other_columns():
     assert "labels" not in batch
     with pytest.raises(ValueError, match="`scores` of image '' has 2 scores for 1 proposals"):
         collator([{**example, "scores": [1, 2]}])
+    with pytest.raises(ValueError, match="`scores` of image '' has 0 scores for 1 proposals"):
+        collator([{**example, "scores": None}])
+    with pytest.raises(ValueError, match="`scores` of image '' has a score that is not finite: its file has scores"):
+        collator([{**example, "scores": [float("nan")]}])
 
 
 def test_images_without_proposals_are_counted(caplog):

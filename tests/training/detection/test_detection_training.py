@@ -192,6 +192,13 @@ def test_a_run_that_learns_nothing_is_not_available(make_trainer, data, tmp_path
     assert finite > constant
 
 
+def test_weights_that_overflow_make_a_run_not_available(make_trainer):
+    trainer = make_trainer(learning_rate=1e30, logging_steps=1, logging_nan_inf_filter=False)
+    trainer.add_callback(StopWhenDiverged())
+    with pytest.raises(Diverged, match="diverged at step 2: loss is nan"):
+        trainer.train()
+
+
 def test_the_final_loss_is_that_of_the_last_tenth(make_trainer):
     class State:
         global_step = 100

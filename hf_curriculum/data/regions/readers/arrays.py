@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +102,8 @@ class ProposalFolder(BoxArrays):
         normalised: bool | None = None,
         one_based: bool | None = None,
     ) -> None:
-        kinds = {file.suffix for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")}
+        files = [file for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")]
+        kinds = {file.suffix for file in files}
         if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
             raise ValueError(
                 f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
@@ -112,6 +116,9 @@ class ProposalFolder(BoxArrays):
             not matlab if normalised is None else normalised,
             matlab if one_based is None else one_based,
         )
+        known = [file.stat() for file in files if file.exists()]
+        # a folder's own says nothing of files that are written again
+        self.stamp = sum(one.st_size for one in known), max((one.st_mtime_ns for one in known), default=0)
 
     def _find(self) -> dict[str, str]:
         files = sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in (".npy", ".mat"))
@@ -137,11 +144,39 @@ class ProposalFolder(BoxArrays):
         return Regions(image_id, boxes=boxes, normalised=self.normalised, confidence=scores)
 
 
+_DAMAGED = (EOFError, IndexError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError` and `OSError`."""
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Reads arrays of a file; a `ValueError` where it is damaged."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). It is truncated, damaged, or a file of another "
+            "kind under this name. Download or write it again."
+        ) from error
+
+
+def open_npz(path: str) -> Any:
+    """The open .npz file: name -> array."""
+    if not zipfile.is_zipfile(path):  # NumPy takes it for a pickle
+        raise ValueError(
+            f"{path} is no .npz file, or a truncated one: it is not a whole archive of arrays. Download or write it "
+            "again."
+        )
+    with reading(path):
+        return np.load(path)
+
+
 def load_array(path: str) -> np.ndarray:
     """The array of a .npy file, read-only and mapped; pickled objects are refused."""
     refuse_special(path)
     try:
-        return np.load(path, mmap_mode="r")
+        with reading(path):
+            return np.load(path, mmap_mode="r")
     except ValueError as error:
         if "Python objects" not in str(error):
             raise
@@ -214,7 +249,7 @@ class RegionArchive(BoxArrays):
         """The open file: entry -> array."""
         if "_file" not in self.__dict__:
             if self.kind == ".npz":
-                self._file = np.load(self.path)
+                self._file = open_npz(self.path)
             elif self.kind == ".mat":
                 self._file = _cells(self.path)
             else:
@@ -227,7 +262,8 @@ class RegionArchive(BoxArrays):
         if self.kind not in (".h5", ".hdf5"):
             return list(content)
         dataset, names = require_h5py(self.path).Dataset, []
-        content.visititems(lambda name, item: names.append(name) if isinstance(item, dataset) else None)
+        with reading(self.path):
+            content.visititems(lambda name, item: names.append(name) if isinstance(item, dataset) else None)
         return names
 
     def _find(self) -> dict[str, dict[str, str]]:
@@ -246,7 +282,8 @@ class RegionArchive(BoxArrays):
 
     def _read(self, image_id: str, where: dict[str, str]) -> Regions:
         content = self._content()
-        arrays = {part: np.asarray(content[entry], dtype=np.float32) for part, entry in where.items()}
+        with reading(self.path):
+            arrays = {part: np.asarray(content[entry], dtype=np.float32) for part, entry in where.items()}
         width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
         if "boxes" in arrays:
             arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
@@ -282,7 +319,8 @@ def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
     """Name -> those of the variables `names` that a MATLAB file has: arrays, or lists for cell arrays."""
     with open(path, "rb") as file:
         head = file.read(520)
-    content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)
+    with reading(path):
+        content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)
     if not content:
         raise ValueError(
             f"{path} has none of the variables {list(names)}, so there are no boxes to read. MCG's files have `boxes` "
@@ -301,8 +339,8 @@ def _read_version_5(path: str, names: Sequence[str]) -> dict[str, Any]:
         ) from error
     try:
         content = loadmat(path, variable_names=list(names))
-    except (MatReadError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is no MATLAB file ({error}).") from error
+    except (MatReadError, ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{path} is no MATLAB file, or a truncated one ({error}).") from error
     return {name: _from_cells(content[name]) for name in names if name in content}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.data.regions.base import Regions, refuse_special
-from hf_curriculum.data.regions.readers.arrays import BoxArrays, Order, by_name, load_array, pickled
+from hf_curriculum.data.regions.readers.arrays import BoxArrays, Order, by_name, load_array, open_npz, pickled, reading
 
 NAMES = {
     "features": ("feat", "z", "features", "x"),
@@ -120,7 +120,7 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
     if path.endswith(".npy"):
         return {"features": load_array(path)}
     refuse_special(path)
-    with np.load(path) as content:
+    with reading(path), open_npz(path) as content:
         names = {ours: next((name for name in theirs if name in content), None) for ours, theirs in NAMES.items()}
         if names["features"] is None and len(content.files) == 1 and names["boxes"] is None:
             names["features"] = content.files[0]
