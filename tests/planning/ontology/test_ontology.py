@@ -329,6 +329,14 @@ def test_where_words_stand(text):
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
 
 
+@pytest.mark.parametrize("before", ["\u0958", "\u1112\u1161\u11ab", "\u0344", "a\u0323\u0301"])
+def test_where_words_stand_behind_letters_that_are_composed_or_taken_apart(before):
+    text = f"{before} dog, e\u0301"
+    spans = list(token_spans(text, tokenize(text)))
+    assert [text[start:end] for start, end in spans[-3:]] == ["dog", ",", "e\u0301"]
+    assert all(text[start:end] == before for start, end in spans[:-3])
+
+
 def test_a_noun_counts_once_and_stands_where_it_comes_first():
     pairs = Dataset.from_dict({"caption": ["Dogs and a dog", None, " ", "a ball, a BALL"]})
     found = find_nouns(pairs, tag, num_proc=1)
