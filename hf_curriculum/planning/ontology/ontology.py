@@ -99,7 +99,7 @@ class Ontology:
             lemmas: "spelling", "wordnet" or a function of one word.
             parents: node → the node above it, for levels between the classes and the root. A node above others has the
                 examples of all of them.
-            min_confidence: regions below do not count, where they have a confidence.
+            min_confidence: regions, and objects of a column, below do not count, where they have a `confidence`.
             num_proc: processes that tag captions.
 
         Returns:

@@ -260,6 +260,19 @@ def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
         read_objects(pairs, [plain, store])
 
 
+def test_objects_of_a_column_that_a_detector_is_unsure_of():
+    shown = [[("dog", 0.9), ("cat", 0.4)], [("cat", 0.5)], [("cow", 0.2)], [("cat", None)]]
+    objects = [[{"name": name, "confidence": sure} for name, sure in own] for own in shown]
+    pairs = Dataset.from_dict({"image_id": ["1", "2", "3", "4"], "caption": ["a dog"] * 4, "objects": objects})
+    assert read_objects(pairs, "objects").names == ("cat", "cow", "dog")
+    found = read_objects(pairs, "objects", min_confidence=0.5)
+    assert (found.names, found.offsets.tolist(), found.classes.tolist()) == (
+        ("cat", "dog"),
+        [0, 1, 2, 2, 3],
+        [1, 0, 0],
+    )
+
+
 @pytest.mark.parametrize(
     ("objects", "error", "message"),
     [
@@ -275,6 +288,12 @@ def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
         ({"1": Regions("1", confidence=np.float32([1]))}, ValueError, "The regions of image '1' have no classes"),
         ({"2": ["dog"]}, ValueError, r"None of the 1 images of the pairs \('1', for example\) has an object"),
         ({"1": Regions("1", classes=())}, ValueError, "None of the 1 images"),
+        (
+            {"1": "dog"},
+            TypeError,
+            "`objects` gives the image '1' the text 'dog', each letter of which would be a class",
+        ),
+        (["boxes"], ValueError, "`objects` names the column `boxes` in a list of sources"),
     ],
 )
 def test_objects_that_cannot_be_read(objects, error, message):
