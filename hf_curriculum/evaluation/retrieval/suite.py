@@ -150,7 +150,9 @@ class RetrievalEvaluation:
 
     def _ranks_csv(self) -> str:
         own, stream = self.ranks[self.name], io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
+        # Python before 3.13 leaves a carriage return by itself unquoted, which ends a line when it is read.
+        bare = any("\r" in text for text in (*self.captions, *self.image_ids))
+        writer = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
         writer.writerow(_COLUMNS)
         for caption, row, rank in zip(self.captions, own.image_of_text.tolist(), own.image.tolist(), strict=True):
             writer.writerow(["text", self.image_ids[row], caption, rank])
@@ -184,7 +186,8 @@ class RetrievalSuite:
     Raises:
         FileNotFoundError: a file of ranks is not there.
         ValueError: a column is missing, no captions, an unknown protocol or one of another number of images, ranks
-            of other queries, not a collection of classes per row, a `limit` below 1.
+            of other queries, not a collection of classes per row, objects without a name, a `limit` below 1 or below
+            the parts of a protocol.
 
     Source: Karpathy & Fei-Fei 2015, §4.2; TOnICS, §4.3 (Flickr30k 1K, COCO 5K).
 
@@ -232,7 +235,7 @@ class RetrievalSuite:
         self.images: Dataset = one_row_per_image(kept)
         self.captions: list[str] = kept.with_format(None).select_columns(CAPTION)[:][CAPTION]
         self.image_of_text: np.ndarray = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-        self.image_ids: list[str] = self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
+        self.image_ids: list[str] = [*map(str, self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID])]
         self.classes = None if classes is None else [classes[row] for own in rows for row in own]
         self.min_images = min_images
         self.resampling: dict[str, int] = {"resamples": resamples, "seed": seed}
@@ -292,13 +295,19 @@ class RetrievalSuite:
             if image_id is not None and caption and caption.strip():
                 found.setdefault(image_id, []).append(row)
         wanted, most = self.protocol.images, self.protocol.captions
-        if not found or (wanted not in (None, len(found)) and limit is None):
+        is_part = limit is not None and limit < len(found)
+        if not found or (wanted not in (None, len(found)) and not is_part):
             raise ValueError(
                 f"{len(found):,} images with captions were found, and the protocol is of "
                 f"{'one or more' if wanted is None else f'{wanted:,}'}: recalls among other numbers of images cannot "
                 'be compared with it. Name the split it is of, or pass protocol="all" (--protocol all).'
             )
         rows = [own[:most] for own in found.values()][:limit]
+        if len(rows) < self.protocol.folds:
+            raise ValueError(
+                f"{len(rows):,} images take part, and the protocol ranks {self.protocol.folds} parts of them, each "
+                "for itself: some would be empty. Raise `limit` (--limit), or take a protocol without parts."
+            )
         surplus = sum(map(len, list(found.values())[:limit])) - sum(map(len, rows))
         few = 0 if most is None else sum(len(own) < most for own in rows)
         notes = [
@@ -307,7 +316,7 @@ class RetrievalSuite:
             (few, f"images have fewer than {most} captions."),
         ]
         noted = [f"{number:,} {text}" for number, text in notes if number]
-        if limit is not None and len(found) > limit:
+        if is_part:
             noted.append(f"Only the first {limit:,} of {len(found):,} images: recalls are higher among fewer.")
         if self.protocol.folds > 1:
             noted.append(f"Each of {self.protocol.folds} parts of the images is ranked for itself.")

@@ -234,6 +234,11 @@ def test_errors_of_the_suite(tmp_path):
         RetrievalSuite(data, "flickr8k")
     with pytest.raises(ValueError, match="2 images with captions were found, and the protocol is of 1,000"):
         RetrievalSuite(data, "flickr30k")
+    with pytest.raises(ValueError, match="2 images with captions were found, and the protocol is of 1,000"):
+        RetrievalSuite(data, "flickr30k", limit=2)
+    assert "Only the first 1 of 2 images" in RetrievalSuite(data, "flickr30k", limit=1).notes[-1]
+    with pytest.raises(ValueError, match="1 images take part, and the protocol ranks 5 parts of them"):
+        RetrievalSuite(data, "coco_1k", limit=1)
     with pytest.raises(ValueError, match="0 images with captions were found"):
         RetrievalSuite(Dataset.from_dict({"image_id": ["a"], "caption": [""]}))
     with pytest.raises(ValueError, match="`limit` is 0"):
