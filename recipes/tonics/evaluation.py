@@ -17,6 +17,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_curriculum import ContrastiveTrainer, Plan, RetrievalSuite
 from hf_curriculum.evaluation.retrieval import RetrievalEvaluation, caption_classes
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES
 from hf_curriculum.planning.ontology.triplets import NODE
 from hf_curriculum.provenance import read_column
@@ -142,6 +143,7 @@ def test_retrieval(
             evaluations[name].get("protocol", "all"),
             name=folder.name,
             classes=caption_classes(pairs, prepared.ontology),
+            notes=class_notes(pairs),
             min_images=_MIN_IMAGES,
             resamples=args.resamples,
         )

@@ -19,6 +19,7 @@ from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 
 IMAGES, CAPTIONS = 6, 12
 
@@ -111,6 +112,8 @@ def test_an_aligner_with_its_store_and_ontology(scenes, aligner, tmp_path):
     again = json.loads((tmp_path / "out" / "results.json").read_text())
     assert again["systems"] == {"with": four(scores.similarities).values}
     assert again["about"]["nouns"] == "max"
+    assert again["notes"][-1].startswith("Nothing is ranked within classes")
+    assert class_notes(names)[0] in again["notes"]
 
 
 def test_mistakes(scenes, aligner, tmp_path):

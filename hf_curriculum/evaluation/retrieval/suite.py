@@ -176,6 +176,7 @@ class RetrievalSuite:
         resamples: of images, for intervals and differences.
         seed: of the resamples.
         limit: so many images at most, the first ones; for a try, and noted in the results.
+        notes: what a reader must know of the data or of `classes`.
 
     Attributes:
         images: the first row of each image, in order.
@@ -210,6 +211,7 @@ class RetrievalSuite:
         resamples: int = 1000,
         seed: int = 0,
         limit: int | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.protocol: Protocol = _protocol(protocol)
         self.name: str = name
@@ -230,7 +232,8 @@ class RetrievalSuite:
             )
         if classes is None:
             classes = object_classes(dataset)
-        rows, self.notes = self._take(dataset, limit)
+        rows, found = self._take(dataset, limit)
+        self.notes: tuple[str, ...] = (*found, *notes)
         kept = dataset.select([row for own in rows for row in own])
         self.images: Dataset = one_row_per_image(kept)
         self.captions: list[str] = kept.with_format(None).select_columns(CAPTION)[:][CAPTION]
@@ -265,6 +268,8 @@ class RetrievalSuite:
         if self.classes is not None:
             options = {"min_images": self.min_images, **self.resampling}
             within = rank_within_classes(similarities, self.image_of_text, self.classes, **options)
+            small = f"Nothing is ranked within classes: none has {self.min_images:,} images."
+            notes = notes if within is not None else (*notes, small)
         return RetrievalEvaluation(
             self.name,
             self.image_ids,
