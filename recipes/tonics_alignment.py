@@ -24,7 +24,7 @@ from typing import Any
 from common.runs import publish
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import prepare, read_data
-from tonics.evaluation import RetrievalLines, card_facts, run_facts, test_retrieval
+from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
 from tonics.model import build, save
 from tonics.report import write_results
 from transformers import set_seed
@@ -44,6 +44,7 @@ def run(
 
     # Data: pairs of all sources, an ontology of their objects, and a row per noun of a caption, with its node.
     prepared = prepare(data_args, model_args, folder.parent)
+    suites = make_suites(folder.name, prepared, args, data_args.evaluations)
 
     # Model: an aligner on a text encoder, or a CLIP.
     set_seed(training_args.seed)
@@ -74,7 +75,7 @@ def run(
     # Test: the best checkpoint's retrieval of images and captions, among all and within classes.
     outcome = {"parameters": parameters, "counts": [count._asdict() for count in prepared.counts]}
     outcome |= run_facts(trainer, prepared.train)
-    outcome |= test_retrieval(trainer, built, model, prepared, args, data_args.evaluations)
+    outcome |= test_retrieval(trainer, built, model, prepared, args, suites)
     pushed = publish(trainer, prepared.train, card_facts(data_args, model_args, outcome))
     return {**outcome, "pushed": pushed} if pushed else outcome
 

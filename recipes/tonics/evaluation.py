@@ -115,13 +115,38 @@ def last_batches(plan: Plan, train: Dataset, shown: int = 12) -> dict[str, dict[
     return dict(sorted(found.items(), reverse=True))
 
 
+def make_suites(
+    name: str, prepared: Prepared, args: TonicsArguments, evaluations: Mapping[str, Any]
+) -> dict[str, RetrievalSuite]:
+    """What a model will be tested on: before training, as a protocol asks for a number of images.
+
+    Args:
+        name: of the run.
+        prepared: the data.
+        args: of the run.
+        evaluations: of `DataArguments`.
+    """
+    return {
+        test: RetrievalSuite(
+            pairs,
+            evaluations[test].get("protocol", "all"),
+            name=name,
+            classes=caption_classes(pairs, prepared.ontology),
+            notes=class_notes(pairs),
+            min_images=_MIN_IMAGES,
+            resamples=args.resamples,
+        )
+        for test, pairs in prepared.tests.items()
+    }
+
+
 def test_retrieval(
     trainer: ContrastiveTrainer,
     built: Built,
     model: Any,
     prepared: Prepared,
     args: TonicsArguments,
-    evaluations: Mapping[str, Any],
+    suites: Mapping[str, RetrievalSuite],
 ) -> dict[str, Any]:
     """Retrieval on every test, by the checkpoint that was chosen; written into the run's folder.
 
@@ -131,22 +156,13 @@ def test_retrieval(
         model: trained, adapters merged.
         prepared: the data.
         args: of the run.
-        evaluations: of `DataArguments`.
+        suites: of `make_suites`.
 
     Returns:
         numbers as "test_image_r1", and within classes "test_within_image_r1", by the name of each test.
     """
     folder, numbers = Path(trainer.args.output_dir), {}
-    for name, pairs in prepared.tests.items():
-        suite = RetrievalSuite(
-            pairs,
-            evaluations[name].get("protocol", "all"),
-            name=folder.name,
-            classes=caption_classes(pairs, prepared.ontology),
-            notes=class_notes(pairs),
-            min_images=_MIN_IMAGES,
-            resamples=args.resamples,
-        )
+    for name, suite in suites.items():
         found: RetrievalEvaluation = evaluate(suite, built, model, folder / "model", prepared, args)
         if trainer.is_world_process_zero():
             found.write(folder / "retrieval" / name, {"data": name})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
@@ -14,9 +15,11 @@ import tonics_alignment
 import tonics_tables
 from common.tables import read_paper_tables
 from datasets import Dataset
+from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, prepare
+from tonics.data import SourceRegions, _captioned, prepare
+from tonics.evaluation import make_suites
 from tonics.model import build
 from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside
@@ -227,6 +230,51 @@ def test_two_sources_and_a_validation_of_other_data(tmp_path):
     ):
         with pytest.raises(ValueError, match=text):
             prepare(replace(data_args, **changed), model_args, tmp_path / "study")
+
+
+def test_a_clip_reads_the_images_beside_its_captions(tmp_path):
+    """Only training images are annotated, as COCO's of 2014 are: of the others the captions say what they show."""
+    write_source(tmp_path, "photos", 12, ["train", "train", "val", "test"])
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
+    annotated = [number for number in range(12) if number % 4 < 2]
+    instances = {
+        "images": [{"id": n, "file_name": f"{n}.jpg", "width": 8, "height": 8} for n in annotated],
+        "annotations": [
+            {"id": n, "image_id": n, "category_id": n % 2 + 1, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}
+            for n in annotated
+        ],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(instances))
+    evaluations = {"validation": {"split": "validation"}, "test": {"split": "test"}}
+    options = ("--data", f"{tmp_path}/photos.json", "--objects", f"{tmp_path}/instances.json", "--held_out", "2")
+    options += ("--evaluations", json.dumps(evaluations), "--corrections", "{picture: null}", *CLIP)
+    options += ("--preset", "smoke", "--min_pairs", "2", "--min_instances", "2")
+    data_args, model_args, args, _ = arguments_of(*options)
+    found = prepare(data_args, model_args, tmp_path / "study")
+    assert found.train[0]["image"].size == (8, 8)
+    (suite,) = make_suites("run", found, args, evaluations).values()
+    assert suite.classes == [["dog"]] * 3
+    assert suite.notes[0].startswith("Classes are what captions name")
+    # What a protocol lacks is said before training.
+    evaluations["test"]["protocol"] = "coco_5k"
+    with pytest.raises(ValueError, match="3 images with captions were found, and the protocol is of 5,000"):
+        make_suites("run", found, args, evaluations)
+    (tmp_path / "bare").mkdir()
+    shutil.copy(tmp_path / "photos.json", tmp_path / "bare")
+    with pytest.raises(
+        ValueError, match=r"A CLIP reads the images of train\. Name the folder of its images, `--images"
+    ):
+        prepare(replace(data_args, data=f"{tmp_path}/bare/photos.json"), model_args, tmp_path / "study")
+
+
+def test_an_aligner_needs_no_images_of_img2dataset(tmp_path, monkeypatch):
+    (tmp_path / "cc3m").mkdir()
+    (tmp_path / "cc3m" / "00000_stats.json").write_text("{}")
+    rows = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "image": ["1.jpg"]})
+    monkeypatch.setattr("tonics.data.load_captioned", lambda source, *, objects, check_images: rows)
+    assert _captioned(f"{tmp_path}/cc3m", None, None, reads_regions=True).column_names == ["image_id", "caption"]
 
 
 def test_masses_are_what_is_logged():
