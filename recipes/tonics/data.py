@@ -17,6 +17,7 @@ from tonics.scenes import box_regions, load_scenes
 
 from hf_curriculum import (
     Ontology,
+    RegionStore,
     count_stages,
     drop_empty_captions,
     hold_out_instances,
@@ -63,7 +64,8 @@ class SourceRegions(Mapping[str, Regions]):
         stores: name of a source → its regions.
 
     Raises:
-        ValueError: their features have different numbers of dimensions.
+        ValueError: their features have different numbers of dimensions, are of different detectors, or are not
+            standardised by the same numbers.
     """
 
     def __init__(self, stores: Mapping[str, Mapping[str, Regions]]) -> None:
@@ -74,6 +76,16 @@ class SourceRegions(Mapping[str, Regions]):
                 f"The regions' features have {dims} dimensions, and one model reads all of them. Take all images' "
                 "regions from one detector."
             )
+        processor = RegionInputs(self.reference).image_processor
+        for store in self.stores.values():
+            RegionInputs.for_model(store, processor)
+
+    @property
+    def reference(self) -> Mapping[str, Regions]:
+        """The store whose detector a model that reads all of them is saved with: the first that knows its own."""
+        stores = list(self.stores.values())
+        own = [store for store in stores if isinstance(store, RegionStore)]
+        return next((store for store in own if store.facts["made_by"] is not None), next(iter(own), stores[0]))
 
     def __getitem__(self, image_id: str) -> Regions:
         name, _, own = image_id.partition("/")

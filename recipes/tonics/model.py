@@ -20,7 +20,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.image_inputs import PixelInputs
+from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
 from hf_curriculum.scorers.alignment import clip
 
@@ -64,7 +64,9 @@ def _aligner(model_args: ModelArguments, prepared: Prepared) -> Built:
     if model_args.max_length is not None:
         tokenizer.model_max_length = model_args.max_length
     collator = ContrastiveCollator(tokenizer, prepared.regions, max_length=model_args.max_length)
-    return Built(model, tokenizer, prepared.regions.image_processor, collator)
+    store = getattr(prepared.regions.store, "reference", prepared.regions.store)  # of several sources' stores
+    processor = RegionInputs(store, **prepared.regions.options).image_processor
+    return Built(model, tokenizer, processor, collator)
 
 
 def _clip(model_args: ModelArguments) -> Built:

@@ -26,6 +26,7 @@ from tonics.scenes import _mean_inside
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
 from hf_curriculum import CurriculumTrainingArguments, curriculum_from, pack_regions
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
@@ -179,6 +180,16 @@ def test_stores_of_several_sources_are_one(tmp_path):
     assert "9" not in both
     with pytest.raises(ValueError, match=r"The regions' features have \{'coco': 3, 'other': 4\} dimensions"):
         SourceRegions({"coco": coco, "other": other})
+    # What made the features is known of one: a model is saved with it, and regions of another are refused.
+    known, third = (
+        pack_regions(tmp_path / "cc.npz", tmp_path / name, made_by=name, progress=False) for name in ("detr", "yolo")
+    )
+    assert SourceRegions({"coco": coco, "known": known}).reference is known
+    with pytest.raises(ValueError, match="were made by yolo, not standardised, and the model was trained on those of"):
+        SourceRegions({"known": known, "coco": coco, "third": third})
+    scaled = pack_regions(tmp_path / "cc.npz", tmp_path / "scaled", standardise=True, progress=False)
+    with pytest.raises(ValueError, match="an unknown detector, standardised, and the model was trained on those of"):
+        SourceRegions({"coco": coco, "scaled": scaled})
 
 
 def write_source(folder, name, images, splits):
@@ -197,7 +208,7 @@ def write_source(folder, name, images, splits):
     (folder.parent / f"{name}.json").write_text(json.dumps({"images": entries}))
     (folder / "predictions.tsv").write_text("".join(regions))
     (folder / "predictions.hw.tsv").write_text("".join(sizes))
-    pack_regions(folder / "predictions.tsv", folder.parent / f"{name}_store", progress=False)
+    pack_regions(folder / "predictions.tsv", folder.parent / f"{name}_store", made_by="vinvl", progress=False)
 
 
 def test_two_sources_and_a_validation_of_other_data(tmp_path):
@@ -223,6 +234,10 @@ def test_two_sources_and_a_validation_of_other_data(tmp_path):
     stages = {(count.source, count.stage): count.images for count in found.counts}
     assert (stages["coco", "pairs"], stages["cc3m", "pairs"], stages["all", "pairs"]) == (8, 8, 16)
     assert found.regions.read({"image_id": "coco/11"})["region_features"].tolist() == [[11, 11, 11]]
+    # The saved processor is of the stores' own detector: the model is evaluated on each of them.
+    processor = build(model_args, found).image_processor
+    for store in found.regions.store.stores.values():
+        RegionInputs.for_model(store, processor)
     for changed, text in (
         ({"features": f"{tmp_path}/coco_store,{tmp_path}/cc3m_store"}, "Of the 3 images of validation, 3 are not in"),
         ({"features": f"{stores},{tmp_path}/flickr30k_store"}, "has 3 stores for the 2 sources"),
