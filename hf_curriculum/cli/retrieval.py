@@ -78,7 +78,14 @@ def is_aligner(name: str) -> bool:
     config = Path(name) / "config.json"
     if config.is_file():
         return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "curriculum_aligner"
-    return False
+    if Path(name).exists() or "/" not in name or ":" in name:
+        return False
+    from transformers import PretrainedConfig
+
+    try:
+        return PretrainedConfig.get_config_dict(name)[0].get("model_type") == "curriculum_aligner"
+    except OSError:  # what loads the model says what is missing
+        return False
 
 
 def find_ontology(model: str, given: Path | None) -> Ontology | None:
