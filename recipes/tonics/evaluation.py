@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 from common.runs import last
 from datasets import Dataset
@@ -66,12 +67,13 @@ class RetrievalLines(RunLines):
             )
 
 
-def run_facts(trainer: ContrastiveTrainer, train: Dataset) -> dict[str, Any]:
+def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) -> dict[str, Any]:
     """Plan, cost, decisions and evaluations of a run.
 
     Args:
         trainer: after training.
         train: its rows.
+        numbers: which of the prepared rows these are, int64 (rows,).
     """
     log, plan = trainer.state.log_history, trainer.plan
     checked = {entry["step"]: entry[HELD_OUT] for entry in log if HELD_OUT in entry}
@@ -89,7 +91,10 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset) -> dict[str, Any]:
         "held_out_image_r1": list(checked.values())[-1] if checked else None,
         "best_held_out_image_r1": max(checked.values(), default=None),
         "best_validation_image_r1": trainer.state.best_metric,
-        "batches": last_batches(plan, train),
+        "batches": {
+            kind: {**batch, "rows": numbers[batch["rows"]].tolist()}
+            for kind, batch in last_batches(plan, train).items()
+        },
     }
 
 

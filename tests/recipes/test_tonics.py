@@ -20,7 +20,7 @@ from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import SourceRegions, _captioned, prepare
 from tonics.evaluation import make_suites
-from tonics.model import build
+from tonics.model import build, readable
 from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
@@ -157,6 +157,25 @@ def test_a_clip_is_fine_tuned_by_batches_of_a_node(tmp_path, monkeypatch, capsys
     saved = tmp_path / "clip" / run["folder"] / "model" / "config.json"
     assert json.loads(saved.read_text())["model_type"] == "clip"
     assert "--features" not in capsys.readouterr().out
+
+
+def test_rows_whose_noun_is_cut_off_are_left_out_and_counted(prepared, capsys):
+    """One of them in a batch would end the training."""
+    found, _ = prepared
+    _, model_args, *_ = arguments_of(*SHORT, "--grid", "none", "--max_length", "8")
+    collator = build(model_args, found).collator
+    with pytest.raises(ValueError, match="stands beyond the 8 tokens that are kept of its caption"):
+        collator([found.train[row] for row in range(len(found.train))])
+    rows, numbers = readable(found.train, collator)
+    assert 0 < len(rows) == len(numbers) < len(found.train)
+    assert f"{len(found.train) - len(rows)} of {len(found.train)} rows are left out" in capsys.readouterr().out
+    collator([rows[row] for row in range(len(rows))])
+    assert rows["noun_start"][:] == [found.train[row]["noun_start"] for row in numbers.tolist()]
+    assert numbers.tolist() == [row for row, one in enumerate(found.train) if collator.keeps_noun(one)]
+    whole = build(replace(model_args, max_length=48), found).collator
+    assert readable(found.train, whole)[0] is found.train
+    whole.nouns = False
+    assert readable(found.train, whole)[0] is found.train
 
 
 def test_the_mean_of_states_in_a_box():
