@@ -216,6 +216,11 @@ def _source(data_args: DataArguments, name: str, source: str, reads_regions: boo
 def _captioned(source: str, images: str | None, objects: str | None, reads_regions: bool) -> Dataset | DatasetDict:
     """A data set of the user's; for a model of regions images are not looked for where no folder is named."""
     if (Path(source) / FILE_NAME).is_file():
+        if given := {name: value for name, value in (("images", images), ("objects", objects)) if value is not None}:
+            raise ValueError(
+                f"{given} would do nothing: {source} is a saved data set, which has its own. Leave it out, or name "
+                "the captions that it was made from."
+            )
         return load_scored(source)
     looked_for = images is not None or not reads_regions
     if not looked_for and is_img2dataset(Path(source)):  # which has its own

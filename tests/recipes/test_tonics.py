@@ -22,12 +22,13 @@ from tonics.data import SourceRegions, _captioned, prepare
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
-from tonics.scenes import _mean_inside
+from tonics.scenes import _mean_inside, box_regions
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
-from hf_curriculum import CurriculumTrainingArguments, curriculum_from, pack_regions
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.scored_data import FILE_NAME
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
 
@@ -185,6 +186,13 @@ def test_the_mean_of_states_in_a_box():
     assert _mean_inside(boxes, patches).ravel().tolist() == [1, 2.5, 1.5]
 
 
+def test_a_store_of_scenes_of_another_size(prepared):
+    _, folder = prepared
+    scenes = make_scenes(4, image_size=32, validation=0, test=0)["train"]
+    with pytest.raises(ValueError, match="holds regions of scenes of 96 × 96 pixels, and these are of 32 × 32"):
+        box_regions([scenes], folder)
+
+
 def test_stores_of_several_sources_are_one(tmp_path):
     for name, dims in (("coco", 3), ("cc", 3), ("other", 4)):
         np.savez(tmp_path / f"{name}.npz", **{"9/features": np.full((2, dims), len(name))})
@@ -334,6 +342,8 @@ def test_mistakes(tmp_path):
         (("--text_model", "bert"), "the aligner has one text encoder"),
         (("--lora_rank", "4"), "lora_rank=4 was given with the aligner"),
         (("--loss", "max"), "loss='max' is not known"),
+        (("--ontology", "mine.json"), r"corrections=\{'background': None\} would do nothing"),
+        (("--resamples", "0"), "resamples=0 gives no interval"),
         (("--model", "scenes_clip"), r"\['text_config', 'model_options'\] would do nothing"),
         (("--evaluations", "{test: {split: test}}"), "`validation` chooses the checkpoint"),
         (("--evaluations", "{validation: {}, test: {splits: test}}"), r"the fields \['splits'\]"),
@@ -341,7 +351,10 @@ def test_mistakes(tmp_path):
     ):
         with pytest.raises(ValueError, match=text):
             arguments_of("--preset", "smoke", *options)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / FILE_NAME).write_text("{}")
     for options, text in (
+        (("--data", str(tmp_path / "saved"), "--objects", "boxes.json"), "'boxes.json'} would do nothing"),
         (("--evaluations", "{validation: {split: dev}, test: {split: test}}"), "no 'dev', of which 'validation'"),
         (("--held_out", "5000"), "5000 held-out instances were asked for"),
         (("--data", "scenes,scenes"), "two sources of one name"),
