@@ -32,6 +32,9 @@ def noun_spans(
     Returns:
         a list per caption of where its nouns begin and have ended, in characters.
 
+    Raises:
+        ValueError: an unknown tagger, or an ontology whose tagger or lemmas its file lacks.
+
     Source: TOnICS, §4.1: 406 nouns; which of a test caption's nouns are asked for it does not say.
 
     Example:
@@ -39,10 +42,7 @@ def noun_spans(
         [[(2, 5), (11, 14)], []]
     """
     pairs = Dataset.from_dict({CAPTION: list(captions)})
-    if ontology is None:
-        found = find_nouns(pairs, tagger)
-    else:
-        found = find_nouns(pairs, ontology.tagger, ontology.lemmas, only=set(ontology.nodes))
+    found = find_nouns(pairs, tagger) if ontology is None else ontology.mentions(pairs)
     spans: list[list[Span]] = [[] for _ in captions]
     for row, start, end in zip(found.rows.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True):
         spans[row].append((start, end))

@@ -16,6 +16,7 @@ from ten_sentences import induce, make_pairs, many, tag
 
 from hf_curriculum import Ontology, pack_regions
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.evaluation.retrieval import noun_spans
 from hf_curriculum.planning.ontology import NounClass, nouns, read_objects
 from hf_curriculum.planning.ontology.nouns import find_nouns, token_spans
 from hf_curriculum.scorers.text.taggers import tokenize
@@ -182,6 +183,8 @@ def test_files(tmp_path):
         ValueError, match=r"found with tagger 'tag', which a file does not hold: .*load\(path, tagger="
     ):
         Ontology.load(tmp_path / "own.json").triplets(make_pairs())
+    with pytest.raises(ValueError, match="found with tagger 'tag', which a file does not hold"):
+        noun_spans(["a dog"], Ontology.load(tmp_path / "own.json"))
     again = Ontology.load(tmp_path / "own.json", tagger=tag)
     assert list(again.triplets(make_pairs())) == list(induce(min_pairs=2).triplets(make_pairs()))
     assert again.mentions(make_pairs()).nouns == ("dog", "frisbee", "man", "puppy")
@@ -191,6 +194,12 @@ def test_files(tmp_path):
     (tmp_path / "other.json").write_text('{"nouns": [')
     with pytest.raises(ValueError, match=r"other\.json is no ontology"):
         Ontology.load(tmp_path / "other.json")
+    (tmp_path / "other.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match=r"other\.json is no ontology"):
+        Ontology.load(tmp_path / "other.json")
+    for damaged in ([{"noun": "dog"}], 3):
+        with pytest.raises(ValueError, match=r"The ontology's nouns cannot be read \("):
+            Ontology.from_dict({**ontology.to_dict(), "nouns": damaged})
     with pytest.raises(ValueError, match="of format 9, and this version"):
         Ontology.from_dict({**ontology.to_dict(), "format": 9})
     with pytest.raises(AttributeError, match="cannot assign"):
