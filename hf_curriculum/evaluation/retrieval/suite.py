@@ -187,8 +187,8 @@ class RetrievalSuite:
     Raises:
         FileNotFoundError: a file of ranks is not there.
         ValueError: a column is missing, no captions, an unknown protocol or one of another number of images, ranks
-            of other queries, not a collection of classes per row, objects without a name, a `limit` below 1 or below
-            the parts of a protocol.
+            of other queries, not a collection of classes per row, objects without a name, an option out of range, a
+            `limit` below the parts of a protocol.
 
     Source: Karpathy & Fei-Fei 2015, §4.2; TOnICS, §4.3 (Flickr30k 1K, COCO 5K).
 
@@ -222,6 +222,11 @@ class RetrievalSuite:
             )
         if limit is not None and limit < 1:
             raise ValueError(f"`limit` is {limit}, which leaves no image. Pass 1 or more, or None for all.")
+        if min_images < 2 or resamples < 1:
+            raise ValueError(
+                f"`min_images={min_images}` and `resamples={resamples}` were given. Candidates of a class are two "
+                "images or more, and an interval needs one resample or more, such as 1,000."
+            )
         require_columns(
             dataset.column_names, [IMAGE_ID, CAPTION], reader="Captions are ranked against images.", remedy="Add it."
         )

@@ -279,6 +279,9 @@ def test_errors_of_the_suite(tmp_path):
         RetrievalSuite(data, "coco_1k", limit=1)
     with pytest.raises(ValueError, match="0 images with captions were found"):
         RetrievalSuite(Dataset.from_dict({"image_id": ["a"], "caption": [""]}))
+    for options in ({"min_images": 1}, {"resamples": 0}):
+        with pytest.raises(ValueError, match="Candidates of a class are two images"):
+            RetrievalSuite(data, **options)
     with pytest.raises(ValueError, match="`limit` is 0"):
         RetrievalSuite(data, limit=0)
     with pytest.raises(ValueError, match="A model in `compare` is called 'model'"):
