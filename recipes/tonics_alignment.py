@@ -24,8 +24,8 @@ from typing import Any
 from common.runs import publish
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import prepare, read_data
-from tonics.evaluation import RetrievalLines, card_facts, run_facts, test_retrieval
-from tonics.model import build, save
+from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
+from tonics.model import build, readable, save
 from tonics.report import write_results
 from transformers import set_seed
 
@@ -44,18 +44,23 @@ def run(
 
     # Data: pairs of all sources, an ontology of their objects, and a row per noun of a caption, with its node.
     prepared = prepare(data_args, model_args, folder.parent)
+    suites = make_suites(folder.name, prepared, args, data_args.evaluations)
 
     # Model: an aligner on a text encoder, or a CLIP.
     set_seed(training_args.seed)
     built = build(model_args, prepared)
+
+    # Rows: those whose noun the model reads.
+    train, numbers = readable(prepared.train, built.collator)
+    held_out, validation = (readable(rows, built.collator)[0] for rows in (prepared.held_out, prepared.validation))
 
     # Trainer: batches of all examples or of one node, as held-out retrieval decides.
     trainer = ContrastiveTrainer(
         built.model,
         training_args,
         data_collator=built.collator,
-        train_dataset=prepared.train,
-        eval_dataset={"heldout": prepared.held_out, "validation": prepared.validation},
+        train_dataset=train,
+        eval_dataset={"heldout": held_out, "validation": validation},
         processing_class=AlignerProcessor(built.image_processor, built.tokenizer),
         loss=args.loss,
         mask_false_negatives=args.mask_false_negatives,
@@ -73,9 +78,9 @@ def run(
 
     # Test: the best checkpoint's retrieval of images and captions, among all and within classes.
     outcome = {"parameters": parameters, "counts": [count._asdict() for count in prepared.counts]}
-    outcome |= run_facts(trainer, prepared.train)
-    outcome |= test_retrieval(trainer, built, model, prepared, args, data_args.evaluations)
-    pushed = publish(trainer, prepared.train, card_facts(data_args, model_args, outcome))
+    outcome |= run_facts(trainer, train, numbers)
+    outcome |= test_retrieval(trainer, built, model, prepared, args, suites)
+    pushed = publish(trainer, train, card_facts(data_args, model_args, outcome))
     return {**outcome, "pushed": pushed} if pushed else outcome
 
 

@@ -37,7 +37,7 @@ def evaluate_retrieval(
     progress: bool,
 ) -> RetrievalEvaluation:
     """What `--suite retrieval` does."""
-    from hf_curriculum.evaluation.retrieval.nouns import caption_classes
+    from hf_curriculum.evaluation.retrieval.nouns import caption_classes, class_notes
     from hf_curriculum.evaluation.retrieval.suite import RetrievalSuite
     from hf_curriculum.reporting.retrieval_page import retrieval_report
 
@@ -46,9 +46,14 @@ def evaluate_retrieval(
     aligner, known = is_aligner(model_of(model)), find_ontology(model, ontology)
     _check(model, features, nouns, ontology, aligner=aligner)
     rows, split = load_rows(data, split, images, read=not aligner, shown=html is not None)
-    options = {"limit": limit, "compare": named_paths(compare or (), "--compare"), "name": name_of(Path(model))}
-    classes = None if known is None else caption_classes(rows, known)
-    suite = RetrievalSuite(rows, protocol or "all", classes=classes, **options)
+    options: dict[str, Any] = {
+        "limit": limit,
+        "compare": named_paths(compare or (), "--compare"),
+        "name": name_of(Path(model)),
+    }
+    if known is not None:
+        options |= {"classes": caption_classes(rows, known), "notes": class_notes(rows)}
+    suite = RetrievalSuite(rows, protocol or "all", **options)
     if aligner:
         found = _with_aligner(suite, model, features, known, nouns or "mean", batch_size, progress=progress)
     else:
@@ -73,7 +78,14 @@ def is_aligner(name: str) -> bool:
     config = Path(name) / "config.json"
     if config.is_file():
         return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "curriculum_aligner"
-    return False
+    if Path(name).exists() or "/" not in name or ":" in name:
+        return False
+    from transformers import PretrainedConfig
+
+    try:
+        return PretrainedConfig.get_config_dict(name)[0].get("model_type") == "curriculum_aligner"
+    except OSError:  # what loads the model says what is missing
+        return False
 
 
 def find_ontology(model: str, given: Path | None) -> Ontology | None:

@@ -99,10 +99,17 @@ def check_arguments(
     """Refuses what would spoil a run's end.
 
     Raises:
-        ValueError: an option that the model does not read, no text encoder, an unknown loss or evaluation, or no
-            `validation` to choose a checkpoint by.
+        ValueError: an option that the model or a saved ontology does not read, no resamples, no text encoder, an
+            unknown loss or evaluation, or no `validation` to choose a checkpoint by.
     """
     check_evaluations(data_args.evaluations)
+    if data_args.ontology is not None and data_args.corrections is not None:
+        raise ValueError(
+            f"ontology={data_args.ontology!r} is a saved one, to which corrections={data_args.corrections!r} would do "
+            "nothing. Pass `--corrections none`, or correct it first, `hf-curriculum ontology --corrections FILE`."
+        )
+    if args.resamples < 1:
+        raise ValueError(f"resamples={args.resamples} gives no interval. Pass 1 or more; 1,000 are usual.")
     if args.loss not in (None, *LOSSES):
         raise ValueError(f"loss={args.loss!r} is not known. The losses are {list(LOSSES)}; none is the model's own.")
     if model_args.model == ALIGNER:

@@ -17,6 +17,7 @@ from tonics.scenes import box_regions, load_scenes
 
 from hf_curriculum import (
     Ontology,
+    RegionStore,
     count_stages,
     drop_empty_captions,
     hold_out_instances,
@@ -25,8 +26,9 @@ from hf_curriculum import (
     load_scored,
     open_regions,
 )
-from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.readers.img2dataset import is_img2dataset
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scored_data import FILE_NAME
@@ -62,7 +64,8 @@ class SourceRegions(Mapping[str, Regions]):
         stores: name of a source → its regions.
 
     Raises:
-        ValueError: their features have different numbers of dimensions.
+        ValueError: their features have different numbers of dimensions, are of different detectors, or are not
+            standardised by the same numbers.
     """
 
     def __init__(self, stores: Mapping[str, Mapping[str, Regions]]) -> None:
@@ -73,6 +76,16 @@ class SourceRegions(Mapping[str, Regions]):
                 f"The regions' features have {dims} dimensions, and one model reads all of them. Take all images' "
                 "regions from one detector."
             )
+        processor = RegionInputs(self.reference).image_processor
+        for store in self.stores.values():
+            RegionInputs.for_model(store, processor)
+
+    @property
+    def reference(self) -> Mapping[str, Regions]:
+        """The store whose detector a model that reads all of them is saved with: the first that knows its own."""
+        stores = list(self.stores.values())
+        own = [store for store in stores if isinstance(store, RegionStore)]
+        return next((store for store in own if store.facts["made_by"] is not None), next(iter(own), stores[0]))
 
     def __getitem__(self, image_id: str) -> Regions:
         name, _, own = image_id.partition("/")
@@ -109,7 +122,11 @@ def read_data(data_args: DataArguments, model_args: ModelArguments, *others: Any
 @lru_cache(maxsize=1)
 def _prepare(given: str, reads_regions: bool, folder: Path) -> Prepared:
     data_args = DataArguments(**json.loads(given))
-    pairs, evaluated = _load(given)
+    pairs, evaluated = _load(given, reads_regions)
+    if not reads_regions:
+        for name, rows in {"train": pairs, **evaluated}.items():
+            remedy = "Name the folder of its images, `--images FOLDER`, or that of an evaluation with `images`."
+            require_columns(rows.column_names, [IMAGE], reader=f"A CLIP reads the images of {name}.", remedy=remedy)
     regions = _regions(data_args, {"train": pairs, **evaluated}, folder) if reads_regions else None
     for name, rows in evaluated.items() if regions is not None else ():
         regions.validate(rows, name)
@@ -144,14 +161,14 @@ def _ontology(data_args: DataArguments, pairs: Dataset, objects: Any) -> Ontolog
 
 
 @lru_cache(maxsize=1)
-def _load(given: str) -> tuple[Dataset, dict[str, Dataset]]:
+def _load(given: str, reads_regions: bool) -> tuple[Dataset, dict[str, Dataset]]:
     """Training pairs of all sources, and the pairs of each evaluation."""
     data_args = DataArguments(**json.loads(given))
     names = sources_of(data_args)
     with PartialState().main_process_first():
-        loaded = {name: _source(data_args, name, source) for name, source in names.items()}
+        loaded = {name: _source(data_args, name, source, reads_regions) for name, source in names.items()}
         others = {
-            entry["data"]: _captioned(entry["data"], entry.get("images"))
+            entry["data"]: _captioned(entry["data"], entry.get("images"), None, reads_regions)
             for entry in data_args.evaluations.values()
             if entry.get("data") not in (None, data_args.data)
         }
@@ -188,19 +205,27 @@ def name_of(source: str) -> str:
     return Path(source).stem
 
 
-def _source(data_args: DataArguments, name: str, source: str) -> Dataset | DatasetDict:
+def _source(data_args: DataArguments, name: str, source: str, reads_regions: bool) -> Dataset | DatasetDict:
     if source == SCENES:
         return load_scenes(data_args)
     folders = [None if data_args.images is None else part.strip() for part in (data_args.images or "").split(",")]
     place = list(sources_of(data_args)).index(name)
-    return _captioned(source, folders[place] if place < len(folders) else None, data_args.objects)
+    return _captioned(source, folders[place] if place < len(folders) else None, data_args.objects, reads_regions)
 
 
-def _captioned(source: str, images: str | None = None, objects: str | None = None) -> Dataset | DatasetDict:
-    """A data set of the user's; images are not looked for where no folder is named."""
+def _captioned(source: str, images: str | None, objects: str | None, reads_regions: bool) -> Dataset | DatasetDict:
+    """A data set of the user's; for a model of regions images are not looked for where no folder is named."""
     if (Path(source) / FILE_NAME).is_file():
+        if given := {name: value for name, value in (("images", images), ("objects", objects)) if value is not None}:
+            raise ValueError(
+                f"{given} would do nothing: {source} is a saved data set, which has its own. Leave it out, or name "
+                "the captions that it was made from."
+            )
         return load_scored(source)
-    return load_captioned(source, images=False if images is None else images, objects=objects)
+    looked_for = images is not None or not reads_regions
+    if not looked_for and is_img2dataset(Path(source)):  # which has its own
+        return load_captioned(source, objects=objects, check_images=False).remove_columns(IMAGE)
+    return load_captioned(source, images=images if looked_for else False, objects=objects)
 
 
 def _split_of(data: Dataset | DatasetDict, split: str, what: str) -> Dataset:

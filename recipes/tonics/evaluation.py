@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 from common.runs import last
 from datasets import Dataset
@@ -17,6 +18,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_curriculum import ContrastiveTrainer, Plan, RetrievalSuite
 from hf_curriculum.evaluation.retrieval import RetrievalEvaluation, caption_classes
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES
 from hf_curriculum.planning.ontology.triplets import NODE
 from hf_curriculum.provenance import read_column
@@ -65,12 +67,13 @@ class RetrievalLines(RunLines):
             )
 
 
-def run_facts(trainer: ContrastiveTrainer, train: Dataset) -> dict[str, Any]:
+def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) -> dict[str, Any]:
     """Plan, cost, decisions and evaluations of a run.
 
     Args:
         trainer: after training.
         train: its rows.
+        numbers: which of the prepared rows these are, int64 (rows,).
     """
     log, plan = trainer.state.log_history, trainer.plan
     checked = {entry["step"]: entry[HELD_OUT] for entry in log if HELD_OUT in entry}
@@ -88,7 +91,10 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset) -> dict[str, Any]:
         "held_out_image_r1": list(checked.values())[-1] if checked else None,
         "best_held_out_image_r1": max(checked.values(), default=None),
         "best_validation_image_r1": trainer.state.best_metric,
-        "batches": last_batches(plan, train),
+        "batches": {
+            kind: {**batch, "rows": numbers[batch["rows"]].tolist()}
+            for kind, batch in last_batches(plan, train).items()
+        },
     }
 
 
@@ -114,13 +120,38 @@ def last_batches(plan: Plan, train: Dataset, shown: int = 12) -> dict[str, dict[
     return dict(sorted(found.items(), reverse=True))
 
 
+def make_suites(
+    name: str, prepared: Prepared, args: TonicsArguments, evaluations: Mapping[str, Any]
+) -> dict[str, RetrievalSuite]:
+    """What a model will be tested on: before training, as a protocol asks for a number of images.
+
+    Args:
+        name: of the run.
+        prepared: the data.
+        args: of the run.
+        evaluations: of `DataArguments`.
+    """
+    return {
+        test: RetrievalSuite(
+            pairs,
+            evaluations[test].get("protocol", "all"),
+            name=name,
+            classes=caption_classes(pairs, prepared.ontology),
+            notes=class_notes(pairs),
+            min_images=_MIN_IMAGES,
+            resamples=args.resamples,
+        )
+        for test, pairs in prepared.tests.items()
+    }
+
+
 def test_retrieval(
     trainer: ContrastiveTrainer,
     built: Built,
     model: Any,
     prepared: Prepared,
     args: TonicsArguments,
-    evaluations: Mapping[str, Any],
+    suites: Mapping[str, RetrievalSuite],
 ) -> dict[str, Any]:
     """Retrieval on every test, by the checkpoint that was chosen; written into the run's folder.
 
@@ -130,21 +161,13 @@ def test_retrieval(
         model: trained, adapters merged.
         prepared: the data.
         args: of the run.
-        evaluations: of `DataArguments`.
+        suites: of `make_suites`.
 
     Returns:
         numbers as "test_image_r1", and within classes "test_within_image_r1", by the name of each test.
     """
     folder, numbers = Path(trainer.args.output_dir), {}
-    for name, pairs in prepared.tests.items():
-        suite = RetrievalSuite(
-            pairs,
-            evaluations[name].get("protocol", "all"),
-            name=folder.name,
-            classes=caption_classes(pairs, prepared.ontology),
-            min_images=_MIN_IMAGES,
-            resamples=args.resamples,
-        )
+    for name, suite in suites.items():
         found: RetrievalEvaluation = evaluate(suite, built, model, folder / "model", prepared, args)
         if trainer.is_world_process_zero():
             found.write(folder / "retrieval" / name, {"data": name})

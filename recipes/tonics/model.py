@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset
 from tonics.arguments import ALIGNER, ModelArguments, TonicsArguments
 from tonics.data import Prepared
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, BertConfig, PreTrainedTokenizerBase
@@ -19,10 +22,15 @@ from hf_curriculum import (
     RetrievalSuite,
     train_wordpiece,
 )
-from hf_curriculum.columns import IMAGE
-from hf_curriculum.data.image_inputs import PixelInputs
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
+from hf_curriculum.models.aligner.collator import NOUN_END, NOUN_START
+from hf_curriculum.models.aligner.processor import encode_nouns
 from hf_curriculum.scorers.alignment import clip
+
+_READ_AT_ONCE = 10_000
+"""Captions whose tokens are counted at once."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,38 @@ def _aligner(model_args: ModelArguments, prepared: Prepared) -> Built:
     if model_args.max_length is not None:
         tokenizer.model_max_length = model_args.max_length
     collator = ContrastiveCollator(tokenizer, prepared.regions, max_length=model_args.max_length)
-    return Built(model, tokenizer, prepared.regions.image_processor, collator)
+    store = getattr(prepared.regions.store, "reference", prepared.regions.store)  # of several sources' stores
+    processor = RegionInputs(store, **prepared.regions.options).image_processor
+    return Built(model, tokenizer, processor, collator)
+
+
+def readable(rows: Dataset, collator: ContrastiveCollator) -> tuple[Dataset, np.ndarray]:
+    """Rows whose noun is among the tokens that are kept of its caption; the others are counted.
+
+    Args:
+        rows: triplets.
+        collator: of a run; one that reads no nouns keeps all rows.
+
+    Returns:
+        the rows that are left, and their numbers, int64 (rows left,).
+    """
+    numbers = np.arange(len(rows))
+    if not collator.nouns:
+        return rows, numbers
+    columns = rows.select_columns([CAPTION, NOUN_START, NOUN_END]).with_format(None)
+    kept = []
+    for part in columns.iter(_READ_AT_ONCE):
+        spans = list(zip(part[NOUN_START], part[NOUN_END], strict=True))
+        tokens = encode_nouns(collator.tokenizer, part[CAPTION], spans, padding=True, max_length=collator.max_length)
+        kept.append(tokens["noun_mask"].any(1).numpy())
+    numbers = np.flatnonzero(np.concatenate(kept))
+    if len(numbers) == len(rows):
+        return rows, numbers
+    PartialState().print(
+        f"{len(rows) - len(numbers):,} of {len(rows):,} rows are left out: their noun stands beyond the tokens that "
+        "are kept of its caption (max_length)."
+    )
+    return rows.select(numbers), numbers
 
 
 def _clip(model_args: ModelArguments) -> Built:

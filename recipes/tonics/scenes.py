@@ -36,8 +36,20 @@ def box_regions(splits: Sequence[Dataset], folder: Path) -> RegionStore:
     Args:
         splits: of scenes.
         folder: of the study; the store is `folder/features`.
+
+    Raises:
+        ValueError: the store that is there is of images of another size.
     """
     target = folder / "features"
+    if (target / "region_store.json").is_file():
+        first, stored = splits[0][0], RegionStore(target)
+        known = stored.describe(first[IMAGE_ID]) if first[IMAGE_ID] in stored else None
+        if known is not None and (known.width, known.height) != first[IMAGE].size:
+            raise ValueError(
+                f"{target} holds regions of scenes of {known.width:g} × {known.height:g} pixels, and these are of "
+                f"{first[IMAGE].size[0]} × {first[IMAGE].size[1]}: their features differ. Name another folder "
+                "(--output_dir), or delete this one."
+            )
     images = DatasetDict({str(number): split for number, split in enumerate(splits)})
     grid = extract_regions(images, "scenes_clip", folder / "patches", progress=sys.stderr.isatty())
     with PartialState().main_process_first():

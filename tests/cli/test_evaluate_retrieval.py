@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 from hf_curriculum import AlignerConfig, AlignerModel, AlignerProcessor, Ontology, RetrievalSuite, make_scenes
 from hf_curriculum.cli import app
+from hf_curriculum.cli.retrieval import is_aligner
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 
 IMAGES, CAPTIONS = 6, 12
 
@@ -111,6 +113,19 @@ def test_an_aligner_with_its_store_and_ontology(scenes, aligner, tmp_path):
     again = json.loads((tmp_path / "out" / "results.json").read_text())
     assert again["systems"] == {"with": four(scores.similarities).values}
     assert again["about"]["nouns"] == "max"
+    assert again["notes"][-1].startswith("Nothing is ranked within classes")
+    assert class_notes(names)[0] in again["notes"]
+
+
+def test_models_of_the_hub(monkeypatch):
+    def find(name):
+        if name == "me/nothing":
+            raise OSError("There is no such repository.")
+        return {"model_type": "clip" if name == "me/clip" else "curriculum_aligner"}, {}
+
+    monkeypatch.setattr("transformers.PretrainedConfig.get_config_dict", find)
+    names = ("me/aligner", "me/clip", "me/nothing", "scenes_clip", "open_clip:ViT-B-32/openai")
+    assert [is_aligner(name) for name in names] == [True, False, False, False, False]
 
 
 def test_mistakes(scenes, aligner, tmp_path):

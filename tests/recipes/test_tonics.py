@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
@@ -14,16 +15,20 @@ import tonics_alignment
 import tonics_tables
 from common.tables import read_paper_tables
 from datasets import Dataset
+from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, prepare
-from tonics.model import build
+from tonics.data import SourceRegions, _captioned, prepare
+from tonics.evaluation import make_suites
+from tonics.model import build, readable
 from tonics.report import masses, threshold_of
-from tonics.scenes import _mean_inside
+from tonics.scenes import _mean_inside, box_regions
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
-from hf_curriculum import CurriculumTrainingArguments, curriculum_from, pack_regions
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.scored_data import FILE_NAME
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
 
@@ -155,11 +160,37 @@ def test_a_clip_is_fine_tuned_by_batches_of_a_node(tmp_path, monkeypatch, capsys
     assert "--features" not in capsys.readouterr().out
 
 
+def test_rows_whose_noun_is_cut_off_are_left_out_and_counted(prepared, capsys):
+    """One of them in a batch would end the training."""
+    found, _ = prepared
+    _, model_args, *_ = arguments_of(*SHORT, "--grid", "none", "--max_length", "8")
+    collator = build(model_args, found).collator
+    with pytest.raises(ValueError, match="stands beyond the 8 tokens that are kept of its caption"):
+        collator([found.train[row] for row in range(len(found.train))])
+    rows, numbers = readable(found.train, collator)
+    assert 0 < len(rows) == len(numbers) < len(found.train)
+    assert f"{len(found.train) - len(rows)} of {len(found.train)} rows are left out" in capsys.readouterr().out
+    collator([rows[row] for row in range(len(rows))])
+    assert rows["noun_start"][:] == [found.train[row]["noun_start"] for row in numbers.tolist()]
+    assert numbers.tolist() == [row for row, one in enumerate(found.train) if collator.keeps_noun(one)]
+    whole = build(replace(model_args, max_length=48), found).collator
+    assert readable(found.train, whole)[0] is found.train
+    whole.nouns = False
+    assert readable(found.train, whole)[0] is found.train
+
+
 def test_the_mean_of_states_in_a_box():
     cells = np.float32([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
     patches = Regions("1", boxes=cells, features=np.float32([[1], [2], [3], [4]]), normalised=True)
     boxes = np.float32([[0, 0, 0.5, 0.5], [0, 0, 1, 1], [0.25, 0, 0.75, 0.5]])
     assert _mean_inside(boxes, patches).ravel().tolist() == [1, 2.5, 1.5]
+
+
+def test_a_store_of_scenes_of_another_size(prepared):
+    _, folder = prepared
+    scenes = make_scenes(4, image_size=32, validation=0, test=0)["train"]
+    with pytest.raises(ValueError, match="holds regions of scenes of 96 × 96 pixels, and these are of 32 × 32"):
+        box_regions([scenes], folder)
 
 
 def test_stores_of_several_sources_are_one(tmp_path):
@@ -176,6 +207,16 @@ def test_stores_of_several_sources_are_one(tmp_path):
     assert "9" not in both
     with pytest.raises(ValueError, match=r"The regions' features have \{'coco': 3, 'other': 4\} dimensions"):
         SourceRegions({"coco": coco, "other": other})
+    # What made the features is known of one: a model is saved with it, and regions of another are refused.
+    known, third = (
+        pack_regions(tmp_path / "cc.npz", tmp_path / name, made_by=name, progress=False) for name in ("detr", "yolo")
+    )
+    assert SourceRegions({"coco": coco, "known": known}).reference is known
+    with pytest.raises(ValueError, match="were made by yolo, not standardised, and the model was trained on those of"):
+        SourceRegions({"known": known, "coco": coco, "third": third})
+    scaled = pack_regions(tmp_path / "cc.npz", tmp_path / "scaled", standardise=True, progress=False)
+    with pytest.raises(ValueError, match="an unknown detector, standardised, and the model was trained on those of"):
+        SourceRegions({"coco": coco, "scaled": scaled})
 
 
 def write_source(folder, name, images, splits):
@@ -194,7 +235,7 @@ def write_source(folder, name, images, splits):
     (folder.parent / f"{name}.json").write_text(json.dumps({"images": entries}))
     (folder / "predictions.tsv").write_text("".join(regions))
     (folder / "predictions.hw.tsv").write_text("".join(sizes))
-    pack_regions(folder / "predictions.tsv", folder.parent / f"{name}_store", progress=False)
+    pack_regions(folder / "predictions.tsv", folder.parent / f"{name}_store", made_by="vinvl", progress=False)
 
 
 def test_two_sources_and_a_validation_of_other_data(tmp_path):
@@ -220,6 +261,10 @@ def test_two_sources_and_a_validation_of_other_data(tmp_path):
     stages = {(count.source, count.stage): count.images for count in found.counts}
     assert (stages["coco", "pairs"], stages["cc3m", "pairs"], stages["all", "pairs"]) == (8, 8, 16)
     assert found.regions.read({"image_id": "coco/11"})["region_features"].tolist() == [[11, 11, 11]]
+    # The saved processor is of the stores' own detector: the model is evaluated on each of them.
+    processor = build(model_args, found).image_processor
+    for store in found.regions.store.stores.values():
+        RegionInputs.for_model(store, processor)
     for changed, text in (
         ({"features": f"{tmp_path}/coco_store,{tmp_path}/cc3m_store"}, "Of the 3 images of validation, 3 are not in"),
         ({"features": f"{stores},{tmp_path}/flickr30k_store"}, "has 3 stores for the 2 sources"),
@@ -227,6 +272,51 @@ def test_two_sources_and_a_validation_of_other_data(tmp_path):
     ):
         with pytest.raises(ValueError, match=text):
             prepare(replace(data_args, **changed), model_args, tmp_path / "study")
+
+
+def test_a_clip_reads_the_images_beside_its_captions(tmp_path):
+    """Only training images are annotated, as COCO's of 2014 are: of the others the captions say what they show."""
+    write_source(tmp_path, "photos", 12, ["train", "train", "val", "test"])
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
+    annotated = [number for number in range(12) if number % 4 < 2]
+    instances = {
+        "images": [{"id": n, "file_name": f"{n}.jpg", "width": 8, "height": 8} for n in annotated],
+        "annotations": [
+            {"id": n, "image_id": n, "category_id": n % 2 + 1, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}
+            for n in annotated
+        ],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(instances))
+    evaluations = {"validation": {"split": "validation"}, "test": {"split": "test"}}
+    options = ("--data", f"{tmp_path}/photos.json", "--objects", f"{tmp_path}/instances.json", "--held_out", "2")
+    options += ("--evaluations", json.dumps(evaluations), "--corrections", "{picture: null}", *CLIP)
+    options += ("--preset", "smoke", "--min_pairs", "2", "--min_instances", "2")
+    data_args, model_args, args, _ = arguments_of(*options)
+    found = prepare(data_args, model_args, tmp_path / "study")
+    assert found.train[0]["image"].size == (8, 8)
+    (suite,) = make_suites("run", found, args, evaluations).values()
+    assert suite.classes == [["dog"]] * 3
+    assert suite.notes[0].startswith("Classes are what captions name")
+    # What a protocol lacks is said before training.
+    evaluations["test"]["protocol"] = "coco_5k"
+    with pytest.raises(ValueError, match="3 images with captions were found, and the protocol is of 5,000"):
+        make_suites("run", found, args, evaluations)
+    (tmp_path / "bare").mkdir()
+    shutil.copy(tmp_path / "photos.json", tmp_path / "bare")
+    with pytest.raises(
+        ValueError, match=r"A CLIP reads the images of train\. Name the folder of its images, `--images"
+    ):
+        prepare(replace(data_args, data=f"{tmp_path}/bare/photos.json"), model_args, tmp_path / "study")
+
+
+def test_an_aligner_needs_no_images_of_img2dataset(tmp_path, monkeypatch):
+    (tmp_path / "cc3m").mkdir()
+    (tmp_path / "cc3m" / "00000_stats.json").write_text("{}")
+    rows = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "image": ["1.jpg"]})
+    monkeypatch.setattr("tonics.data.load_captioned", lambda source, *, objects, check_images: rows)
+    assert _captioned(f"{tmp_path}/cc3m", None, None, reads_regions=True).column_names == ["image_id", "caption"]
 
 
 def test_masses_are_what_is_logged():
@@ -252,6 +342,8 @@ def test_mistakes(tmp_path):
         (("--text_model", "bert"), "the aligner has one text encoder"),
         (("--lora_rank", "4"), "lora_rank=4 was given with the aligner"),
         (("--loss", "max"), "loss='max' is not known"),
+        (("--ontology", "mine.json"), r"corrections=\{'background': None\} would do nothing"),
+        (("--resamples", "0"), "resamples=0 gives no interval"),
         (("--model", "scenes_clip"), r"\['text_config', 'model_options'\] would do nothing"),
         (("--evaluations", "{test: {split: test}}"), "`validation` chooses the checkpoint"),
         (("--evaluations", "{validation: {}, test: {splits: test}}"), r"the fields \['splits'\]"),
@@ -259,7 +351,10 @@ def test_mistakes(tmp_path):
     ):
         with pytest.raises(ValueError, match=text):
             arguments_of("--preset", "smoke", *options)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / FILE_NAME).write_text("{}")
     for options, text in (
+        (("--data", str(tmp_path / "saved"), "--objects", "boxes.json"), "'boxes.json'} would do nothing"),
         (("--evaluations", "{validation: {split: dev}, test: {split: test}}"), "no 'dev', of which 'validation'"),
         (("--held_out", "5000"), "5000 held-out instances were asked for"),
         (("--data", "scenes,scenes"), "two sources of one name"),

@@ -36,7 +36,7 @@ _Objects = Annotated[
 ]
 _MinPairs = Annotated[int, typer.Option(help="Pairs that a noun and a class have in common at least.", min=1)]
 _MinInstances = Annotated[int, typer.Option(help="Examples of a class at least.", min=1)]
-_MinConfidence = Annotated[float, typer.Option(help="Confidence below which regions do not count.", min=0, max=1)]
+_MinConfidence = Annotated[float, typer.Option(help="Confidence below which objects do not count.", min=0, max=1)]
 _Corrections = Annotated[
     Path | None, typer.Option(help="A YAML or JSON file with lines `noun: class`, or `noun: null` to leave one out.")
 ]

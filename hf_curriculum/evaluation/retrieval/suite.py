@@ -150,7 +150,9 @@ class RetrievalEvaluation:
 
     def _ranks_csv(self) -> str:
         own, stream = self.ranks[self.name], io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
+        # Python before 3.13 leaves a carriage return by itself unquoted, which ends a line when it is read.
+        bare = any("\r" in text for text in (*self.captions, *self.image_ids))
+        writer = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
         writer.writerow(_COLUMNS)
         for caption, row, rank in zip(self.captions, own.image_of_text.tolist(), own.image.tolist(), strict=True):
             writer.writerow(["text", self.image_ids[row], caption, rank])
@@ -174,6 +176,7 @@ class RetrievalSuite:
         resamples: of images, for intervals and differences.
         seed: of the resamples.
         limit: so many images at most, the first ones; for a try, and noted in the results.
+        notes: what a reader must know of the data or of `classes`.
 
     Attributes:
         images: the first row of each image, in order.
@@ -184,7 +187,8 @@ class RetrievalSuite:
     Raises:
         FileNotFoundError: a file of ranks is not there.
         ValueError: a column is missing, no captions, an unknown protocol or one of another number of images, ranks
-            of other queries, not a collection of classes per row, a `limit` below 1.
+            of other queries, not a collection of classes per row, objects without a name, an option out of range, a
+            `limit` below the parts of a protocol.
 
     Source: Karpathy & Fei-Fei 2015, §4.2; TOnICS, §4.3 (Flickr30k 1K, COCO 5K).
 
@@ -207,6 +211,7 @@ class RetrievalSuite:
         resamples: int = 1000,
         seed: int = 0,
         limit: int | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.protocol: Protocol = _protocol(protocol)
         self.name: str = name
@@ -217,6 +222,11 @@ class RetrievalSuite:
             )
         if limit is not None and limit < 1:
             raise ValueError(f"`limit` is {limit}, which leaves no image. Pass 1 or more, or None for all.")
+        if min_images < 2 or resamples < 1:
+            raise ValueError(
+                f"`min_images={min_images}` and `resamples={resamples}` were given. Candidates of a class are two "
+                "images or more, and an interval needs one resample or more, such as 1,000."
+            )
         require_columns(
             dataset.column_names, [IMAGE_ID, CAPTION], reader="Captions are ranked against images.", remedy="Add it."
         )
@@ -227,12 +237,13 @@ class RetrievalSuite:
             )
         if classes is None:
             classes = object_classes(dataset)
-        rows, self.notes = self._take(dataset, limit)
+        rows, found = self._take(dataset, limit)
+        self.notes: tuple[str, ...] = (*found, *notes)
         kept = dataset.select([row for own in rows for row in own])
         self.images: Dataset = one_row_per_image(kept)
         self.captions: list[str] = kept.with_format(None).select_columns(CAPTION)[:][CAPTION]
         self.image_of_text: np.ndarray = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-        self.image_ids: list[str] = self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
+        self.image_ids: list[str] = [*map(str, self.images.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID])]
         self.classes = None if classes is None else [classes[row] for own in rows for row in own]
         self.min_images = min_images
         self.resampling: dict[str, int] = {"resamples": resamples, "seed": seed}
@@ -262,6 +273,8 @@ class RetrievalSuite:
         if self.classes is not None:
             options = {"min_images": self.min_images, **self.resampling}
             within = rank_within_classes(similarities, self.image_of_text, self.classes, **options)
+            small = f"Nothing is ranked within classes: none has {self.min_images:,} images."
+            notes = notes if within is not None else (*notes, small)
         return RetrievalEvaluation(
             self.name,
             self.image_ids,
@@ -292,13 +305,19 @@ class RetrievalSuite:
             if image_id is not None and caption and caption.strip():
                 found.setdefault(image_id, []).append(row)
         wanted, most = self.protocol.images, self.protocol.captions
-        if not found or (wanted not in (None, len(found)) and limit is None):
+        is_part = limit is not None and limit < len(found)
+        if not found or (wanted not in (None, len(found)) and not is_part):
             raise ValueError(
                 f"{len(found):,} images with captions were found, and the protocol is of "
                 f"{'one or more' if wanted is None else f'{wanted:,}'}: recalls among other numbers of images cannot "
                 'be compared with it. Name the split it is of, or pass protocol="all" (--protocol all).'
             )
         rows = [own[:most] for own in found.values()][:limit]
+        if len(rows) < self.protocol.folds:
+            raise ValueError(
+                f"{len(rows):,} images take part, and the protocol ranks {self.protocol.folds} parts of them, each "
+                "for itself: some would be empty. Raise `limit` (--limit), or take a protocol without parts."
+            )
         surplus = sum(map(len, list(found.values())[:limit])) - sum(map(len, rows))
         few = 0 if most is None else sum(len(own) < most for own in rows)
         notes = [
@@ -307,7 +326,7 @@ class RetrievalSuite:
             (few, f"images have fewer than {most} captions."),
         ]
         noted = [f"{number:,} {text}" for number, text in notes if number]
-        if limit is not None and len(found) > limit:
+        if is_part:
             noted.append(f"Only the first {limit:,} of {len(found):,} images: recalls are higher among fewer.")
         if self.protocol.folds > 1:
             noted.append(f"Each of {self.protocol.folds} parts of the images is ranked for itself.")

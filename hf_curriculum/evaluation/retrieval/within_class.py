@@ -161,10 +161,13 @@ def object_classes(dataset: Dataset) -> list[list[str]] | None:
     """The classes of each row's caption: objects that its image shows and that it names, in singular or plural.
 
     Args:
-        dataset: has `caption`, and a column `objects` whose entries have a `noun` or else a `name`.
+        dataset: has `caption`, and a column `objects` whose entries have a `noun` or else a `name`, or are names.
 
     Returns:
         a list per row; None without such a column.
+
+    Raises:
+        ValueError: `objects` holds something else.
 
     Source: TOnICS, §3 (X(o): the object in the image and a noun of it in the caption).
 
@@ -180,9 +183,22 @@ def object_classes(dataset: Dataset) -> list[list[str]] | None:
     found = []
     for caption, objects in zip(columns[CAPTION], columns[OBJECTS], strict=True):
         said = _spelled(caption or "")
-        shown = sorted({thing.get("noun") or thing["name"] for thing in objects or ()})
+        shown = sorted(_names_of(objects))
         found.append([name for name in shown if _spelled(name) in said])
     return found
+
+
+def _names_of(objects: Any) -> set[str]:
+    """What the objects of an image are called."""
+    things = [] if objects is None else objects
+    if isinstance(things, list):
+        names = [thing.get("noun") or thing.get("name", 0) if isinstance(thing, dict) else thing for thing in things]
+        if all(name is None or isinstance(name, str) for name in names):
+            return set(filter(None, names))
+    raise ValueError(
+        f"`{OBJECTS}` holds {objects!r:.80}, and captions are ranked within the classes of a list of objects a row, "
+        "each with `name`. Rename the entry that says what an object is, or leave the column out (`remove_columns`)."
+    )
 
 
 def _resampled(

@@ -80,7 +80,7 @@ class AlignerProcessor(CaptionProcessor):
         self,
         images: Any = None,
         text: str | Sequence[str] | None = None,
-        nouns: Sequence[str | Span | None] | None = None,
+        nouns: str | Sequence[str | Span | None] | None = None,
         **kwargs: Any,
     ) -> dict[str, torch.Tensor]:
         """Inputs of the aligner.
@@ -89,13 +89,16 @@ class AlignerProcessor(CaptionProcessor):
             images: as of `RegionProcessor`.
             text: captions.
             nouns: of each caption its noun: a word of it, of which the first is meant, or where it begins and has
-                ended in characters; None for a caption without a noun, all of whose words then stand for it.
+                ended in characters; None for a caption without a noun, all of whose words are then marked: the model
+                reads their mean, or by `noun_pooling="first"` the first of them. Of a single caption the word alone
+                will do.
             kwargs: of the tokenizer, such as `max_length`.
         """
         found = {} if images is None else dict(super().__call__(images=images))
         if text is None:
             return found
         texts = [text] if isinstance(text, str) else list(text)
+        nouns = [nouns] if isinstance(nouns, str) else nouns
         if nouns is None or len(nouns) != len(texts):
             given = "no nouns" if nouns is None else f"{len(nouns)} nouns"
             raise ValueError(

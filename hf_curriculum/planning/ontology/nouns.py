@@ -143,21 +143,30 @@ def token_spans(text: str, tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
         >>> list(token_spans("a  dog's", ["a", "dog", "'s"]))
         [(0, 1), (3, 6), (6, 8)]
     """
-    plain = text.isascii() or unicodedata.is_normalized("NFC", text)
+    normal, places = _normalised(text)
     at = 0
     for token in tokens:
-        while text[at].isspace():
+        while normal[at].isspace():
             at += 1
         end = at + len(token)
-        if not plain:  # words are normalised, the text is not: as many characters as become this word
-            end = at + 1
-            while end < len(text) and (
-                len(_normalised(text[at:end])) < len(token) or unicodedata.combining(text[end])
-            ):
-                end += 1
-        yield at, end
+        yield (at, end) if places is None else (places[at][0], places[end - 1][1])
         at = end
 
 
-def _normalised(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+def _normalised(text: str) -> tuple[str, list[tuple[int, int]] | None]:
+    """A text in the form of `tokenize`, and where each character of it stands in the text itself; None: at its own."""
+    if text.isascii() or unicodedata.is_normalized("NFC", text):
+        return text, None
+    normal, places, start = "", [], 0
+    while start < len(text):
+        end, part = start + 1, unicodedata.normalize("NFC", text[start])
+        while end < len(text):  # what follows belongs to the same character where it is a mark, or changes it
+            longer = unicodedata.normalize("NFC", text[start : end + 1])
+            apart = part + unicodedata.normalize("NFC", text[end])
+            if longer == apart and not unicodedata.combining(text[end]):
+                break
+            end, part = end + 1, longer
+        normal += part
+        places += [(start, end)] * len(part)
+        start = end
+    return normal, places

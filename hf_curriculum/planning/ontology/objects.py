@@ -22,6 +22,8 @@ from hf_curriculum.provenance import read_column
 
 CLASS = ("noun", "name")
 """Entries of an object that may be its class: the first that is there; `name` is a phrase in the embedded scenes."""
+CONFIDENCE = "confidence"
+"""The entry of an object that says how sure a detector is of it."""
 
 
 class ImageObjects(NamedTuple):
@@ -61,12 +63,13 @@ def read_objects(pairs: Dataset, objects: Any, *, min_confidence: float = 0.0) -
         objects: where the classes are: the name of a column of the pairs (lists of objects, each with `name`, or with
             `noun` as in the embedded scenes); a `RegionStore`, a file that `open_regions` reads or a mapping of image
             id → `Regions` or names; or a list of these, of which the first that has an image counts.
-        min_confidence: regions below do not count, where they have a confidence.
+        min_confidence: regions, and objects of a column, below do not count, where they have a `confidence`.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: no image of the pairs has an object, the column is missing, or regions have no classes.
-        TypeError: `objects` is something else.
+        ValueError: no image of the pairs has an object, the column is missing or stands in a list, or regions have no
+            classes.
+        TypeError: `objects` is something else, or an image's entry is one name in place of several.
     """
     require_columns(
         pairs.column_names, [IMAGE_ID], reader="Objects belong to images.", remedy="`load_captioned` derives it."
@@ -74,7 +77,7 @@ def read_objects(pairs: Dataset, objects: Any, *, min_confidence: float = 0.0) -
     ids = read_column(pairs, IMAGE_ID)
     images = group_codes(ids, IMAGE_ID)
     if isinstance(objects, str) and objects in pairs.column_names:
-        shown, classes, names = _of_column(pairs, objects, images)
+        shown, classes, names = _of_column(pairs, objects, images, min_confidence)
     else:
         firsts = np.unique(images, return_index=True)[1]
         wanted = ids.take(pa.array(firsts)).to_pylist()
@@ -99,7 +102,7 @@ Found = tuple[np.ndarray, np.ndarray, list[str]]
 """(image, class) of each object, and the names of the classes."""
 
 
-def _of_column(pairs: Dataset, column: str, images: np.ndarray) -> Found:
+def _of_column(pairs: Dataset, column: str, images: np.ndarray, min_confidence: float) -> Found:
     """Of a column of lists of objects, with one row for each caption: those of all rows of an image."""
     values = read_column(pairs, column)
     kind = values.type
@@ -116,6 +119,9 @@ def _of_column(pairs: Dataset, column: str, images: np.ndarray) -> Found:
                 f"The objects of `{column}` have {fields}, and no `name`: their classes are unknown. Rename the entry "
                 "that says what an object is."
             )
+        if CONFIDENCE in fields and min_confidence > 0:
+            sure = pc.fill_null(pc.greater_equal(pc.struct_field(entries, CONFIDENCE), min_confidence), True)
+            rows, entries = rows[sure.to_numpy(zero_copy_only=False)], entries.filter(sure)
         entries = pc.struct_field(entries, name)
     if not (pa.types.is_string(entries.type) or pa.types.is_large_string(entries.type)):
         raise ValueError(f"The classes of `{column}` are {entries.type}, not names. Give each object its `name`.")
@@ -130,6 +136,11 @@ def _sources(pairs: Dataset, objects: Any) -> list[Mapping[str, Any]]:
     opened: list[Mapping[str, Any]] = []
     for one in objects if several else [objects]:
         if isinstance(one, (str, Path)):
+            if several and one in pairs.column_names:
+                raise ValueError(
+                    f"`objects` names the column `{one}` in a list of sources. A column says what every image shows, "
+                    "so nothing would be left to the others. Name it alone, or files and stores."
+                )
             if not Path(one).exists():
                 raise FileNotFoundError(
                     f"There are no objects in {str(one)!r}: the pairs have no such column (they have "
@@ -177,6 +188,11 @@ def _of_mapping(source: Mapping[str, Any], ids: Sequence[str], min_confidence: f
     for place in np.flatnonzero(stored).tolist():
         found = source[ids[place]]
         names = _named(found, min_confidence) if isinstance(found, Regions) else found
+        if isinstance(names, str):
+            raise TypeError(
+                f"`objects` gives the image {ids[place]!r} the text {names!r}, each letter of which would be a class. "
+                "Give it a list of names, of one too."
+            )
         codes = [numbers.setdefault(str(name), len(numbers)) for name in dict.fromkeys(names)]
         images.extend([place] * len(codes))
         classes.extend(codes)

@@ -99,7 +99,7 @@ class Ontology:
             lemmas: "spelling", "wordnet" or a function of one word.
             parents: node → the node above it, for levels between the classes and the root. A node above others has the
                 examples of all of them.
-            min_confidence: regions below do not count, where they have a confidence.
+            min_confidence: regions, and objects of a column, below do not count, where they have a `confidence`.
             num_proc: processes that tag captions.
 
         Returns:
@@ -253,7 +253,7 @@ class Ontology:
         """What `to_dict` wrote, without a tagger or lemmas of the user's own: see `load`.
 
         Raises:
-            ValueError: no such mapping, or one of a later version.
+            ValueError: no such mapping, a damaged one, or one of a later version.
         """
         if not isinstance(content, Mapping) or not {"format", "nouns", "sizes"} <= set(content):
             raise ValueError(f"This is no ontology: {str(content)[:80]!r}. `Ontology.save` writes one.")
@@ -262,8 +262,14 @@ class Ontology:
                 f"The ontology is of format {content['format']}, and this version of hf_curriculum reads format "
                 f"{_FORMAT}. Update hf_curriculum, or induce it again."
             )
+        try:
+            nouns = tuple(NounClass(**noun) for noun in content["nouns"])
+        except TypeError as error:
+            raise ValueError(
+                f"The ontology's nouns cannot be read ({error}). `Ontology.save` writes them: induce it again."
+            ) from error
         return cls(
-            tuple(NounClass(**noun) for noun in content["nouns"]),
+            nouns,
             **{name: content.get(name, {}) for name in _MAPPINGS},
             objects=content.get("objects"),
             tagger=content.get("tagger"),
@@ -289,7 +295,7 @@ class Ontology:
         """
         try:
             found = cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is no ontology ({error}). `Ontology.save` writes one.") from error
         return replace(found, tagger=tagger or found.tagger, lemmas=lemmas or found.lemmas)
 

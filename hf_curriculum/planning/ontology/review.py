@@ -71,7 +71,8 @@ def _line(noun: NounClass) -> str:
     facts = f"{100 * noun.share:.0f} % of {noun.pairs}{pmi}; second {noun.runner_up or 'none'}; "
     facts += f"most show {noun.commonest or 'none'}"
     was = f"; was {noun.proposed}" if noun.corrected else ""
-    return f"{_quoted(noun.noun)}: {'null' if noun.node is None else _quoted(noun.node)}  # {facts}{was}"
+    remark = " ".join(f"{facts}{was}".split())  # a class may be called anything, and a line would end the remark
+    return f"{_quoted(noun.noun)}: {'null' if noun.node is None else _quoted(noun.node)}  # {remark}"
 
 
 def _quoted(name: str) -> str:

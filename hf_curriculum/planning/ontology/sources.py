@@ -192,7 +192,7 @@ def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -
             "images: each instance has an image of its own, and some images are needed to train on. Ask for fewer, or "
             "bring more data."
         )
-    keys = np.array([xxh3_64_intdigest(text.encode(), seed) for text in texts], np.uint64)
+    keys = np.array([xxh3_64_intdigest(str(text).encode(), seed) for text in texts], np.uint64)
     images = np.argsort(keys, kind="stable")[:number]
     codes = ids.indices.to_numpy()
     held = np.isin(codes, images)

@@ -4,6 +4,7 @@ from datasets import Dataset
 
 from hf_curriculum import Ontology
 from hf_curriculum.evaluation.retrieval import caption_classes, noun_spans
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 
 ROWS = {
     "image_id": ["1", "1", "2", "3"],
@@ -20,8 +21,12 @@ def test_nouns_of_the_ontology_alone():
     assert words == [["puppies", "ball"], [], ["dog", "ball"], ["ball"]]
     # The first image shows no ball, whatever its caption says.
     assert caption_classes(pairs, ontology) == [["dog"], [], ["dog", "ball"], ["ball"]]
-    # Without objects the noun alone decides.
-    assert caption_classes(pairs.remove_columns("objects"), ontology)[0] == ["dog", "ball"]
+    # Without objects, and where no image is annotated, the noun alone decides, which a note says.
+    bare = pairs.remove_columns("objects")
+    for unknown in (bare, bare.add_column("objects", [None] * 4, feature=pairs.features["objects"])):
+        assert caption_classes(unknown, ontology)[0] == ["dog", "ball"]
+        assert "their images may not show them" in class_notes(unknown)[0]
+    assert class_notes(pairs) == ()
 
 
 def test_all_nouns_without_an_ontology():

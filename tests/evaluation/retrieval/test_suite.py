@@ -21,6 +21,7 @@ from hf_curriculum.evaluation.retrieval import (
     read_ranks,
 )
 from hf_curriculum.evaluation.retrieval.compare import RECALL_NAMES
+from hf_curriculum.evaluation.retrieval.nouns import class_notes
 from hf_curriculum.reporting import retrieval_report
 
 
@@ -213,6 +214,43 @@ def test_files_are_read_back_for_a_comparison(tmp_path, scenes):
     assert found.tables()[0].rows[0] == ("image R@1", f"{100 * random.values['image_r1']:.2f}", "100.00")
 
 
+@pytest.mark.parametrize(
+    ("image_ids", "captions"), [([7, 7, 8], ["a dog", "one dog", "a cat"]), (["a", "b"], ["a dog\r", 'a\r"cat"'])]
+)
+def test_ranks_are_read_back_for_numbered_images_and_any_caption(tmp_path, image_ids, captions):
+    rows = Dataset.from_dict({"image_id": image_ids, "caption": captions})
+    suite = RetrievalSuite(rows)
+    found = suite(ScoreMatrix(np.eye(len(captions))[:, : len(suite.images)]))
+    found.write(tmp_path)
+    again = RetrievalSuite(rows, compare={"before": tmp_path}).others["before"]
+    assert again.image.tolist() == found.ranks["model"].image.tolist()
+
+
+def test_notes_of_classes():
+    rows = Dataset.from_dict({"image_id": ["1", "2"], "caption": ["a dog", "a cat"]})
+    classes = [["dog"], ["cat"]]
+    assert RetrievalSuite(rows, notes=["of the data"])(ScoreMatrix(np.eye(2)), ["of scores"]).notes == (
+        "of the data",
+        "of scores",
+    )
+    found = RetrievalSuite(rows, classes=classes, notes=class_notes(rows))(ScoreMatrix(np.eye(2)))
+    assert found.notes == (
+        "Classes are what captions name: the data has no `objects`, so their images may not show them.",
+        "Nothing is ranked within classes: none has 10 images.",
+    )
+    shown = rows.add_column("objects", [[{"name": "dog"}]] * 2)
+    assert class_notes(shown) == ()
+    assert RetrievalSuite(shown).classes == [["dog"], []]
+    assert RetrievalSuite(rows.add_column("objects", [["dog"], [None]])).classes == [["dog"], []]
+
+
+@pytest.mark.parametrize("objects", [[{"category": 3}], {"name": ["dog"]}, [3]])
+def test_objects_without_names(objects):
+    rows = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "objects": [objects]})
+    with pytest.raises(ValueError, match=r"`objects` holds .*, and captions are ranked within the classes of"):
+        RetrievalSuite(rows)
+
+
 def test_the_page(tmp_path, scenes):
     suite = RetrievalSuite(scenes, min_images=2)
     scores = np.zeros((60, 20))
@@ -234,8 +272,16 @@ def test_errors_of_the_suite(tmp_path):
         RetrievalSuite(data, "flickr8k")
     with pytest.raises(ValueError, match="2 images with captions were found, and the protocol is of 1,000"):
         RetrievalSuite(data, "flickr30k")
+    with pytest.raises(ValueError, match="2 images with captions were found, and the protocol is of 1,000"):
+        RetrievalSuite(data, "flickr30k", limit=2)
+    assert "Only the first 1 of 2 images" in RetrievalSuite(data, "flickr30k", limit=1).notes[-1]
+    with pytest.raises(ValueError, match="1 images take part, and the protocol ranks 5 parts of them"):
+        RetrievalSuite(data, "coco_1k", limit=1)
     with pytest.raises(ValueError, match="0 images with captions were found"):
         RetrievalSuite(Dataset.from_dict({"image_id": ["a"], "caption": [""]}))
+    for options in ({"min_images": 1}, {"resamples": 0}):
+        with pytest.raises(ValueError, match="Candidates of a class are two images"):
+            RetrievalSuite(data, **options)
     with pytest.raises(ValueError, match="`limit` is 0"):
         RetrievalSuite(data, limit=0)
     with pytest.raises(ValueError, match="A model in `compare` is called 'model'"):

@@ -178,6 +178,8 @@ def test_the_processor_gives_what_the_model_takes(tmp_path):
 
 def test_what_the_processor_cannot_read():
     processor = AlignerProcessor(None, tokenizer())
+    alone, listed = (processor(text="a dog runs", nouns=nouns) for nouns in ("dog", ["dog"]))
+    assert alone["noun_mask"].tolist() == listed["noun_mask"].tolist()
     with pytest.raises(ValueError, match=r"no nouns were given for 1 captions"):
         processor(text="a dog")
     with pytest.raises(ValueError, match=r"'cat' is no word of the caption 'a catalogue'"):

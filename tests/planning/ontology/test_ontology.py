@@ -16,6 +16,7 @@ from ten_sentences import induce, make_pairs, many, tag
 
 from hf_curriculum import Ontology, pack_regions
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.evaluation.retrieval import noun_spans
 from hf_curriculum.planning.ontology import NounClass, nouns, read_objects
 from hf_curriculum.planning.ontology.nouns import find_nouns, token_spans
 from hf_curriculum.scorers.text.taggers import tokenize
@@ -182,6 +183,8 @@ def test_files(tmp_path):
         ValueError, match=r"found with tagger 'tag', which a file does not hold: .*load\(path, tagger="
     ):
         Ontology.load(tmp_path / "own.json").triplets(make_pairs())
+    with pytest.raises(ValueError, match="found with tagger 'tag', which a file does not hold"):
+        noun_spans(["a dog"], Ontology.load(tmp_path / "own.json"))
     again = Ontology.load(tmp_path / "own.json", tagger=tag)
     assert list(again.triplets(make_pairs())) == list(induce(min_pairs=2).triplets(make_pairs()))
     assert again.mentions(make_pairs()).nouns == ("dog", "frisbee", "man", "puppy")
@@ -191,6 +194,12 @@ def test_files(tmp_path):
     (tmp_path / "other.json").write_text('{"nouns": [')
     with pytest.raises(ValueError, match=r"other\.json is no ontology"):
         Ontology.load(tmp_path / "other.json")
+    (tmp_path / "other.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match=r"other\.json is no ontology"):
+        Ontology.load(tmp_path / "other.json")
+    for damaged in ([{"noun": "dog"}], 3):
+        with pytest.raises(ValueError, match=r"The ontology's nouns cannot be read \("):
+            Ontology.from_dict({**ontology.to_dict(), "nouns": damaged})
     with pytest.raises(ValueError, match="of format 9, and this version"):
         Ontology.from_dict({**ontology.to_dict(), "format": 9})
     with pytest.raises(AttributeError, match="cannot assign"):
@@ -260,6 +269,19 @@ def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
         read_objects(pairs, [plain, store])
 
 
+def test_objects_of_a_column_that_a_detector_is_unsure_of():
+    shown = [[("dog", 0.9), ("cat", 0.4)], [("cat", 0.5)], [("cow", 0.2)], [("cat", None)]]
+    objects = [[{"name": name, "confidence": sure} for name, sure in own] for own in shown]
+    pairs = Dataset.from_dict({"image_id": ["1", "2", "3", "4"], "caption": ["a dog"] * 4, "objects": objects})
+    assert read_objects(pairs, "objects").names == ("cat", "cow", "dog")
+    found = read_objects(pairs, "objects", min_confidence=0.5)
+    assert (found.names, found.offsets.tolist(), found.classes.tolist()) == (
+        ("cat", "dog"),
+        [0, 1, 2, 2, 3],
+        [1, 0, 0],
+    )
+
+
 @pytest.mark.parametrize(
     ("objects", "error", "message"),
     [
@@ -275,6 +297,12 @@ def test_a_store_is_read_at_once_as_image_by_image(tmp_path):
         ({"1": Regions("1", confidence=np.float32([1]))}, ValueError, "The regions of image '1' have no classes"),
         ({"2": ["dog"]}, ValueError, r"None of the 1 images of the pairs \('1', for example\) has an object"),
         ({"1": Regions("1", classes=())}, ValueError, "None of the 1 images"),
+        (
+            {"1": "dog"},
+            TypeError,
+            "`objects` gives the image '1' the text 'dog', each letter of which would be a class",
+        ),
+        (["boxes"], ValueError, "`objects` names the column `boxes` in a list of sources"),
     ],
 )
 def test_objects_that_cannot_be_read(objects, error, message):
@@ -327,6 +355,14 @@ def test_where_words_stand(text):
     spans = list(token_spans(text, tokens))
     assert [unicodedata.normalize("NFC", text[start:end]).replace("’", "'") for start, end in spans] == tokens
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("before", ["\u0958", "\u1112\u1161\u11ab", "\u0344", "a\u0323\u0301"])
+def test_where_words_stand_behind_letters_that_are_composed_or_taken_apart(before):
+    text = f"{before} dog, e\u0301"
+    spans = list(token_spans(text, tokenize(text)))
+    assert [text[start:end] for start, end in spans[-3:]] == ["dog", ",", "e\u0301"]
+    assert all(text[start:end] == before for start, end in spans[:-3])
 
 
 def test_a_noun_counts_once_and_stands_where_it_comes_first():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 from ten_sentences import induce
@@ -73,6 +75,9 @@ def test_the_review_is_a_file_of_corrections(tmp_path):
         "man: person  # 100 % of 4, PMI 0.59; second person; most show person; was frisbee"
         in (tmp_path / "again.yaml").read_text()
     )
+    several = replace(noun("cat", "cat"), runner_up="dog\nman: dog", commonest="dog\u2028boy: dog")
+    write_review(Ontology((several,), {}), tmp_path / "lines.yaml")
+    assert yaml.safe_load((tmp_path / "lines.yaml").read_text()) == {"cat": "cat"}
     odd = Ontology((noun("no", "yes: 'x' # y"), noun("4x4", "Straße"), noun("null", None)), {})
     write_review(odd, tmp_path / "odd.yaml")
     assert yaml.safe_load((tmp_path / "odd.yaml").read_text()) == {"no": "yes: 'x' # y", "4x4": "Straße", "null": None}

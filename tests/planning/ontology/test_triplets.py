@@ -287,6 +287,13 @@ def test_held_out_instances_are_of_different_images_and_none_of_them_is_trained_
         hold_out_instances(pairs, 1)
 
 
+def test_images_may_have_numbers_in_place_of_names():
+    rows = {"caption": ["w", "x", "y", "z"], "noun": ["dog", "ball", "cat", "dog"]}
+    numbers = hold_out_instances(Dataset.from_dict({"image_id": [1, 1, 2, 3], **rows}), 2)
+    names = hold_out_instances(Dataset.from_dict({"image_id": ["1", "1", "2", "3"], **rows}), 2)
+    assert numbers["heldout"]["caption"][:] == names["heldout"]["caption"][:]
+
+
 def test_held_out_instances_come_from_all_nouns_of_an_image():
     rows = Dataset.from_dict(
         {"image_id": [f"i{n // 4}" for n in range(400)], "caption": [f"c{n}" for n in range(400)], "noun": ["x"] * 400}
