@@ -77,7 +77,10 @@ def test_images_that_mention_nothing_are_left_out_and_counted(caplog):
     assert labelled["labels"][:] == [[1], [0]]
     assert labelled.features["labels"].feature.names == ["dog", "racket", "zebra"]
     assert "3 of 5 images have none of the 3 classes and are left out" in caplog.text
-    assert "1 of 3 classes are in no image by their `caption`, so these images neither teach nor test them: zebra." in caplog.text
+    assert (
+        "1 of 3 classes are in no image by their `caption`, so these images neither teach nor test them: zebra."
+        in caplog.text
+    )
     assert "labels: 2 labels of 5 images; dog 1, racket 1, zebra 0" in caplog.text
     assert label_counts(labelled) == {"dog": 1, "racket": 1, "zebra": 0}
     made = column_provenance(labelled, "labels")

@@ -117,11 +117,12 @@ def encode_labels(
     Args:
         splits: split → a class number or name for each row.
         classes: see `load_labelled`.
-        known: class number → name, as the data itself has them.
+        known: class number → name, as the data itself has them; all of these are classes.
         source: what holds the labels, for errors.
 
     Raises:
-        ValueError: a row has no label, or one that is outside of the classes; numbers stand beside names.
+        ValueError: a row has no label, or one that is outside of the classes; numbers stand beside names; a mapping
+            names none of the labels.
     """
     found = Counter(value for labels in splits.values() for value in labels)
     kinds = {type(value) for value in found}
@@ -131,6 +132,10 @@ def encode_labels(
             "from 0, or all names. Correct the column, or name another with columns={'label': ...}."
         )
     given = read_classes(classes) if classes is not None else None
+    if isinstance(given, dict):
+        # Folders called 0, 1, … are texts, and keys of a mapping are numbers where all are.
+        given |= {one: given[int(one)] for one in found if str(one).isdecimal() and int(one) in given}
+        _validate_mapping(given, {*found, *(known or {}).values()}, source)
     if kinds == {int}:
         names = _names_of_numbers(found, given, known or {}, source)
         return {split: list(labels) for split, labels in splits.items()}, ClassLabel(names=_distinct(names))
@@ -179,11 +184,22 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
     return value
 
 
+def _validate_mapping(given: Mapping[Any, str], labels: set[Any], source: object) -> None:
+    """Raises a `ValueError` if a mapping names none of the labels, and so would change nothing."""
+    if not labels & given.keys():
+        raise ValueError(
+            f"`classes` maps {list(given)[:3]} and so on, and {source} has the labels {sorted(labels, key=str)[:3]} "
+            "and so on: no class would get its name. Map the labels as the data has them, or list the names in the "
+            "order of their numbers."
+        )
+
+
 def _names_of_numbers(
     found: Mapping[int, int], given: list[str] | dict[Any, str] | None, known: Mapping[Any, str], source: object
 ) -> list[str]:
-    """A name for each number from 0 to the largest."""
-    size = len(given) if isinstance(given, list) else max(found) + 1
+    """A name for each number from 0 to the largest that occurs or has a name."""
+    named = (key for key in (*known, *(given or ())) if isinstance(key, int))
+    size = len(given) if isinstance(given, list) else max(*found, *named, 0) + 1
     outside = sorted(value for value in found if not 0 <= value < size)
     if outside:
         raise ValueError(
