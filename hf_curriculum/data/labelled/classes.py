@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"\d+|n\d{8}")
 
 Classes = Sequence[str] | Mapping[Any, str] | str | Path
 """Names of classes in the order of their numbers; or number, or name in the data, → name; or a file of either."""
@@ -49,9 +52,9 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
 
 
 def validate_prompt_names(names: Iterable[str], template: str) -> None:
-    """Raises a `ValueError` if a template is to name classes that are numbers alone, as of data without names."""
+    """Raises a `ValueError` if a template is to name classes that are numbers alone, or WordNet's (n01440764)."""
     given = sorted(set(names))
-    if given and all(name.isdigit() for name in given):
+    if given and all(_NUMBER.fullmatch(name) for name in given):
         raise ValueError(
             f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
             f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
