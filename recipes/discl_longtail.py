@@ -115,10 +115,14 @@ def read_data(data_args: DataArguments, *others: Any) -> dict[str, Any]:
 
 def prepare_all(study: Study, shared: dict[str, Any], stage: str = "filter") -> None:
     """What the runs that are still to be made read, made once and before the first of them."""
-    for item in study.runs:
-        if item.status not in ("finished", "diverged"):
-            *made, _ = PARSER.parse_dict({**shared, **item.settings, "output_dir": str(item.folder)})
-            prepare(*made, study.output_dir, stage)
+    left = [item for item in study.runs if item.status not in ("finished", "diverged")]
+    made = [PARSER.parse_dict({**shared, **item.settings, "output_dir": str(item.folder)})[:3] for item in left]
+    for data_args, _, args in made if stage == "filter" else ():  # what fails here fails before hours of generation
+        labelled = load_data(data_args)
+        build_loss(args, class_counts(labelled.train))
+        build_collator(args, labelled.names)
+    for own in made:
+        prepare(*own, study.output_dir, stage)
 
 
 def main() -> None:
