@@ -21,6 +21,7 @@ from hf_curriculum import (
     IID,
     SCORERS,
     ClassProbability,
+    CLIPSimilarity,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     LabelCollator,
@@ -35,7 +36,7 @@ from hf_curriculum import (
 from hf_curriculum.columns import GUIDANCE, HARD
 from hf_curriculum.config import digest
 from hf_curriculum.data.labelled.classes import validate_prompt_names
-from hf_curriculum.generation.generate import validate_pair_scorer
+from hf_curriculum.generation.generate import FILE, validate_pair_scorer
 from hf_curriculum.models.pixel_diffusion import import_diffusers
 from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.studies.recipe import RunLines, resume_point
@@ -100,9 +101,12 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     data, spectrum, classifier = json.loads(given)
     data_args, spectrum_args = DataArguments(**data), SpectrumArguments(**spectrum)
     labelled = load_data(data_args)
-    validate_generation(spectrum_args, labelled.names, stage)
     mined = digest(json.dumps([data, {name: spectrum[name] for name in _MINING}, classifier], sort_keys=True))
     trained = digest(json.dumps([data, spectrum["mining_epochs"], classifier], sort_keys=True))
+    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
+    place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
+    if stage != "mine" and not (place / FILE).is_file():
+        validate_generation(spectrum_args, labelled.names, stage)
     found_by = find_classifier(labelled, spectrum_args, classifier, folder / f"classifier-{trained}")
     marked = mine(labelled, spectrum_args, found_by, folder / f"mined-{mined}")
     if stage == "mine":
@@ -114,8 +118,6 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
             f"level, and {hard:,} images are hard: no others are generated from. Ask for fewer with "
             "`--validation_images`, or mark more with `--below` or `--fewer_than`."
         )
-    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
-    place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
     drawn = generate(marked, spectrum_args, place)
     if stage == "generate":
         return None
@@ -133,8 +135,6 @@ def validate_generation(spectrum_args: SpectrumArguments, names: list[str], stag
         FileNotFoundError: there is no such file of prompts, or no such CLIP to filter by.
         ValueError: a prompt would name classes without names, or the scorer does not score image and text.
     """
-    if stage == "mine":
-        return
     import_diffusers()
     for prompt in (spectrum_args.prompt, spectrum_args.filter_prompt or ""):
         if prompt.lower().endswith((".csv", ".json")):
@@ -142,7 +142,10 @@ def validate_generation(spectrum_args: SpectrumArguments, names: list[str], stag
         elif "{label}" in prompt:
             validate_prompt_names(names, prompt)
     if stage == "filter":
-        validate_pair_scorer(make_scorer(spectrum_args))
+        scorer = make_scorer(spectrum_args)
+        validate_pair_scorer(scorer)
+        if isinstance(scorer, CLIPSimilarity):
+            scorer.loaded(None)
 
 
 def mine(labelled: Labelled, spectrum_args: SpectrumArguments, classifier: ClassProbability, place: Path) -> Dataset:

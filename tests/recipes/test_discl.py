@@ -206,6 +206,7 @@ def test_losses_and_scorers_are_made_of_their_options():
     ("options", "error", "message"),
     [
         (["--scorer", "{caption_length: {}}"], ValueError, "given to compare generated images with prompts"),
+        (["--scorer", "{clip_similarity: {model: /nowhere}}"], FileNotFoundError, "found no '/nowhere'"),
         (["--prompt", "nowhere.csv"], FileNotFoundError, "no file nowhere.csv of prompts"),
         (["--validation_images", "14"], ValueError, "validation_images=14 sources .* and 13 images are hard"),
     ],
@@ -228,7 +229,6 @@ def test_what_would_fail_after_hours_fails_before(options, error, message, tmp_p
 def test_classes_without_names_are_refused_before_mining(monkeypatch):
     pytest.importorskip("diffusers")
     spectrum_args = arguments_of("--preset", "imagenet_lt", "--grid", "none", use_cpu=True)[1]
-    stages.validate_generation(spectrum_args, ["n01440764"], "mine")
     with pytest.raises(ValueError, match=r"would ask for 'a 8k real photo: n01440764'"):
         stages.validate_generation(spectrum_args, ["n01440764"], "generate")
 
