@@ -131,6 +131,8 @@ def main() -> None:
     stage = vars(options).pop("stage", None)
     folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
     study, controls = PARSER.study(run, options, folder, data=read_data)
+    if stage == "evaluate" and not any(item.status == "finished" for item in study.runs):
+        raise ValueError(f"No run in {folder} has finished, so there is nothing to evaluate. Leave --stage out.")
     if stage != "evaluate":
         prepare_all(study, options.shared, stage if stage in ("mine", "generate") else "filter")
     if stage in ("mine", "generate", "filter"):

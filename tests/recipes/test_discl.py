@@ -233,6 +233,14 @@ def test_classes_without_names_are_refused_before_mining(monkeypatch):
         stages.validate_generation(spectrum_args, ["n01440764"], "generate")
 
 
+def test_nothing_is_evaluated_where_no_run_has_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["recipe", "--preset", "smoke", "--stage", "evaluate", "--output_dir", str(tmp_path)]
+    )
+    with pytest.raises(ValueError, match="has finished, so there is nothing to evaluate"):
+        discl_longtail.main()
+
+
 def test_a_run_is_one_line():
     run = {"name": "CE", "seed": 1, "examples": 1000, "seconds": 2.0, "accuracy": 0.5, "accuracy_few": 0.25}
     assert describe(run).endswith("seed 1: 1,000 examples, 2 s, accuracy 0.500, few 0.250")
