@@ -218,6 +218,21 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
         load_labelled(write(tmp_path / "b.png"))
 
 
+def test_tables_and_names_that_cannot_be_read(tmp_path):
+    for content in (b"", "image,label\na.png,caf\u00e9\n".encode("latin-1")):
+        (tmp_path / "labels.csv").write_bytes(content)
+        with pytest.raises(ValueError, match=r"labels\.csv is no table in UTF-8 .* save it as UTF-8"):
+            load_labelled(tmp_path / "labels.csv")
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.png")
+    (tmp_path / "labels.csv").write_text("image,label\na.png,1_0\nb.png,10\n")
+    assert class_names(load_labelled(tmp_path / "labels.csv")) == ["10", "1_0"]
+    for content, message in (("{bad", "is no JSON"), ("3", "holds '3', and a list of names or an object is needed")):
+        (tmp_path / "names.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_classes(tmp_path / "names.json")
+
+
 def test_images_outside_of_the_folder_are_refused(tmp_path):
     secret = write(tmp_path / "secret" / "s.png")
     file = tmp_path / "data" / "t.csv"

@@ -171,7 +171,7 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
             )
         with open_text(Path(classes)) as file:
             text = file.read()
-        value = json.loads(text) if Path(classes).suffix == ".json" else text.split("\n")
+        value = _json(text, classes) if Path(classes).suffix == ".json" else text.split("\n")
         value = [line.strip() for line in value if line.strip()] if isinstance(value, list) else value
     if isinstance(value, Mapping):
         numbers = all(isinstance(key, int) or str(key).isdigit() for key in value)
@@ -184,6 +184,17 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
             f"`classes` holds {str(classes)[:80]!r}, and names of classes are needed: a list in the order of their "
             "numbers, or a mapping from numbers or from the data's own names."
         )
+    return value
+
+
+def _json(text: str, file: str | Path) -> list[Any] | dict[str, Any]:
+    """A list or an object of JSON; a `ValueError` for anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON ({error}), and names classes. Correct it.") from error
+    if not isinstance(value, (list, dict)):
+        raise ValueError(f"{file} holds {text[:40]!r}, and a list of names or an object is needed. Correct it.")
     return value
 
 

@@ -156,11 +156,16 @@ def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
     if kind not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
     options: dict[str, Any] = {"compression": "gzip" if path.suffix == ".gz" else None}
-    if kind == ".jsonl":
-        frame = pd.read_json(path, lines=True, **options)
-    else:
-        separator = "\t" if kind == ".tsv" else ","
-        frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
+    try:
+        if kind == ".jsonl":
+            frame = pd.read_json(path, lines=True, **options)
+        else:
+            separator = "\t" if kind == ".tsv" else ","
+            frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no table in UTF-8 ({error}), so its images are not known. Correct it, or save it as UTF-8."
+        ) from error
     theirs = {name: find_column(frame.columns, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
     if missing or frame.empty:
@@ -237,7 +242,8 @@ def _numbers(values: pd.Series) -> list[Any]:
         return [int(value) for value in values]
     for read in (int, float):
         try:
-            return [read(value) for value in values]
+            if not any("_" in str(value) for value in values):  # Python reads 1_0 as 10
+                return [read(value) for value in values]
         except (ValueError, TypeError):
             continue
     return values.tolist()
