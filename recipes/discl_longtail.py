@@ -115,10 +115,14 @@ def read_data(data_args: DataArguments, *others: Any) -> dict[str, Any]:
 
 def prepare_all(study: Study, shared: dict[str, Any], stage: str = "filter") -> None:
     """What the runs that are still to be made read, made once and before the first of them."""
-    for item in study.runs:
-        if item.status not in ("finished", "diverged"):
-            *made, _ = PARSER.parse_dict({**shared, **item.settings, "output_dir": str(item.folder)})
-            prepare(*made, study.output_dir, stage)
+    left = [item for item in study.runs if item.status not in ("finished", "diverged")]
+    made = [PARSER.parse_dict({**shared, **item.settings, "output_dir": str(item.folder)})[:3] for item in left]
+    for data_args, _, args in made if stage == "filter" else ():  # what fails here fails before hours of generation
+        labelled = load_data(data_args)
+        build_loss(args, class_counts(labelled.train))
+        build_collator(args, labelled.names)
+    for own in made:
+        prepare(*own, study.output_dir, stage)
 
 
 def main() -> None:
@@ -127,6 +131,8 @@ def main() -> None:
     stage = vars(options).pop("stage", None)
     folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
     study, controls = PARSER.study(run, options, folder, data=read_data)
+    if stage == "evaluate" and not any(item.status == "finished" for item in study.runs):
+        raise ValueError(f"No run in {folder} has finished, so there is nothing to evaluate. Leave --stage out.")
     if stage != "evaluate":
         prepare_all(study, options.shared, stage if stage in ("mine", "generate") else "filter")
     if stage in ("mine", "generate", "filter"):

@@ -288,9 +288,9 @@ def main() -> None:
     parser.add_argument("--data", help="labelled pictures to train on rather than scenes, as `load_labelled` takes")
     parser.add_argument("--classes", help="the names of their classes, a file as `load_labelled` takes it")
     parser.add_argument("--split", help="which of their splits")
-    parser.add_argument("--prompt", default="a photo of {label}", help="the caption of each of them")
-    parser.add_argument("--size", type=int, default=IMAGE_SIZE, help="the side they are squeezed to, a multiple of 4")
-    parser.add_argument("--text_model", default="scenes_clip", help="the CLIP whose text tower reads the prompts")
+    parser.add_argument("--prompt", help='the caption of each of them, by default "a photo of {label}"')
+    parser.add_argument("--size", type=int, help="the side they are squeezed to, a multiple of 4, by default 32")
+    parser.add_argument("--text_model", help="the CLIP whose text tower reads the prompts, by default the shipped one")
     parser.add_argument("--start", type=Path, help="a folder that this recipe has written, whose weights go on")
     parser.add_argument("--flip", action="store_true", help="mirror half of the pictures")
     parser.add_argument("--float32", action="store_true", help="no bfloat16 in the convolutions")
@@ -298,6 +298,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of weights, noise and order")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to save to")
     options = parser.parse_args()
+    unused = [name for name in ("classes", "split", "prompt", "size") if getattr(options, name) is not None]
+    if options.data is None and unused:
+        parser.error(f"--{unused[0]} is of your own pictures, and scenes would be drawn as they are. Pass --data too.")
+    options.prompt, options.size = options.prompt or "a photo of {label}", options.size or IMAGE_SIZE
+    if options.size % 4:
+        parser.error(f"--size is {options.size}, and the U-Net halves it twice. Give a multiple of 4.")
     torch.set_num_threads(options.threads)
     set_seed(options.seed)
     start, cpu = time.perf_counter(), time.process_time()
@@ -311,9 +317,11 @@ def main() -> None:
     pictures = pixels(data)
     size = pictures.shape[-1]
     if options.start is None:
-        pipeline, earlier = new_pipeline(size, options.text_model), {}
+        pipeline, earlier = new_pipeline(size, options.text_model or "scenes_clip"), {}
     else:
         pipeline = PixelDiffusionPipeline.from_pretrained(options.start)
+        if options.text_model not in (None, pipeline.text_model):
+            parser.error(f"--start has learnt to read {pipeline.text_model}. Leave --text_model out.")
         before = json.loads((options.start / "training.json").read_text(encoding="utf-8"))
         earlier = {"earlier": {name: before[name] for name in ("seed", "steps", "learning_rate", "cpu_minutes")}}
     loss = train(pipeline.unet, Pictures(pictures, data[CAPTION][:], pipeline, options.seed, options.flip), options)

@@ -331,8 +331,8 @@ class AdaptiveGuidance(_ByLevel):
         partial_batches: only `"stream"` is possible.
 
     Raises:
-        ValueError: the epochs do not fit each other, a level has no examples, a metric is missing, or (with
-            `"trimmed"`) it is of other images than before.
+        ValueError: the epochs do not fit each other, a level has no examples, `metric` is no format of a level, a
+            metric is missing, or (with `"trimmed"`) it is of other images than before.
 
     Source: Liang et al. 2024 (DisCL), algorithm 3. Its "D_nl" is read as the images that are not hard; unlike in
         algorithm 2 the hard real images are not shown with a level. Rounds are rounded up to optimizer steps. The
@@ -361,11 +361,20 @@ class AdaptiveGuidance(_ByLevel):
         super().__post_init__()
         self._choice("aggregate", ("mean", "trimmed"))
         at_least("AdaptiveGuidance", probe_examples=(self.probe_examples, 1))
-        if "{level" not in self.metric:
+        try:
+            names = {self.metric.format(level=level) for level in (0.25, 0.5)}
+        except (KeyError, IndexError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"AdaptiveGuidance(metric={self.metric!r}) is no format of a level ({error!r}), so no metric could be "
+                "found. Write one such as 'level_{level:g}_probability'."
+            ) from error
+        if len(names) < 2:
             raise ValueError(
                 f"AdaptiveGuidance(metric={self.metric!r}) names one metric for all levels; it needs a place for the "
                 "level, such as 'level_{level:g}_probability'."
             )
+        if self.levels is not None and not self.levels:
+            raise ValueError("AdaptiveGuidance(levels=()) leaves no level to choose from; None means all of the data.")
 
     @property
     def _hard_column(self) -> str | None:

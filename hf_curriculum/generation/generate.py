@@ -138,7 +138,7 @@ def generate_spectrum(
         batch_size: images of one level and one size that are drawn at once.
         part_images: images of a part: what a killed process loses at most.
         allow_all_hard: draw from every image of data in which all are hard.
-        label_column: the column of classes.
+        label_column: the column of classes, which the spectrum has as `label`.
         rank: of this process; by default as launched.
         world_size: how many processes there are; by default as launched.
         timeout: seconds to wait for other processes without a new part.
@@ -151,9 +151,10 @@ def generate_spectrum(
         ImportError: `diffusers` is not installed.
         FileNotFoundError: there is no such pipeline, LoRA or file of prompts.
         TypeError: not a map-style data set.
-        ValueError: a column is missing; no image or every image is hard; a level, a seed or a prompt cannot be (see
-            `SpectrumPlan`, `prompt_choices`); a source cannot be read, or has a size that the pipeline does not draw;
-            the pipeline takes no strength; the folder holds parts of another plan.
+        ValueError: a column is missing, or has several captions in a row; no image or every image is hard; a level, a
+            seed, a size or a prompt cannot be (see `SpectrumPlan`, `prompt_choices`); a source cannot be read, or has
+            a size that the pipeline does not draw; the pipeline takes no strength; the folder holds parts of another
+            plan.
         TimeoutError: another process has stopped.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1; λ = 1 − strength as in the released code.
@@ -166,9 +167,8 @@ def generate_spectrum(
     """
     rank, world_size = launched(rank, world_size)
     levels, seeds = validate_levels(levels), validate_seeds(seeds)
-    if batch_size < 1 or part_images < 1:
-        raise ValueError(f"`batch_size={batch_size}` and `part_images={part_images}` are at least 1 image.")
     hard = hard_images(data, allow_all_hard)
+    _validate_options(hard, batch_size, part_images, resize)
     choices = prompt_choices(hard, prompts, label_column)
     options = {"revision": revision, "lora": lora, "dtype": dtype, "steps": steps, "guidance_scale": guidance_scale}
     drawer = ImageToImage(pipeline, from_text=from_text, arguments=arguments, **options)
@@ -177,7 +177,8 @@ def generate_spectrum(
     logger.info("%s", plan)
     checks = None if retry is None or retry.prompt is None else prompt_choices(hard, retry.prompt, label_column)
     run = _Run(plan, drawer, sources, choices, retry, checks, batch_size)
-    manifest = {"data": data_digest(sources.data), **run.manifest, "batch_size": batch_size}
+    manifest = {"data": data_digest(sources.data), "classes": _classes(hard, label_column), **run.manifest}
+    manifest["batch_size"] = batch_size
     folder = Path(folder)
     parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
     drawer.check_distribution([each[0] for each in choices[:64]], [sources[at] for at in range(min(64, len(hard)))])
@@ -255,7 +256,32 @@ def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
         raise ValueError(
             f"`{IMAGE_ID}` is empty in some rows, or no text. Noise is keyed by it. Give each image a text of its own."
         )
-    return data.select(np.flatnonzero(hard))
+    return data.with_format(None).select(np.flatnonzero(hard))
+
+
+def _validate_options(hard: Dataset, batch_size: int, part_images: int, resize: int | tuple[int, int] | None) -> None:
+    """Raises a `ValueError` for what would fail, or mean something else, when the images are drawn already."""
+    if batch_size < 1 or part_images < 1:
+        raise ValueError(f"`batch_size={batch_size}` and `part_images={part_images}` are at least 1 image.")
+    sides = [resize] if isinstance(resize, int) else list(() if resize is None else resize)
+    if resize is not None and (len(sides) not in (1, 2) or not all(isinstance(one, int) and one > 0 for one in sides)):
+        raise ValueError(
+            f"`resize={resize!r}` was given. It is the pixels of the shorter side, or a width and a height, such as "
+            "512 or (480, 272)."
+        )
+    kind = hard.features.get(CAPTION)
+    if kind is not None and getattr(kind, "dtype", "") not in ("string", "large_string"):
+        raise ValueError(
+            f"`{CAPTION}` is {kind}, and each generated image takes the one caption of its source. Give one row for "
+            f"each caption (`load_captioned`), or leave the column out: data.remove_columns({CAPTION!r})."
+        )
+
+
+def _classes(hard: Dataset, label_column: str) -> str | None:
+    """A digest of the rows' classes: a finished spectrum holds them."""
+    if label_column not in hard.column_names:
+        return None
+    return digest(json.dumps([str(hard.features[label_column]), hard[label_column][:]]))
 
 
 class Sources(Sequence[Image.Image]):

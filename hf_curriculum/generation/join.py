@@ -35,7 +35,7 @@ def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
 
     Raises:
         ValueError: a column is missing, `train` holds generated images, a source of the spectrum is not in it or
-            not hard there, or the two have other classes.
+            not hard there, or the two have other classes, or `train` none.
 
     Source: Liang et al. 2024 (DisCL), algorithm 2: real images are λ = 1.
 
@@ -178,6 +178,11 @@ def _hard(train: Dataset, spectrum: Dataset, ids: pa.Array, sources: set[str]) -
 
 def _validate_classes(train: Dataset, spectrum: Dataset) -> None:
     """Raises a `ValueError` where the two have other classes."""
+    if LABEL in spectrum.column_names and LABEL not in train.column_names:
+        raise ValueError(
+            f"The spectrum has its classes in `{LABEL}`, and `train` has no such column but {train.column_names}: "
+            f"generated images alone would have a class. Rename yours: train.rename_column(..., {LABEL!r})."
+        )
     names = [getattr(part.features.get(LABEL), "names", None) for part in (train, spectrum)]
     if names[0] != names[1]:
         raise ValueError(

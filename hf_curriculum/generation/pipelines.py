@@ -83,7 +83,7 @@ class ImageToImage:
         self.scale: float = guidance_scale if guidance_scale is not None else parameters["guidance_scale"].default
         self.arguments: dict[str, Any] = dict(arguments or {})
         self.text_pipe: Any = _text_to_image(self.pipe) if from_text else None
-        self.flagged = 0
+        self.flagged = self.black = 0
         self._hide_bars()
 
     def _hide_bars(self) -> None:
@@ -126,8 +126,8 @@ class ImageToImage:
             made = self.text_pipe(width=size[0], height=size[1], **common)
         else:
             made = self.pipe(image=list(images), strength=strength, **common)
-        flagged = getattr(made, "nsfw_content_detected", None) or []
-        self.flagged += sum(map(bool, flagged))
+        flagged = sum(map(bool, getattr(made, "nsfw_content_detected", None) or []))
+        self.flagged += flagged
         if len(made.images) != len(prompts):
             raise ValueError(
                 f"{self.name} returned {len(made.images)} images for {len(prompts)} prompts, so whose is whose is not "
@@ -139,7 +139,19 @@ class ImageToImage:
                 f"{self.name} returned an image of {wrong[0]} pixels for one of {size}: it resizes on its own, and "
                 "image and source would no longer belong together. Pass `resize=` with a size that it keeps."
             )
-        return [image.convert("RGB") for image in made.images]
+        drawn = [image.convert("RGB") for image in made.images]
+        self._note_black(sum(image.getbbox() is None for image in drawn) - flagged)
+        return drawn
+
+    def _note_black(self, black: int) -> None:
+        """Warns once of images without any light, which is how numbers that are not finite come out."""
+        if black > 0 and not self.black:
+            logger.warning(
+                "Of a batch of %s %d images are black all over, as where half precision overflows. Look at them: if "
+                'no source is black, draw with `dtype="bfloat16"` or "float32" in a new folder.',
+                *(self.name, black),
+            )
+        self.black += max(black, 0)
 
     def describe(self) -> dict[str, Any]:
         """What decides the images, as JSON: of the plan's manifest and the provenance."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import string
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ def prompt_choices(data: Dataset, prompts: Prompts, label_column: str = LABEL) -
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a class has no prompt, a field is no column, a prompt is empty, there are no classes, or a template
-            would name classes whose names are numbers.
+            would name classes whose names are numbers, WordNet's (n01440764) among them.
 
     Example:
         >>> data = Dataset.from_dict({"label": ["fox", "owl"], "place": ["in snow", "at night"]})
@@ -111,7 +112,7 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is neither, lacks a column, or holds something else than texts.
+        ValueError: it is neither, lacks a column, holds something else than texts, or is not UTF-8.
 
     Example:
         >>> load_prompts("prompts.csv", "a 8k real photo: {prompt}")  # doctest: +SKIP
@@ -123,8 +124,12 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
             '"a photo of {label}".'
         )
     if path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+        try:
+            rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 ({error}), so its prompts cannot be read. Save it as UTF-8."
+            ) from error
         if not rows or not {"class", "prompt"} <= rows[0].keys():
             raise ValueError(
                 f"{path} has the columns {list(rows[0]) if rows else []}. A table of prompts has the columns `class` "

@@ -154,8 +154,8 @@ class PixelDiffusionPipeline:
             return_dict: an object with `images`; otherwise a tuple.
 
         Raises:
-            ValueError: no step is left, pictures and prompts do not match, or a side is no multiple of the U-Net's
-                factor.
+            ValueError: no step is left, pictures and prompts do not match, a side is no multiple of the U-Net's
+                factor, or what it predicts is not finite.
         """
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         steps = min(int(num_inference_steps * strength), num_inference_steps)
@@ -170,6 +170,12 @@ class PixelDiffusionPipeline:
         timesteps = self.scheduler.timesteps[num_inference_steps - steps :]
         sample = self.scheduler.add_noise(pictures, noise, timesteps[:1]) if image is not None else noise
         sample = self._denoise(sample, timesteps, self.encode_prompt(prompts), guidance_scale)
+        if not torch.isfinite(sample).all():
+            raise ValueError(
+                "The U-Net predicted numbers that are not finite, so the pictures would be black: its weights are "
+                "damaged or its training has diverged, or float16 is too narrow for it. Load it as float32, or train "
+                "it again."
+            )
         images = ((sample.clamp(-1, 1) + 1) / 2).permute(0, 2, 3, 1).cpu().numpy()  # (B, H, W, 3)
         if output_type == "pil":
             images = [PIL.Image.fromarray(np.rint(image * 255).astype(np.uint8)) for image in images]

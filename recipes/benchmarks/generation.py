@@ -9,8 +9,8 @@
 - One image at a time: the same, one image a call.
 - Ours: from the data set to the finished, saved spectrum: reading, keying, PNG files, parts, the merged data set.
 
-All draw the same images, which is asserted to one grey level. Sides take turns; seconds are of the processor (of the
-clock with `--device cuda`), the least of several repetitions.
+All draw the same images, which is asserted to one grey level on the CPU (float16 of a GPU rounds by the batch). Sides
+take turns; seconds are of the processor (of the clock with `--device cuda`), the least of several repetitions.
 """
 
 from __future__ import annotations

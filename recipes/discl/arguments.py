@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_curriculum import SCORERS, Augment, CurriculumTrainingArguments, curriculum_from
+from hf_curriculum import (
+    SCORERS,
+    AdaptiveGuidance,
+    Augment,
+    CurriculumTrainingArguments,
+    GuidanceSchedule,
+    curriculum_from,
+)
+from hf_curriculum.planning.curriculum import Curriculum
+from hf_curriculum.scorers.visual.class_probability import prompts_of
 from hf_curriculum.studies.recipe import RecipeParser
 from hf_curriculum.training.classification.losses import LOSSES
 
@@ -87,7 +97,8 @@ def check_arguments(
     """Refuses what would spoil a run's end.
 
     Raises:
-        ValueError: an unknown loss, scorer or model, or arguments that have no effect together.
+        ValueError: an unknown loss, scorer or model, an option that a loss does not have, a curriculum of levels that
+            are not generated, or arguments that have no effect together.
     """
     if args.loss not in LOSSES:
         raise ValueError(f"loss={args.loss!r} is none of {sorted(LOSSES)}. Name one of them.")
@@ -96,11 +107,22 @@ def check_arguments(
             f"class_prompts={args.class_prompts} fine-tunes a CLIP by its own loss, and loss={args.loss!r}, "
             f"model={args.model!r} were given. Pass `--loss cross_entropy` and `--model openai/clip-vit-base-patch16`."
         )
+    if args.class_prompts:
+        prompts_of(args.class_prompts, ["a class"])
+    _validate_loss(args)
     if len(spectrum_args.scorer) != 1 or next(iter(spectrum_args.scorer)) not in SCORERS:
         raise ValueError(
             f"scorer={spectrum_args.scorer} is no scorer of image and text with its options. Pass "
             "`--scorer '{clip_similarity: {model: openai/clip-vit-base-patch32}}'`."
         )
+    ((scorer, options),) = spectrum_args.scorer.items()
+    try:
+        inspect.signature(SCORERS[scorer]).bind(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"scorer={spectrum_args.scorer} has options that {scorer} does not take ({error}): the filter would fail "
+            "when all images are generated. Name its own."
+        ) from error
     if spectrum_args.below is None and spectrum_args.fewer_than is None:
         raise ValueError("Neither `below` nor `fewer_than` was given, so no image is hard. Pass `--below 0.2`.")
     if spectrum_args.resize is not None and len(spectrum_args.resize) > 2:
@@ -113,8 +135,42 @@ def check_arguments(
         )
     if rule is not None and rule.needs_scores and not args.synthetic:
         raise ValueError(f"curriculum={rule} goes by levels of guidance, and synthetic=False leaves one. Drop either.")
+    for each in (rule, None if args.examples_as is None else curriculum_from(args.examples_as)):
+        _validate_levels(each, spectrum_args.levels)
     if args.augment is not None:
         Augment(**args.augment)
+
+
+def _validate_loss(args: DisCLArguments) -> None:
+    """Makes the loss once, for classes of any size."""
+    try:
+        LOSSES[args.loss](*([[2, 1]] if takes_counts(args.loss) else []), **args.loss_options)
+    except TypeError as error:
+        raise ValueError(
+            f"loss_options={args.loss_options} are not those of {args.loss} ({error}): the run would fail when all "
+            "images are generated. Name its own."
+        ) from error
+
+
+def _validate_levels(rule: Curriculum | None, levels: list[float]) -> None:
+    """Compares a curriculum over levels with those that are generated, and with its epochs."""
+    if not isinstance(rule, (GuidanceSchedule, AdaptiveGuidance)):
+        return
+    made = sorted({*levels, 1.0})
+    asked = {rule.real, *(rule.levels or ()), *(getattr(rule, "schedule", None) or ())}
+    absent = sorted(asked - {*made})
+    if absent:
+        raise ValueError(
+            f"curriculum={rule} shows the levels {absent}, and levels={levels} are generated beside 1, the real "
+            "images: that part of it would have nothing to show. Name the same levels."
+        )
+    if isinstance(rule, GuidanceSchedule):
+        rule.epoch_sets(made)
+
+
+def takes_counts(loss: str) -> bool:
+    """Whether a loss knows the classes' sizes."""
+    return loss not in ("cross_entropy", "focal")
 
 
 PARSER = RecipeParser(

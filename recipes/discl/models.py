@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from discl.arguments import DisCLArguments
+from discl.arguments import DisCLArguments, takes_counts
 from torch import nn
 from transformers import (
     AutoImageProcessor,
@@ -60,5 +60,4 @@ def build_loss(args: DisCLArguments, counts: np.ndarray) -> ClassificationLoss |
     """The loss of a run; None for a CLIP's own."""
     if args.class_prompts:
         return None
-    takes_counts = args.loss not in ("cross_entropy", "focal")
-    return LOSSES[args.loss](*([counts] if takes_counts else []), **args.loss_options)
+    return LOSSES[args.loss](*([counts] if takes_counts(args.loss) else []), **args.loss_options)

@@ -21,6 +21,7 @@ from hf_curriculum import (
     IID,
     SCORERS,
     ClassProbability,
+    CLIPSimilarity,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     LabelCollator,
@@ -29,11 +30,15 @@ from hf_curriculum import (
     generate_spectrum,
     hold_out_levels,
     join_spectrum,
+    load_prompts,
     mark_hard,
 )
-from hf_curriculum.columns import GUIDANCE
+from hf_curriculum.columns import GUIDANCE, HARD
 from hf_curriculum.config import digest
-from hf_curriculum.provenance import numeric_column
+from hf_curriculum.data.labelled.classes import validate_prompt_names
+from hf_curriculum.generation.generate import FILE, validate_pair_scorer
+from hf_curriculum.models.pixel_diffusion import import_diffusers
+from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.studies.recipe import RunLines, resume_point
 
 _MINING = ("classifier", "classifier_prompt", "mining_epochs", "below", "fewer_than")
@@ -98,12 +103,21 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     labelled = load_data(data_args)
     mined = digest(json.dumps([data, {name: spectrum[name] for name in _MINING}, classifier], sort_keys=True))
     trained = digest(json.dumps([data, spectrum["mining_epochs"], classifier], sort_keys=True))
+    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
+    place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
+    if stage != "mine" and not (place / FILE).is_file():
+        validate_generation(spectrum_args, labelled.names, stage)
     found_by = find_classifier(labelled, spectrum_args, classifier, folder / f"classifier-{trained}")
     marked = mine(labelled, spectrum_args, found_by, folder / f"mined-{mined}")
     if stage == "mine":
         return None
-    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
-    place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
+    hard = int(read_column(marked, HARD).to_numpy(zero_copy_only=False).sum())
+    if spectrum_args.validation_images > hard:
+        raise ValueError(
+            f"validation_images={spectrum_args.validation_images} sources are to be held out with an image of every "
+            f"level, and {hard:,} images are hard: no others are generated from. Ask for fewer with "
+            "`--validation_images`, or mark more with `--below` or `--fewer_than`."
+        )
     drawn = generate(marked, spectrum_args, place)
     if stage == "generate":
         return None
@@ -111,6 +125,27 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     joined = join_spectrum(marked, kept)
     train, levels = hold_out_levels(joined, images=spectrum_args.validation_images)
     return Prepared(labelled, found_by, marked, drawn, kept, joined, train, levels)
+
+
+def validate_generation(spectrum_args: SpectrumArguments, names: list[str], stage: str) -> None:
+    """Raises for what the stages after mining would raise, before a classifier is trained.
+
+    Raises:
+        ImportError: `diffusers` is not installed.
+        FileNotFoundError: there is no such file of prompts, or no such CLIP to filter by.
+        ValueError: a prompt would name classes without names, or the scorer does not score image and text.
+    """
+    import_diffusers()
+    for prompt in (spectrum_args.prompt, spectrum_args.filter_prompt or ""):
+        if prompt.lower().endswith((".csv", ".json")):
+            load_prompts(prompt)
+        elif "{label}" in prompt:
+            validate_prompt_names(names, prompt)
+    if stage == "filter":
+        scorer = make_scorer(spectrum_args)
+        validate_pair_scorer(scorer)
+        if isinstance(scorer, CLIPSimilarity):
+            scorer.loaded(None)
 
 
 def mine(labelled: Labelled, spectrum_args: SpectrumArguments, classifier: ClassProbability, place: Path) -> Dataset:

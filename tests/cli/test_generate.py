@@ -90,6 +90,23 @@ def test_mistakes(given, tmp_path, words, status, message):
     assert message in " ".join(done.stderr.replace("│", " ").split())
 
 
+def test_the_real_images_are_never_replaced(given, tmp_path):
+    words = ["--prompt", "a {name}", "--pipeline", given / "pipeline", "--overwrite"]
+    for source, output in (("hard", "hard"), ("splits", "splits"), ("splits", "splits/train")):
+        done = result(given / source, given / output, *words)
+        assert (done.exit_code, "the real images would be replaced" in done.stderr) == (1, True)
+    done = result(given / "hard", given / "splits", *words)
+    assert (done.exit_code, "holds a data set with splits" in done.stderr) == (1, True)
+
+
+def test_a_clip_that_is_not_there_is_known_before_anything_is_drawn(given, tmp_path):
+    words = [given / "hard", tmp_path / "out", "--prompt", "a {name}", "--pipeline", given / "pipeline"]
+    done = result(*words, "--at-least", 0.1, "--clip", "/nowhere")
+    assert done.exit_code == 1
+    assert "found no '/nowhere'" in " ".join(done.stderr.split())
+    assert "denoising steps" not in done.stderr
+
+
 def test_no_data_set(given, tmp_path):
     done = result(tmp_path, tmp_path / "out", "--prompt", "a ball")
     assert "is no saved data set" in done.stderr

@@ -274,6 +274,9 @@ def test_json_and_a_length_of_its_own():
         ({"probe_examples": 0}, "probe_examples is at least 1"),
         ({"epochs": 3}, "the curriculum is a part of the run"),
         ({"metric": "accuracy"}, "names one metric for all levels; it needs a place for the level"),
+        ({"metric": "level_{level"}, "is no format of a level"),
+        ({"metric": "level_{level:g}_{name}"}, "is no format of a level .*'name'"),
+        ({"levels": ()}, "leaves no level to choose from"),
         ({"partial_batches": "keep"}, r"AdaptiveGuidance\(partial_batches='keep'\) is not possible"),
     ],
 )

@@ -56,6 +56,31 @@ def test_class_folders_of_splits_share_their_classes(tmp_path):
     assert rows(load_labelled(tmp_path, split="validation")) == rows(data["validation"])
 
 
+def test_split_folders_by_any_case_and_never_as_classes(tmp_path):
+    write(tmp_path / "Train/a/x.png"), write(tmp_path / "Test/a/y.png")
+    assert {name: class_names(part) for name, part in load_labelled(tmp_path).items()} == {
+        "train": ["a"],
+        "test": ["a"],
+    }
+    write(tmp_path / "extra" / "z.png")
+    with pytest.raises(ValueError, match=r"folders \['Test', 'Train'\], with folders .* beside \['extra'\]"):
+        load_labelled(tmp_path)
+    for place in ("train", "tram"):  # a class may be called so
+        write(tmp_path / "vehicles" / place / "x.png")
+    assert class_names(load_labelled(tmp_path / "vehicles")) == ["train", "tram"]
+
+
+def test_two_folders_or_lists_of_one_split_are_refused(tmp_path):
+    for place in ("train", "val", "validation"):
+        write(tmp_path / place / "a" / "x.png")
+    with pytest.raises(ValueError, match="val and validation, both of the split 'validation': images of one"):
+        load_labelled(tmp_path)
+    for name in ("ImageNet_LT_train.txt", "Places_LT_train.txt"):
+        imagenet(tmp_path / "lists", ["a/x.JPEG 0"], name)
+    with pytest.raises(ValueError, match=r"ImageNet_LT_train\.txt and Places_LT_train\.txt, both of"):
+        load_labelled(tmp_path / "lists")
+
+
 def test_an_empty_class_folder_is_named(tmp_path):
     write(tmp_path / "cat" / "1.png")
     (tmp_path / "dog").mkdir()
@@ -193,6 +218,21 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
         load_labelled(write(tmp_path / "b.png"))
 
 
+def test_tables_and_names_that_cannot_be_read(tmp_path):
+    for content in (b"", "image,label\na.png,caf\u00e9\n".encode("latin-1")):
+        (tmp_path / "labels.csv").write_bytes(content)
+        with pytest.raises(ValueError, match=r"labels\.csv is no table in UTF-8 .* save it as UTF-8"):
+            load_labelled(tmp_path / "labels.csv")
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.png")
+    (tmp_path / "labels.csv").write_text("image,label\na.png,1_0\nb.png,10\n")
+    assert class_names(load_labelled(tmp_path / "labels.csv")) == ["10", "1_0"]
+    for content, message in (("{bad", "is no JSON"), ("3", "holds '3', and a list of names or an object is needed")):
+        (tmp_path / "names.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_classes(tmp_path / "names.json")
+
+
 def test_images_outside_of_the_folder_are_refused(tmp_path):
     secret = write(tmp_path / "secret" / "s.png")
     file = tmp_path / "data" / "t.csv"
@@ -295,6 +335,24 @@ def test_a_long_tail_keeps_rows_of_each_class_by_a_key():
         long_tail(data, 1000)
     with pytest.raises(ValueError, match=r"The class 'a' has 50 images and would keep 80"):
         long_tail(data, 10, largest=80)
+
+
+def test_a_mapping_that_names_no_class_is_refused(tmp_path):
+    for name in ("cat", "dog"):
+        write(tmp_path / "names" / name / "x.png")
+    for classes in ({0: "tench", 1: "crane"}, {"n01440764": "tench"}):
+        with pytest.raises(ValueError, match=r"the labels \['cat', 'dog'\] and so on: no class would get its name"):
+            load_labelled(tmp_path / "names", classes=classes)
+    for name in ("0", "7"):
+        write(tmp_path / "numbers" / name / "x.png")
+    assert class_names(load_labelled(tmp_path / "numbers", classes={"0": "zero", "7": "seven"})) == ["zero", "seven"]
+
+
+def test_a_mapping_loses_no_class_that_the_data_does_not_show():
+    data = labelled((2, 1, 0))
+    assert class_names(load_labelled(data, classes={"red": "a"})) == ["a", "green", "blue"]
+    numbers = data.cast_column("label", Value("int64"))
+    assert class_names(load_labelled(numbers, classes={0: "a", 1: "b", 2: "c"})) == ["a", "b", "c"]
 
 
 def test_classes_and_labels_that_cannot_be_read(tmp_path):

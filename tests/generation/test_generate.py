@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import logging
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from datasets import Dataset, Value
+from datasets import ClassLabel, Dataset, Value
 from datasets import Image as ImageFeature
 from spectrum_data import labelled_scenes, tiny_pipeline
 
@@ -281,6 +282,12 @@ def test_options_that_cannot_be(data, pipeline, tmp_path, monkeypatch):
         spectrum({"train": data}, pipeline, tmp_path)
     with pytest.raises(ValueError, match="`batch_size=0`"):
         spectrum(data, pipeline, tmp_path, batch_size=0)
+    for resize in (0, "32", (16, 0), (16, 16, 16)):
+        with pytest.raises(ValueError, match=rf"`resize={re.escape(repr(resize))}` was given"):
+            spectrum(data, pipeline, tmp_path, resize=resize)
+    several = data.add_column("caption", [["a ball", "a cup"]] * len(data))
+    with pytest.raises(ValueError, match=r"each generated image takes the one caption .*remove_columns\('caption'\)"):
+        spectrum(several, pipeline, tmp_path)
     with pytest.raises(ValueError, match=r"CaptionLength.* was given to compare generated images"):
         Retry(CaptionLength(), at_least=1)
     with pytest.raises(ValueError, match="`tries=1` draws nothing again"):
@@ -335,6 +342,16 @@ def test_killed_and_ended_by_two_processes_the_same_bytes(program, launch, tmp_p
     assert sorted(both.stdout.split()) == ["2", "2", "24", "24"]
     one, other = (tmp_path / name / "spectrum.arrow" for name in ("one", "killed"))
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_other_classes_are_another_run(data, pipeline, tmp_path):
+    options = {"prompts": "{name}", "levels": (0.5,), "seeds": 1, "steps": 2, "label_column": "species"}
+    species = data.rename_column("label", "species")
+    made = spectrum(species.with_format("arrow"), pipeline, tmp_path, **options)
+    assert made.features["label"] == data.features["label"]
+    other = species.cast_column("species", ClassLabel(names=data.features["label"].names[::-1]))
+    with pytest.raises(ValueError, match="holds parts of another run: classes was"):
+        spectrum(other, pipeline, tmp_path, **options)
 
 
 def test_features_of_the_columns(data, pipeline, tmp_path):

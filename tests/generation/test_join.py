@@ -80,6 +80,7 @@ def test_captions_go_along_where_the_real_images_have_some(real, drawn):
         (lambda real: real.select(range(3, 10)), r"3 of 4 sources of the spectrum are not among the real images"),
         (lambda real: real.remove_columns("image_id"), "`image_id` is not in the data"),
         (lambda real: real.add_column("guidance", [0.5] * 10), "holds generated ones already"),
+        (lambda real: real.rename_column("label", "species"), r"`train` has no such column .* train.rename_column"),
         (lambda real: real.map(lambda row: {"hard": False}), r"4 real images .* not marked `hard`"),
         (
             lambda real: real.cast_column("label", ClassLabel(names=[f"class {n}" for n in range(14)])),

@@ -162,7 +162,7 @@ def test_a_pipeline_without_strength():
         ImageToImage(DDPMPipeline(parts()["unet"], parts()["scheduler"]))
 
 
-def test_a_pipeline_that_returns_something_else():
+def test_a_pipeline_that_returns_something_else(caplog):
     class Odd:
         returned = ()
 
@@ -174,6 +174,13 @@ def test_a_pipeline_that_returns_something_else():
     odd, source = Odd(), Image.new("RGB", (8, 8))
     with pytest.raises(ValueError, match="Odd returned 0 images for 1 prompts"):
         ImageToImage(odd)(["a"], [source], (8, 8), 0.5, [1])
+    odd.returned = (source, Image.new("RGB", (8, 8), (0, 0, 1)))
+    drawer = ImageToImage(odd)
+    for _ in range(2):
+        assert len(drawer(["a", "b"], [source] * 2, (8, 8), 0.5, [1, 2])) == 2
+    assert drawer.black == 2
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Of a batch of Odd 1 images are black all over")
     odd.returned = (Image.new("RGB", (4, 4)),)
     with pytest.raises(ValueError, match=r"Odd returned an image of \(4, 4\) pixels"):
         ImageToImage(odd)(["a"], [source], (8, 8), 0.5, [1])

@@ -76,6 +76,9 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
     numbered = Dataset.from_dict({"label": [1, 0], "place": ["in snow"] * 2}).cast_column("label", ClassLabel(2))
     with pytest.raises(ValueError, match=r"numbers for names \('0', '1' …\), .* 'a photo of 0'.*`--classes FILE`"):
         prompt_choices(numbered, "a photo of {label}")
+    synsets = numbered.cast_column("label", ClassLabel(names=["n01440764", "n01443537"]))
+    with pytest.raises(ValueError, match=r"numbers for names .* would ask for 'a photo of n01440764'"):
+        prompt_choices(synsets, "a photo of {label}")
     assert prompt_choices(numbered, "{place}") == [("in snow",)] * 2
     table = {"0": "the digit 0", "1": "the digit {label}"}
     assert prompt_choices(numbered, table) == [("the digit 1",), ("the digit 0",)]
@@ -86,6 +89,9 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
     (tmp_path / "wrong.csv").write_text("label,text\nowl,an owl\n")
     with pytest.raises(ValueError, match=r"has the columns .*'label', 'text'"):
         load_prompts(tmp_path / "wrong.csv")
+    (tmp_path / "latin.csv").write_bytes(b"class,prompt\nowl,a caf\xe9\n")
+    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8 .* Save it as UTF-8"):
+        load_prompts(tmp_path / "latin.csv")
     (tmp_path / "wrong.json").write_text("owl: an owl")
     with pytest.raises(ValueError, match=r"neither a \.csv nor JSON"):
         load_prompts(tmp_path / "wrong.json")

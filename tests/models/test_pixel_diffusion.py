@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,10 @@ def test_calls_that_cannot_be(pipeline, tmp_path):
         pipeline("a ball", image=source(15))
     with pytest.raises(ValueError, match="1 generators came with 2 prompts"):
         pipeline(["a ball", "a boat"], image=[source()] * 2, generator=[seeded()])
+    broken = copy.deepcopy(pipeline)
+    broken.unet.conv_out.bias.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match="predicted numbers that are not finite, so the pictures would be black"):
+        broken("a ball", image=source())
     with pytest.raises(FileNotFoundError, match=r"holds no pipeline\.json"):
         PixelDiffusionPipeline.from_pretrained(tmp_path)
     with pytest.raises(FileNotFoundError, match="There is no CLIP '/nowhere'"):

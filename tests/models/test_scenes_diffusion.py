@@ -118,6 +118,27 @@ def run(recipe, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--size", 64], "--size is of your own pictures"),
+        (["--prompt", "a {label}"], "--prompt is of your own pictures"),
+        (["--data", "x", "--size", 30], "--size is 30, and the U-Net halves it twice"),
+        (
+            ["--start", "SHIPPED", "--scenes", 4, "--held_out", 1, "--text_model", "x"],
+            "has learnt to read scenes_clip",
+        ),
+    ],
+)
+def test_options_of_the_recipe_without_effect_are_refused(recipe, monkeypatch, capsys, options, message):
+    options = [str(SCENES_DIFFUSION_FOLDER) if each == "SHIPPED" else str(each) for each in options]
+    monkeypatch.setattr("sys.argv", [RECIPE.name, *options])
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    with pytest.raises(SystemExit):
+        recipe.main()
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.slow
 def test_the_recipe_runs(run, tmp_path):
     options = ("--steps", 2, "--scenes", 24, "--held_out", 2, "--batch_size", 4, "--output", tmp_path / "made")

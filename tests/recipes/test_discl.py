@@ -11,6 +11,7 @@ import time
 from dataclasses import fields
 from types import SimpleNamespace
 
+import discl.stages as stages
 import discl_longtail
 import numpy as np
 import pages as PAGES
@@ -85,7 +86,8 @@ def test_iwildcam_is_the_released_run():
         "type": "adaptive_guidance", "epochs": 20, "curriculum_epochs": 15, "probe_examples": 30000,
         "aggregate": "trimmed",
     }  # fmt: skip
-    assert (one.at_least, one.validation_images, one.resize) == (0.25, 2000, [480, 270])
+    assert (one.at_least, one.validation_images, one.resize) == (0.25, 2000, [480, 264])
+    assert all(side % 8 == 0 for side in one.resize)  # what SDXL can draw
     assert len(one.levels) + 1 == 7  # and that of real images
     assert (one.test_splits, one.train_split) == (["test", "id_test"], "train")
 
@@ -142,6 +144,12 @@ def test_the_usual_command_trains_all_arms_at_equal_examples():
         (["--below", "none", "--fewer_than", "none"], "Neither `below` nor `fewer_than`"),
         (["--resize", "1", "2", "3"], "two are width and height"),
         (["--synthetic", "false"], "goes by levels of guidance, and synthetic=False leaves one"),
+        (["--loss", "focal", "--loss_options", "{tau: 2}"], "are not those of focal"),
+        (["--loss", "ldam", "--loss_options", "{scale: -1}"], r"LDAM\(margin=0.5, scale=-1\) is not possible"),
+        (["--scorer", "{clip_similarity: {modle: x}}"], "has options that clip_similarity does not take"),
+        (["--model", "x", "--class_prompts", "a photo"], "has no place for the class"),
+        (["--levels", "0.1", "0.3", "--curriculum", "{type: guidance_schedule, levels: [0.2]}"], r"levels \[0.2\]"),
+        (["--examples_as", "{type: guidance_schedule, epochs: 4, curriculum_epochs: 4}"], "only 4 curriculum_epochs"),
         (["--augment", "{crop: [0, 1]}"], "It is the smallest and largest share"),
         (
             ["--curriculum", "adaptive_guidance", "--examples_as", "{type: iid}"],
@@ -192,6 +200,45 @@ def test_losses_and_scorers_are_made_of_their_options():
     focal = arguments_of("--grid", "none", "--loss", "focal", "--loss_options", "{gamma: 1.0}")[2]
     assert build_loss(focal, np.array([5, 2])).gamma == 1.0
     assert make_scorer(arguments_of("--grid", "none")[1]).name == "clip_similarity"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (["--scorer", "{caption_length: {}}"], ValueError, "given to compare generated images with prompts"),
+        (["--scorer", "{clip_similarity: {model: /nowhere}}"], FileNotFoundError, "found no '/nowhere'"),
+        (["--prompt", "nowhere.csv"], FileNotFoundError, "no file nowhere.csv of prompts"),
+        (["--validation_images", "14"], ValueError, "validation_images=14 sources .* and 13 images are hard"),
+    ],
+)
+def test_what_would_fail_after_hours_fails_before(options, error, message, tmp_path, monkeypatch):
+    pytest.importorskip("diffusers")
+
+    def mined(labelled, spectrum_args, classifier, place):
+        assert "14" in options, "a classifier was asked for"
+        return labelled.train.add_column("hard", [row < 13 for row in range(len(labelled.train))])
+
+    monkeypatch.setattr(stages, "find_classifier", lambda *_: None)
+    monkeypatch.setattr(stages, "mine", mined)
+    monkeypatch.setattr(stages, "generate", lambda *_: pytest.fail("images were asked for"))
+    *made, _ = arguments_of("--preset", "smoke", "--grid", "none", *options)
+    with pytest.raises(error, match=message):
+        stages.prepare(*made, tmp_path)
+
+
+def test_classes_without_names_are_refused_before_mining(monkeypatch):
+    pytest.importorskip("diffusers")
+    spectrum_args = arguments_of("--preset", "imagenet_lt", "--grid", "none", use_cpu=True)[1]
+    with pytest.raises(ValueError, match=r"would ask for 'a 8k real photo: n01440764'"):
+        stages.validate_generation(spectrum_args, ["n01440764"], "generate")
+
+
+def test_nothing_is_evaluated_where_no_run_has_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["recipe", "--preset", "smoke", "--stage", "evaluate", "--output_dir", str(tmp_path)]
+    )
+    with pytest.raises(ValueError, match="has finished, so there is nothing to evaluate"):
+        discl_longtail.main()
 
 
 def test_a_run_is_one_line():

@@ -92,8 +92,7 @@ def generate_command(
     from hf_curriculum.parts import launched
     from hf_curriculum.scorers.alignment.clip import CLIPSimilarity
 
-    if (output / "dataset_info.json").exists() and not overwrite:
-        raise ValueError(f"{output} is there already. Pass --overwrite, or name another.")
+    _validate_output(output, source, overwrite)
     if tries > 1 and at_least is None:
         raise typer.BadParameter("Nothing says when to draw again. Pass --at-least too.", param_hint="--tries")
     wanted = {"levels": _numbers(levels, float, "--levels"), "seeds": _seeds(seeds), "resize": _size(resize)}
@@ -101,6 +100,8 @@ def generate_command(
     _tell_costs()
     data = _load(source, split, all_hard)
     scorer = None if at_least is None else CLIPSimilarity(clip)
+    if scorer is not None:
+        scorer.loaded(None)  # one that is not there is known before anything is drawn
     folder = parts or output.with_name(f"{output.name}.parts")
     options = {"steps": steps, "guidance_scale": guidance_scale, "from_text": from_text, "lora": lora, "dtype": dtype}
     options |= {"revision": revision, "batch_size": batch_size, "part_images": part_images, "allow_all_hard": all_hard}
@@ -118,6 +119,22 @@ def generate_command(
     _save(kept, len(spectrum), output, folder, as_json)
     if parts is None and world_size == 1:
         shutil.rmtree(folder)
+
+
+def _validate_output(output: Path, source: Path, overwrite: bool) -> None:
+    """Raises a `ValueError` for a folder that holds something else than an earlier spectrum."""
+    place, real, there = output.resolve(), source.resolve(), (output / "dataset_info.json").exists()
+    if place == real or (place.parent == real and there):
+        raise ValueError(
+            f"The output {output} is the source {source} or a part of it: the real images would be replaced by what "
+            "is generated from them. Name a folder of its own."
+        )
+    if (output / "dataset_dict.json").exists():
+        raise ValueError(
+            f"{output} holds a data set with splits, which generated images beside them would hide. Name another."
+        )
+    if there and not overwrite:
+        raise ValueError(f"{output} is there already. Pass --overwrite, or name another.")
 
 
 def _tell_costs() -> None:

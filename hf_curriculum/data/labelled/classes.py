@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"\d+|n\d{8}")
 
 Classes = Sequence[str] | Mapping[Any, str] | str | Path
 """Names of classes in the order of their numbers; or number, or name in the data, → name; or a file of either."""
@@ -49,9 +52,9 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
 
 
 def validate_prompt_names(names: Iterable[str], template: str) -> None:
-    """Raises a `ValueError` if a template is to name classes that are numbers alone, as of data without names."""
+    """Raises a `ValueError` if a template is to name classes that are numbers alone, or WordNet's (n01440764)."""
     given = sorted(set(names))
-    if given and all(name.isdigit() for name in given):
+    if given and all(_NUMBER.fullmatch(name) for name in given):
         raise ValueError(
             f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
             f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
@@ -117,11 +120,12 @@ def encode_labels(
     Args:
         splits: split → a class number or name for each row.
         classes: see `load_labelled`.
-        known: class number → name, as the data itself has them.
+        known: class number → name, as the data itself has them; all of these are classes.
         source: what holds the labels, for errors.
 
     Raises:
-        ValueError: a row has no label, or one that is outside of the classes; numbers stand beside names.
+        ValueError: a row has no label, or one that is outside of the classes; numbers stand beside names; a mapping
+            names none of the labels.
     """
     found = Counter(value for labels in splits.values() for value in labels)
     kinds = {type(value) for value in found}
@@ -131,6 +135,10 @@ def encode_labels(
             "from 0, or all names. Correct the column, or name another with columns={'label': ...}."
         )
     given = read_classes(classes) if classes is not None else None
+    if isinstance(given, dict):
+        # Folders called 0, 1, … are texts, and keys of a mapping are numbers where all are.
+        given |= {one: given[int(one)] for one in found if str(one).isdecimal() and int(one) in given}
+        _validate_mapping(given, {*found, *(known or {}).values()}, source)
     if kinds == {int}:
         names = _names_of_numbers(found, given, known or {}, source)
         return {split: list(labels) for split, labels in splits.items()}, ClassLabel(names=_distinct(names))
@@ -163,7 +171,7 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
             )
         with open_text(Path(classes)) as file:
             text = file.read()
-        value = json.loads(text) if Path(classes).suffix == ".json" else text.split("\n")
+        value = _json(text, classes) if Path(classes).suffix == ".json" else text.split("\n")
         value = [line.strip() for line in value if line.strip()] if isinstance(value, list) else value
     if isinstance(value, Mapping):
         numbers = all(isinstance(key, int) or str(key).isdigit() for key in value)
@@ -179,11 +187,33 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
     return value
 
 
+def _json(text: str, file: str | Path) -> list[Any] | dict[str, Any]:
+    """A list or an object of JSON; a `ValueError` for anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON ({error}), and names classes. Correct it.") from error
+    if not isinstance(value, (list, dict)):
+        raise ValueError(f"{file} holds {text[:40]!r}, and a list of names or an object is needed. Correct it.")
+    return value
+
+
+def _validate_mapping(given: Mapping[Any, str], labels: set[Any], source: object) -> None:
+    """Raises a `ValueError` if a mapping names none of the labels, and so would change nothing."""
+    if not labels & given.keys():
+        raise ValueError(
+            f"`classes` maps {list(given)[:3]} and so on, and {source} has the labels {sorted(labels, key=str)[:3]} "
+            "and so on: no class would get its name. Map the labels as the data has them, or list the names in the "
+            "order of their numbers."
+        )
+
+
 def _names_of_numbers(
     found: Mapping[int, int], given: list[str] | dict[Any, str] | None, known: Mapping[Any, str], source: object
 ) -> list[str]:
-    """A name for each number from 0 to the largest."""
-    size = len(given) if isinstance(given, list) else max(found) + 1
+    """A name for each number from 0 to the largest that occurs or has a name."""
+    named = (key for key in (*known, *(given or ())) if isinstance(key, int))
+    size = len(given) if isinstance(given, list) else max(*found, *named, 0) + 1
     outside = sorted(value for value in found if not 0 <= value < size)
     if outside:
         raise ValueError(

@@ -60,9 +60,9 @@ def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
         return read_list(path) if ending(path) == ".txt" else read_table(path, columns)
     if is_iwildcam(path):
         return read_iwildcam(path)
-    lists = {found["split"].lower(): file for file in path.glob("*.txt") if (found := _LISTS.fullmatch(file.name))}
-    if lists:
-        return _join({SPLIT_FOLDERS[name]: read_list(file) for name, file in sorted(lists.items())}, path)
+    named = {file: found["split"] for file in sorted(path.glob("*.txt")) if (found := _LISTS.fullmatch(file.name))}
+    if named:
+        return _join({split: read_list(file) for split, file in _by_split(named, path).items()}, path)
     folders = class_folders(path)
     if folders:
         return LabelledFiles(folders, path)
@@ -77,12 +77,20 @@ def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
     """Split → file names and classes of a folder of class folders; empty where it is none.
 
     Raises:
-        ValueError: a class has no image in any split.
+        ValueError: a class has no image in any split, or folders of splits are beside other folders or twice.
     """
     entries = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     splits = {UNSPLIT: path}
-    if entries and all(entry.name in SPLIT_FOLDERS for entry in entries):
-        splits = {SPLIT_FOLDERS[entry.name]: entry for entry in entries}
+    named = {entry: entry.name for entry in entries if entry.name.lower() in SPLIT_FOLDERS}
+    if entries and len(named) == len(entries):
+        splits = _by_split(named, path)
+    elif any(inner.is_dir() for entry in named for inner in entry.iterdir()):
+        others = [entry.name for entry in entries if entry not in named]
+        raise ValueError(
+            f"{path} has the folders {[entry.name for entry in named]}, with folders of their own as splits have, "
+            f"beside {others[:5]}: whether all of them are classes is not known. Move the others out, or load the "
+            f"splits one by one: load_labelled({str(next(iter(named)))!r})."
+        )
     found: dict[str, dict[str, list[str]]] = {}
     sizes: dict[str, int] = {}
     for split, folder in splits.items():
@@ -148,11 +156,16 @@ def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
     if kind not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
     options: dict[str, Any] = {"compression": "gzip" if path.suffix == ".gz" else None}
-    if kind == ".jsonl":
-        frame = pd.read_json(path, lines=True, **options)
-    else:
-        separator = "\t" if kind == ".tsv" else ","
-        frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
+    try:
+        if kind == ".jsonl":
+            frame = pd.read_json(path, lines=True, **options)
+        else:
+            separator = "\t" if kind == ".tsv" else ","
+            frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no table in UTF-8 ({error}), so its images are not known. Correct it, or save it as UTF-8."
+        ) from error
     theirs = {name: find_column(frame.columns, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
     if missing or frame.empty:
@@ -196,7 +209,8 @@ def read_iwildcam(path: Path) -> LabelledFiles:
     names = {}
     if (path / "categories.csv").is_file():
         categories = pd.read_csv(path / "categories.csv", keep_default_na=False)
-        names = dict(zip(categories["y"].astype(int), categories["name"].astype(str), strict=True))
+        categories = categories[categories["y"].astype(int) <= int(frame["y"].max())]
+        names = dict(zip(categories["y"].astype(int).tolist(), categories["name"].astype(str), strict=True))
     return LabelledFiles(splits, path / "train", names)
 
 
@@ -209,13 +223,27 @@ def find_column(found: Iterable[Any], name: str, columns: Mapping[str, str] | No
     return next(iter(find_alias(found, aliases)), None)
 
 
+def _by_split(named: Mapping[Path, str], path: Path) -> dict[str, Path]:
+    """Split → the file or folder that is called like it; a `ValueError` for two of one split."""
+    found: dict[str, Path] = {}
+    for entry, name in named.items():
+        first = found.setdefault(SPLIT_FOLDERS[name.lower()], entry)
+        if first is not entry:
+            raise ValueError(
+                f"{path} has {first.name} and {entry.name}, both of the split {SPLIT_FOLDERS[name.lower()]!r}: images "
+                "of one of them would be lost. Move one out, or load them one by one."
+            )
+    return found
+
+
 def _numbers(values: pd.Series) -> list[Any]:
     """A column as whole numbers or as numbers where all of it is, or else as it is."""
     if values.dtype.kind in "iu":
         return [int(value) for value in values]
     for read in (int, float):
         try:
-            return [read(value) for value in values]
+            if not any("_" in str(value) for value in values):  # Python reads 1_0 as 10
+                return [read(value) for value in values]
         except (ValueError, TypeError):
             continue
     return values.tolist()

@@ -131,7 +131,7 @@ class CLIPClassifier(nn.Module):
 
     Given prompts (`PromptCollator`) the loss is that of images and prompts, and there are no logits over classes. Else
     the logits are the scaled cosines of the image and of each class's prompts, averaged as unit vectors: the zero-shot
-    head of the same prompts, made anew from the text tower after each step of training.
+    head of the same prompts, made anew from the text tower after training and loading.
 
     Args:
         clip: a `CLIPModel`, or another model of `transformers` with two towers and a `logit_scale`. Its weights become
@@ -192,6 +192,16 @@ class CLIPClassifier(nn.Module):
         """As `Module.train`; the head that was made for evaluation is forgotten."""
         self._head = None
         return super().train(mode)
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """As `Module.load_state_dict`; the head of the weights before is forgotten."""
+        self._head = None
+        return super().load_state_dict(*args, **options)
+
+    def _apply(self, *args: Any, **options: Any) -> CLIPClassifier:
+        """To another device or dtype, likewise."""
+        self._head = None
+        return super()._apply(*args, **options)
 
     def encode_image(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Unit vectors of images, (B, 3, H, W) → (B, D)."""

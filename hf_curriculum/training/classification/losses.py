@@ -210,7 +210,9 @@ class Focal(ClassificationLoss):
 
     def each(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         losses = F.cross_entropy(logits, labels, reduction="none")
-        return (-torch.expm1(-losses)) ** self.gamma * losses
+        # With γ below 1 the slope of 0^γ is infinite: an image that is surely right would make all weights NaN.
+        missing = (-torch.expm1(-losses)).clamp_min(torch.finfo(losses.dtype).tiny)  # 1 − p, (B,)
+        return missing**self.gamma * losses
 
 
 class LDAM(ClassificationLoss, TrainerCallback):

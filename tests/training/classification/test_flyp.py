@@ -87,6 +87,10 @@ def test_the_head_follows_training():
         own.train()
         own.clip.text_projection.weight.mul_(-1)
         assert not torch.allclose(own.eval().head(), before)
+        after, others = own.head(), {name: values.flip(0) for name, values in own.state_dict().items()}
+        own.load_state_dict(others)
+        assert not torch.allclose(own.head(), after)
+        assert own.double().head().dtype == torch.float64
 
 
 def test_the_prompt_is_drawn_by_the_draw():

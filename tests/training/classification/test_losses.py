@@ -76,6 +76,13 @@ def test_weights_and_margins():
     assert repr(LDAM(COUNTS, reweight_from=0.8)) == "LDAM(margin=0.5, scale=30.0, reweight_from=0.8, beta=0.9999)"
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_of_a_sure_image_has_hardly_a_slope(gamma):
+    logits = torch.tensor([[60.0, 0.0, 0.0]], requires_grad=True)
+    Focal(gamma)((logits,), torch.tensor([0])).backward()
+    assert logits.grad.abs().max() < 1e-6  # and is no NaN
+
+
 def test_adjusting_after_training_undoes_the_prior():
     loss = LogitAdjustment(COUNTS, tau=2.0)
     adjusted = loss.adjust((LOGITS, "hidden"))
