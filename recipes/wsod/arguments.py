@@ -18,7 +18,6 @@ SCENES = "scenes"
 """Names the embedded data."""
 FROM_CAPTIONS, FROM_BOXES = "captions", "boxes"
 PRESETS = Path(__file__).parents[1] / "presets" / "wsod_wsddn"
-_SEARCH = ("mode", "min_size", "max_side", "max_aspect", "seed")
 
 
 @dataclass
@@ -173,8 +172,9 @@ def check_arguments(
             )
     if unknown := sorted(set(model_args.model_options) - set(OPTIONS)):
         raise ValueError(f"model_options has {unknown}, which a WSDDN does not have; it has {list(OPTIONS)}.")
-    if unknown := sorted(set(data_args.search) - set(_SEARCH)):
-        raise ValueError(f"search has {unknown}, which `SelectiveSearch` does not have; here it has {list(_SEARCH)}.")
+    search = [name for name in inspect.signature(SelectiveSearch).parameters if name != "max_proposals"]
+    if unknown := sorted(set(data_args.search) - set(search)):
+        raise ValueError(f"search has {unknown}, which `SelectiveSearch` does not have; here it has {search}.")
     SelectiveSearch(max_proposals=data_args.max_proposals, **data_args.search)  # options out of range are refused now
     if unknown := [name for name in args.report_scores if name not in known]:
         raise ValueError(f"report_scores names {unknown[0]!r}, and `scores` has the columns {sorted(known)}.")
