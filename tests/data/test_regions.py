@@ -254,6 +254,19 @@ def test_a_folder_whose_files_have_changed_is_another_cache_key(tmp_path):
     assert open_regions(tmp_path).arguments()["bytes"] == (tmp_path / "9" / "9.npy").stat().st_size
 
 
+def test_features_whose_boxes_beside_have_changed_are_another_cache_key(tmp_path):
+    features, boxes = tmp_path / "bu_att", tmp_path / "bu_box"
+    features.mkdir()
+    boxes.mkdir()
+    np.savez(features / "9.npz", feat=np.ones((1, 3), np.float32))
+    np.save(boxes / "9.npy", np.float32([[0, 0, 10, 10]]))
+    stamps = set()
+    for time, file in enumerate((features / "9.npz", boxes / "9.npy", features / "9.npz")):
+        os.utime(file, ns=(0, time))
+        stamps.add(open_regions(features).stamp)
+    assert len(stamps) == 3
+
+
 def test_names_that_end_in_numbers_are_ids():
     places = by_name(["a/COCO_train2014_000000000009.mat", "a/x_7.mat", "a/y_7.mat", "a/cat.mat", "a/000.mat"])
     assert places["9"] == places["COCO_train2014_000000000009"] == "a/COCO_train2014_000000000009.mat"

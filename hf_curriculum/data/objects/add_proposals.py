@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.objects.per_image import ImageColumns, add_per_image
 from hf_curriculum.data.objects.proposals import SelectiveSearch, StoredProposals, require_opencv
@@ -177,8 +177,7 @@ class _Read(_Searched):
 
     def __init__(self, source: Any, column: str) -> None:
         super().__init__(source, column)
-        beside = getattr(source.source, "boxes", None)  # the folder of boxes beside one of features
-        self.stamp = digest(*map(_stamp_of, filter(None, (source.source.path, beside))), size=12)
+        self.stamp = source.source.stamp[1]
 
     def reopen(self) -> None:
         self.source = copy(self.source)
@@ -211,14 +210,6 @@ class _Read(_Searched):
             raise UnreadableImageError(f"The image {image_id!r} cannot be read, so its size is not known.")
         boxes, scores = self.source.boxes_of(image_id, width, height)
         return boxes, np.full(len(boxes), np.nan, np.float32) if scores is None else scores
-
-
-def _stamp_of(name: str) -> str:
-    """Sizes and times of change of a file, or of all files of a folder."""
-    path = Path(name)
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    known = ((str(file.relative_to(path)), file.stat()) for file in files)
-    return digest(*(f"{file!a} {stat.st_size} {stat.st_mtime_ns}\n" for file, stat in known), size=12)
 
 
 def _lists(values: list[np.ndarray | None], inner: Any, width: int | None = None) -> pa.ListArray:

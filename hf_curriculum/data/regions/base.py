@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.config import special_file
+from hf_curriculum.config import digest, special_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +110,18 @@ def refuse_special(path: str | Path) -> None:
         raise ValueError(f"{path} is a {kind}, not a file with regions: it is not opened. Remove it, or name another.")
 
 
+def stamp_of(*paths: str | Path) -> tuple[int, str]:
+    """Bytes of files and of all files in folders, and a digest of their names, sizes and times of change."""
+    total, lines = 0, []
+    for path in map(str, paths):
+        inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        for file in sorted(inside) if os.path.isdir(path) else [path]:
+            status = os.stat(file) if os.path.exists(file) else os.lstat(file)  # a link to nothing
+            total += status.st_size
+            lines.append(f"{os.path.relpath(file, path)!a} {status.st_size} {status.st_mtime_ns}\n")
+    return total, digest(*lines)
+
+
 class RegionSource(Mapping[str, Regions]):
     """A file or folder with the regions of many images: image id -> `Regions`, read on access.
 
@@ -143,8 +156,7 @@ class RegionSource(Mapping[str, Regions]):
                 "`open_regions` knows."
             )
         refuse_special(path)
-        status = Path(path).stat()
-        self.stamp: tuple[int, int] = (status.st_size, status.st_mtime_ns)  # a file that changed is another cache key
+        self.stamp: tuple[int, str] = stamp_of(path)  # a file that changed is another cache key
 
     def _find(self) -> dict[str, Any]:
         """Image id -> location of its regions, in the order of the file."""

@@ -102,8 +102,7 @@ class ProposalFolder(BoxArrays):
         normalised: bool | None = None,
         one_based: bool | None = None,
     ) -> None:
-        files = [file for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")]
-        kinds = {file.suffix for file in files}
+        kinds = {file.suffix for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")}
         if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
             raise ValueError(
                 f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
@@ -116,9 +115,6 @@ class ProposalFolder(BoxArrays):
             not matlab if normalised is None else normalised,
             matlab if one_based is None else one_based,
         )
-        known = [file.stat() for file in files if file.exists()]
-        # a folder's own says nothing of files that are written again
-        self.stamp = sum(one.st_size for one in known), max((one.st_mtime_ns for one in known), default=0)
 
     def _find(self) -> dict[str, str]:
         files = sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in (".npy", ".mat"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.data.regions.base import Regions, refuse_special
+from hf_curriculum.data.regions.base import Regions, refuse_special, stamp_of
 from hf_curriculum.data.regions.readers.arrays import BoxArrays, Order, by_name, load_array, open_npz, pickled, reading
 
 NAMES = {
@@ -67,6 +67,8 @@ class FeatureFolder(BoxArrays):
         self.boxes: str | None = None if boxes is None else str(boxes)
         if self.boxes is not None and not Path(self.boxes).is_dir():
             raise FileNotFoundError(f"There is no folder of boxes at {self.boxes!r}. Give the one that holds ID.npy.")
+        if self.boxes is not None:
+            self.stamp = stamp_of(path, self.boxes)
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "boxes": None if self.boxes is None else Path(self.boxes).name}
