@@ -271,6 +271,7 @@ def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[
     pairs, kept = prepared.pairs, ["image_id", *columns]
     if any("region" in column for column in columns):
         pairs = _spread(pairs, prepared.train, PROPOSALS)
+    if "region_count" in columns:
         _warn_of_ties(prepared.train)
     if "concreteness" in names and EMBEDDING not in pairs.column_names:
         pairs = add_embeddings(pairs, data_args.embeddings)

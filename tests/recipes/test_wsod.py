@@ -301,10 +301,10 @@ def test_a_number_of_proposals_that_orders_nothing_is_warned_of(photographs, cap
     np.savez(photographs / "all.npz", **{str(number): [[0, 0, 40, 30]] * (2 + number) for number in range(6)})
     pairs = load_captioned(photographs / "c.json", images=photographs / "images")
     pairs.save_to_disk(str(photographs / "saved"))
-    for most, told in ((9, False), (2, True)):
+    for most, column, told in ((9, "region_count", False), (2, "region_area", False), (2, "region_count", True)):
         options = ("--proposals", str(photographs / "all.npz"), "--max_proposals", str(most), "--classes", "dog,cat")
         given = of_photographs(photographs / "saved", *options)
-        with_scores(prepare(given), given, ["region_count"])
+        with_scores(prepare(given), given, [column])
         assert ("4 of 4 images have 2 proposals, and none has more" in caplog.text) == told
 
 
