@@ -15,7 +15,8 @@ from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
-from hf_curriculum.planning.exposure import Exposure, cut_line, exposure_lines, exposure_of, small_pools
+from hf_curriculum.planning.describe import describe
+from hf_curriculum.planning.exposure import Exposure, cut_line, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -83,6 +84,22 @@ class Plan(RenamedAttributes):
         object.__setattr__(self, "_key", mix64(self.seed))
 
     @property
+    def unit_budget(self) -> Budget:
+        """The budget with the batch size counted in draws.
+
+        Raises:
+            ValueError: a step cannot be made of whole draws.
+        """
+        total, unit = self.budget.global_batch_size, self.layout.unit
+        size, rest = divmod(total, unit)
+        if rest:
+            raise ValueError(
+                f"A step of {total} examples cannot be made of images with {unit} captions each. Use a global batch "
+                f"size that is a multiple of {unit}, or set ByImage(captions_per_image=...)."
+            )
+        return replace(self.budget, global_batch_size=size)
+
+    @property
     def undecided(self) -> bool:
         """Whether a decision is still to be taken before the run's end."""
         return self.declared_steps is not None and (not self.stages or self.stages[-1].decides)
@@ -140,9 +157,9 @@ class Plan(RenamedAttributes):
                 "have come apart."
             )
         entry = {"round": len(self.log), "step": observed.step}
-        budget, losses = _unit_budget(self.budget, self.layout), self.layout.losses(observed.losses)
+        losses = self.layout.losses(observed.losses)
         observed_units = replace(observed, losses=losses, before=self.arrays)
-        entry.update(self.curriculum.decide(self.order, budget, self.log, observed_units))
+        entry.update(self.curriculum.decide(self.order, self.unit_budget, self.log, observed_units))
         return self.with_log((*self.log, entry), observed.losses, observed.arrays)
 
     def with_log(
@@ -307,7 +324,7 @@ class Plan(RenamedAttributes):
 
     def pending_decisions(self) -> tuple[str, ...]:
         """What is known beforehand of the rounds that are still to be decided, in words."""
-        return self.curriculum.pending_decisions(self.order, _unit_budget(self.budget, self.layout))
+        return self.curriculum.pending_decisions(self.order, self.unit_budget)
 
     def scenarios(self) -> dict[str, Plan]:
         """The plans that the scenarios of a signal-paced curriculum lead to; empty for any other."""
@@ -322,8 +339,7 @@ class Plan(RenamedAttributes):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What to know before training by this plan: pools smaller than a step, and buckets that ties make uneven."""
-        budget = _unit_budget(self.budget, self.layout)
-        return (*small_pools(self), *self.curriculum.notes(self.order, budget))
+        return (*small_pools(self), *self.curriculum.notes(self.order, self.unit_budget))
 
     def exposure(self) -> Exposure:
         """How many examples are shown how often, by all stages that are known: up to the next decision, if any.
@@ -358,7 +374,7 @@ class Plan(RenamedAttributes):
 
     def describe(self) -> str:
         """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, cost, exposure and notes."""
-        return "\n".join([_headline(self), *_table(self), *_totals(self)])
+        return describe(self)
 
 
 def make_plan(
@@ -443,7 +459,7 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
 
 def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], losses: np.ndarray | None) -> Plan:
     """The plan with the stages that follow from some decisions."""
-    curriculum, layout, budget = plan.curriculum, plan.layout, _unit_budget(plan.budget, plan.layout)
+    curriculum, layout, budget = plan.curriculum, plan.layout, plan.unit_budget
     stages = curriculum.fitted_stages(order, budget, log)
     batch = budget.global_batch_size
     if layout.whole_stages:
@@ -482,18 +498,6 @@ def _filled(stage: Stage, short: int) -> Stage:
     return replace(stage, num_draws=stage.num_draws + short) if short else stage
 
 
-def _unit_budget(budget: Budget, layout: Layout) -> Budget:
-    """The budget with the batch size counted in draws."""
-    size, rest = divmod(budget.global_batch_size, layout.unit)
-    if rest:
-        raise ValueError(
-            f"A step of {budget.global_batch_size} examples cannot be made of images with {layout.unit} captions "
-            f"each. Use a global batch size that is a multiple of {layout.unit}, or set "
-            "ByImage(captions_per_image=...)."
-        )
-    return replace(budget, global_batch_size=size)
-
-
 def _validate_length(plan: Plan) -> None:
     name, budget = type(plan.curriculum).__name__, plan.budget
     if budget.steps is not None and budget.steps > plan.max_steps:
@@ -507,78 +511,6 @@ def _validate_length(plan: Plan) -> None:
             f"num_train_epochs={budget.epochs:g} was given, but {name} runs for {plan.nominal_epochs:g} epochs of its "
             "pools. Only one of the two can be followed. Drop num_train_epochs, or change the curriculum's own length."
         )
-
-
-_HEADER = ("phase", "rule", "pool", "new", "epochs", "steps", "share")
-_LEFT = ("phase", "rule")
-
-
-def _headline(plan: Plan) -> str:
-    ranking = plan.ranking
-    given = {name: value for name, value in plan.curriculum.to_dict().items() if name != "type" and value is not None}
-    settings = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    score = f" by {ranking.name or 'score'} ({ranking.easy} = easy)" if ranking.scores is not None else ""
-    unit = plan.layout.unit
-    drawn = f", drawn as images of {unit} captions" if unit > 1 else ""
-    missing = ""
-    if ranking.num_unscored:
-        fate = "left out" if plan.curriculum.unscored == "drop" else "ranked last"
-        missing = f", {ranking.num_unscored:,} without a score {fate}"
-    return (
-        f"{type(plan.curriculum).__name__}({settings}){score}: {len(ranking):,} examples{missing}{drawn}; "
-        f"{plan.global_batch_size} per step, seed {plan.seed}"
-    )
-
-
-def _table(plan: Plan) -> list[str]:
-    rows = [_HEADER]
-    for number, (stage, new) in enumerate(zip(plan.stages, plan.new_examples(), strict=True)):
-        first, end = plan.stage_starts[number : number + 2]
-        steps = -(-end // plan.global_batch_size) - -(-first // plan.global_batch_size)
-        ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
-        epochs = f"{ruled / stage.pool_size:.6g}"
-        share = f"{100 * (end - first) / plan.num_samples:.1f} %"
-        rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, f"{steps:,}", share))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    return [
-        "  ".join(
-            cell.ljust(width) if name in _LEFT else cell.rjust(width)
-            for cell, width, name in zip(row, widths, _HEADER, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _scoring_line(plan: Plan) -> str:
-    """What a rule that orders by losses costs beside its draws."""
-    most = plan.curriculum.most_decisions(plan.order, _unit_budget(plan.budget, plan.layout))
-    taken, rows = len(plan.log), f"of scoring all {plan.ranking.num_rows:,} rows (forward only)"
-    if not plan.undecided:
-        return f"+ {taken:,} {'round' if taken == 1 else 'rounds'} {rows}"
-    return f"+ {'a number of' if most is None else f'at most {most:,}'} rounds {rows}"
-
-
-def _totals(plan: Plan) -> list[str]:
-    ruled = plan.num_draws - plan.num_filled
-    filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
-    passes = f"{ruled / len(plan.ranking):.4g} × the data"
-    lines = [f"{ruled:,} examples drawn{filled}: {passes} in {plan.num_steps:,} steps of {plan.global_batch_size}"]
-    if plan.undecided:
-        lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
-        lines.extend(f"  {line}" for line in plan.pending_decisions())
-    if plan.control_draws != ruled or plan.curriculum.needs_scores:
-        most = "at most " if plan.undecided else ""
-        lines.append(
-            f"{most}{plan.cost_ratio:.3f} of the cost of {plan.nominal_epochs:g} i.i.d. epochs "
-            f"({plan.control_draws:,} examples)"
-        )
-    lines.extend(exposure_lines(plan))
-    if plan.curriculum.signal == "losses":
-        lines.append(_scoring_line(plan))
-    if plan.uncut is not None:
-        lines.append(cut_line(plan))
-    lines.extend(f"note: {note}" for note in plan.notes)
-    return lines
 
 
 def digest_of(values: np.ndarray | Groups) -> str:
