@@ -71,6 +71,7 @@ from hf_curriculum.curricula.node_sampling import NodeSampling as NodeSampling
 from hf_curriculum.scorers.text.nouns import NounCount as NounCount
 from hf_curriculum.scorers.text.mentions import ObjectMentions as ObjectMentions
 from hf_curriculum.planning.curriculum import Observed as Observed
+from hf_curriculum.curricula.online_selection import OnlineSelection as OnlineSelection
 from hf_curriculum.scorers.visual.onnx import OnnxDetector as OnnxDetector
 from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
 from hf_curriculum.training.callbacks import PacingCallback as PacingCallback

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hf_curriculum.planning.buckets import keep_easiest
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Signal, curriculum_from
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, WrappingCurriculum, curriculum_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 @dataclass(frozen=True)
-class Filter(Curriculum):
+class Filter(WrappingCurriculum):
     """Never shows the hardest examples: `then` runs over the easiest ⌊n·keep⌋ scored ones, or those above a value.
 
     Args:
@@ -73,22 +70,8 @@ class Filter(Curriculum):
             object.__setattr__(self, "keep", 0.5)
         if self.keep is not None and not 0 < self.keep <= 1:
             raise ValueError(f"Filter(keep={self.keep}) is not possible; keep is more than 0 and at most 1.")
-        object.__setattr__(self, "then", curriculum_from(self.then))
-        object.__setattr__(self, "partial_batches", self.then.partial_batches)
         super().__post_init__()
         self._choice("by_easy", (None, "low", "high"))
-        if self.then.easy is not None or self.then.unscored != "last":
-            raise ValueError(
-                "Filter(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
-                "Give them to Filter."
-            )
-        if self.then.batches is not None:
-            raise ValueError("Filter(then=...) holds a curriculum with `batches` of its own. Give them to Filter.")
-
-    @property
-    def signal(self) -> Signal | None:
-        """That of `then`."""
-        return self.then.signal
 
     @property
     def needs_scores(self) -> bool:
@@ -140,41 +123,6 @@ class Filter(Curriculum):
             )
         return easy
 
-    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
-        """That of `then`."""
-        return self.then.declared_steps(ranking, budget)
-
-    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """What `then` decides."""
-        return self.then.decide(ranking, budget, log, observed)
-
-    def describe_decision(self, entry: Mapping[str, Any]) -> str:
-        """As `then` says it."""
-        return self.then.describe_decision(entry)
-
-    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """That of `then`."""
-        return self.then.pending_decisions(ranking, budget)
-
-    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
-        """Those of `then`."""
-        return self.then.scenarios()
-
-    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Those of `then`."""
-        return self.then.notes(ranking, budget)
-
-    def most_decisions(self, ranking: Ranking, budget: Budget) -> int | None:
-        """Those of `then`."""
-        return self.then.most_decisions(ranking, budget)
-
-    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The epochs of `then`, over what is kept."""
-        return self.then.fitted_epochs(budget, ranking)
-
-    def _with_length(self, steps: int | None, epochs: float | None) -> Self:
-        return replace(self, then=self.then.fit_to(steps=steps, epochs=epochs), fit_steps=None, fit_epochs=None)
-
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of `then` over what is kept."""
         by = self.by or ranking.name or "score"
@@ -186,6 +134,5 @@ class Filter(Curriculum):
         return tuple(replace(stage, rule=stage.rule + kept) for stage in stages)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `Curriculum.to_dict`, without what is taken from `then`, and without a `keep` of 0.5."""
-        left_out = ("partial_batches", *(["keep"] if self.keep == 0.5 else []))
-        return {name: value for name, value in super().to_dict().items() if name not in left_out}
+        """As `WrappingCurriculum.to_dict`, without a `keep` of 0.5."""
+        return {name: value for name, value in super().to_dict().items() if name != "keep" or value != 0.5}

@@ -64,6 +64,11 @@ class Staged(Curriculum):
                 )
             if rule.batches is not None:
                 raise ValueError(f"Staged has a curriculum with `batches` for {name!r}; give them to Staged.")
+            if rule.selection is not None:
+                raise ValueError(
+                    f"Staged has an OnlineSelection for {name!r}, and a step has as many candidates in every part. "
+                    "Choose over all of them: OnlineSelection(then=Staged(...))."
+                )
 
     @property
     def needs_scores(self) -> bool:

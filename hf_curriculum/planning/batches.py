@@ -23,7 +23,7 @@ class Draws(Protocol):
     """What a layout reads of a plan."""
 
     seed: int
-    global_batch_size: int
+    samples_per_step: int
     curriculum: Any
     stage_starts: Sequence[int]
     order: Ranking
@@ -252,7 +252,7 @@ class LengthLayout(Layout):
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
         """Row numbers at sample positions `[start, stop)` of a plan."""
-        size, width, parts = plan.global_batch_size, self.window * plan.global_batch_size, []
+        size, width, parts = plan.samples_per_step, self.window * plan.samples_per_step, []
         while start < stop:
             number = bisect_right(plan.stage_starts, start) - 1
             stage_start, stage_stop = plan.stage_starts[number : number + 2]
@@ -269,7 +269,7 @@ class LengthLayout(Layout):
 
     def _windows(self, plan: Draws, begin: int, end: int, last: int) -> np.ndarray:
         """The rows of the windows from `begin` up to the one that holds `end`; the stage's last may be shorter."""
-        width = self.window * plan.global_batch_size
+        width = self.window * plan.samples_per_step
         middle = begin + min(-(-(end - begin) // width), (last - begin) // width) * width
         spans = ((begin, middle, width), (middle, last, last - middle))
         return np.concatenate([self._sorted(plan, *span) for span in spans if span[0] < min(span[1], end)])
@@ -278,7 +278,7 @@ class LengthLayout(Layout):
         """Windows of `width` sample positions, each sorted by length, divided into batches, and those shuffled."""
         rows = super().rows(plan, begin, end).reshape(-1, width)
         rows = np.take_along_axis(rows, np.argsort(self.lengths[rows], axis=1, kind="stable"), axis=1)
-        count = width // plan.global_batch_size
+        count = width // plan.samples_per_step
         keys = hash64(np.arange(begin, end, width), mix64(plan.seed, self.window))
         shuffled = draw_each(np.full(len(rows), count), count, keys)  # (windows, count)
         return np.take_along_axis(rows.reshape(len(rows), count, -1), shuffled[..., None], axis=1).ravel()

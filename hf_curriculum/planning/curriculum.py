@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -72,6 +72,46 @@ class Observed:
     losses: np.ndarray | None = None
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     before: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Candidates(Protocol):
+    """What a rule that chooses while training may look at: the candidates of one batch.
+
+    Attributes:
+        rows: their rows in the training data, int64, shape (candidates,).
+        inputs: the collated batch, as the model is given it.
+    """
+
+    rows: np.ndarray
+    inputs: Mapping[str, Any]
+
+    def losses(self) -> np.ndarray:
+        """The model's loss of each candidate now, float32, shape (candidates,); NaN where there is none."""
+
+    def losses_with_other_images(self) -> np.ndarray:
+        """The same with the image of another candidate of the same place."""
+
+    def column(self, name: str) -> np.ndarray:
+        """Their numbers in a column of the training data that the rule reads, float32, shape (candidates,)."""
+
+
+class Selection(Protocol):
+    """What the trainer asks of a rule that chooses while training."""
+
+    candidates: int
+    temperature: float | None
+    score_every: int
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes that the value of one candidate takes."""
+
+    @property
+    def choice(self) -> str:
+        """Which candidate is trained on, in a word or two."""
+
+    def values(self, candidates: Candidates) -> np.ndarray:
+        """The value of each candidate, shape (candidates,)."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +242,11 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         return self.needs_scores
 
     @property
+    def selection(self) -> Selection | None:
+        """What chooses, while training, among several draws for each example; None where every draw is trained on."""
+        return None
+
+    @property
     def reads(self) -> Mapping[str, Kind]:
         """Columns of the training data that the rule needs beside the score."""
         return {}
@@ -317,6 +362,105 @@ class SizedCurriculum(Curriculum):
         if self.signal is None:
             return None
         return num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
+
+
+class WrappingCurriculum(Curriculum):
+    """A curriculum over another one, `then`, which says what is drawn; both follow one order and one kind of batches.
+
+    What is not overridden is what `then` does.
+    """
+
+    then: Curriculum
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "then", curriculum_from(self.then))
+        object.__setattr__(self, "partial_batches", self.then.partial_batches)
+        super().__post_init__()
+        name = type(self).__name__
+        if self.then.easy is not None or self.then.unscored != "last":
+            raise ValueError(
+                f"{name}(then=...) holds a curriculum with `easy` or `unscored` of its own: one order serves both. "
+                f"Give them to {name}."
+            )
+        if self.then.batches is not None:
+            raise ValueError(f"{name}(then=...) holds a curriculum with `batches` of its own. Give them to {name}.")
+
+    @property
+    def signal(self) -> Signal | None:
+        """That of `then`."""
+        return self.then.signal
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether `then` does."""
+        return self.then.needs_scores
+
+    @property
+    def needs_easy(self) -> bool:
+        """Whether it matters to `then` which end of the score is easy."""
+        return self.then.needs_easy
+
+    @property
+    def selection(self) -> Selection | None:
+        """That of `then`."""
+        return self.then.selection
+
+    @property
+    def reads(self) -> Mapping[str, Kind]:
+        """Those of `then`."""
+        return self.then.reads
+
+    @property
+    def reads_in_all(self) -> Mapping[str, Kind]:
+        """What either rule reads, and what the batches do."""
+        return {**self.then.reads_in_all, **super().reads_in_all}
+
+    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+        """As `then` does."""
+        return self.then.arrange(ranking, losses)
+
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """Those of `then`."""
+        return self.then.fitted_stages(ranking, budget, log)
+
+    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
+        """That of `then`."""
+        return self.then.declared_steps(ranking, budget)
+
+    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
+        """What `then` decides."""
+        return self.then.decide(ranking, budget, log, observed)
+
+    def describe_decision(self, entry: Mapping[str, Any]) -> str:
+        """As `then` says it."""
+        return self.then.describe_decision(entry)
+
+    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """That of `then`."""
+        return self.then.pending_decisions(ranking, budget)
+
+    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
+        """Those of `then`."""
+        return self.then.scenarios()
+
+    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Those of `then`."""
+        return self.then.notes(ranking, budget)
+
+    def most_decisions(self, ranking: Ranking, budget: Budget) -> int | None:
+        """Those of `then`."""
+        return self.then.most_decisions(ranking, budget)
+
+    def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
+        """The epochs of `then`."""
+        return self.then.fitted_epochs(budget, ranking)
+
+    def _with_length(self, steps: int | None, epochs: float | None) -> Self:
+        return replace(self, then=self.then.fit_to(steps=steps, epochs=epochs), fit_steps=None, fit_epochs=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `Curriculum.to_dict`, without what is taken from `then`."""
+        return {name: value for name, value in super().to_dict().items() if name != "partial_batches"}
 
 
 def _fit(stages: tuple[Stage, ...], steps: int, batch_size: int) -> tuple[Stage, ...]:

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from hf_curriculum.planning.exposure import Shown, cut_line, exposure_lines
 
+TRAINED = 3
+"""Compute of an example that is trained on, in forward passes: its own, and a backward pass of twice as much."""
+
 
 class Described(Shown, Protocol):
     """What is read of a plan."""
@@ -19,6 +22,8 @@ class Described(Shown, Protocol):
     num_steps: int
     num_samples: int
     num_draws: int
+    num_examples: int
+    selection: Any
     num_filled: int
     control_draws: int
     cost_ratio: float
@@ -62,7 +67,7 @@ def _table(plan: Described) -> list[str]:
     rows = [_HEADER]
     for number, (stage, new) in enumerate(zip(plan.stages, plan.new_examples(), strict=True)):
         first, end = plan.stage_starts[number : number + 2]
-        steps = -(-end // plan.global_batch_size) - -(-first // plan.global_batch_size)
+        steps = -(-end // plan.samples_per_step) - -(-first // plan.samples_per_step)
         ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
         epochs = f"{ruled / stage.pool_size:.6g}"
         share = f"{100 * (end - first) / plan.num_samples:.1f} %"
@@ -86,14 +91,27 @@ def _scoring_line(plan: Described) -> str:
     return f"+ {'a number of' if most is None else f'at most {most:,}'} rounds {rows}"
 
 
+def _selection_line(plan: Described) -> str:
+    """How many examples are trained on, of how many candidates, and what scoring them costs."""
+    cost = plan.candidates * plan.selection.forwards / TRAINED
+    most = "at most " if plan.undecided else ""
+    return (
+        f"{most}{plan.num_examples:,} examples trained on, {plan.selection.choice} of {plan.num_draws:,} candidates; "
+        f"scoring them is {cost:.2f} × the training compute"
+    )
+
+
 def _totals(plan: Described) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
     passes = f"{ruled / len(plan.ranking):.4g} × the data"
-    lines = [f"{ruled:,} examples drawn{filled}: {passes} in {plan.num_steps:,} steps of {plan.global_batch_size}"]
+    what = "examples" if plan.candidates == 1 else "candidates"
+    lines = [f"{ruled:,} {what} drawn{filled}: {passes} in {plan.num_steps:,} steps of {plan.global_batch_size}"]
     if plan.undecided:
         lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
         lines.extend(f"  {line}" for line in plan.pending_decisions())
+    if plan.candidates > 1:
+        lines.append(_selection_line(plan))
     if plan.control_draws != ruled or plan.curriculum.needs_scores:
         most = "at most " if plan.undecided else ""
         lines.append(

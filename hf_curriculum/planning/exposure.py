@@ -22,6 +22,8 @@ class Shown(Protocol):
     layout: Layout
     stages: Sequence[Stage]
     global_batch_size: int
+    samples_per_step: int
+    candidates: int
     losses: np.ndarray | None
     uncut: Any
     key: int
@@ -201,30 +203,32 @@ def _counted(stage: Stage, key: int) -> Stage | _Counted:
 
 def exposure_lines(plan: Shown) -> Iterator[str]:
     """What a plan's description says of how often examples are shown."""
+    of = "" if plan.candidates == 1 else "as candidates, "
     if not plan.undecided:
-        yield plan.exposure().describe()
+        yield of + plan.exposure().describe()
         return
     scenarios = plan.scenarios()
     for name, one in scenarios.items():
-        yield f"  {name}: {one.exposure().describe()}"
+        yield f"  {name}: {of}{one.exposure().describe()}"
     if not scenarios and plan.stages:
-        yield f"  up to the next decision {plan.exposure().describe()}"
+        yield f"  up to the next decision {of}{plan.exposure().describe()}"
 
 
 def small_pools(plan: Shown) -> Iterator[str]:
     """A note on pools and stages that are smaller than a step."""
-    batch = plan.global_batch_size // plan.layout.unit
+    batch = plan.samples_per_step // plan.layout.unit
+    what = "examples" if plan.candidates == 1 else "candidates"
     least = [(min(size for *_, size in stage.pools()), stage.name) for stage in plan.stages]
     small = [f"{name} begins with {size:,}" for size, name in least if size < batch]
     short = [stage.name for stage in plan.stages if stage.num_samples < batch]
     if small:
         yield (
-            f"A step takes {batch:,} examples, and the pool of {', that of '.join(small)}: a batch repeats them, or "
+            f"A step takes {batch:,} {what}, and the pool of {', that of '.join(small)}: a batch repeats them, or "
             "holds those of other stages too. Use a smaller global batch size or a larger first pool."
         )
     elif short:
         yield (
-            f"A step takes {batch:,} examples, and {', '.join(short)} fewer in all: one step holds several stages. "
+            f"A step takes {batch:,} {what}, and {', '.join(short)} fewer in all: one step holds several stages. "
             "Use a smaller global batch size, or longer stages."
         )
 

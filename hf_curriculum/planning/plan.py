@@ -14,8 +14,8 @@ import numpy as np
 from hf_curriculum.config import digest
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed
-from hf_curriculum.planning.describe import describe
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Selection
+from hf_curriculum.planning.describe import TRAINED, describe
 from hf_curriculum.planning.exposure import Exposure, cut_line, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
@@ -35,7 +35,7 @@ _CHUNK = 1 << 15
 class Plan(RenamedAttributes):
     """What is trained on, as a pure function of (plan, sample position).
 
-    A sample position counts the examples of the whole run; positions `step · global_batch_size …` make one optimizer
+    A sample position counts the draws of the whole run; positions `step · samples_per_step …` make one optimizer
     step, on any number of processes. Made by `make_plan`. The plan of a signal-paced curriculum is known up to the
     next decision; `decided` gives the plan after it.
 
@@ -90,14 +90,28 @@ class Plan(RenamedAttributes):
         Raises:
             ValueError: a step cannot be made of whole draws.
         """
-        total, unit = self.budget.global_batch_size, self.layout.unit
-        size, rest = divmod(total, unit)
-        if rest:
+        total, unit = self.samples_per_step, self.layout.unit
+        if self.global_batch_size % unit:
             raise ValueError(
-                f"A step of {total} examples cannot be made of images with {unit} captions each. Use a global batch "
-                f"size that is a multiple of {unit}, or set ByImage(captions_per_image=...)."
+                f"A step of {self.global_batch_size} examples cannot be made of images with {unit} captions each. Use "
+                f"a global batch size that is a multiple of {unit}, or set ByImage(captions_per_image=...)."
             )
-        return replace(self.budget, global_batch_size=size)
+        return replace(self.budget, global_batch_size=total // unit)
+
+    @property
+    def selection(self) -> Selection | None:
+        """The rule that chooses what is trained on while training; None where every draw is."""
+        return self.curriculum.selection
+
+    @property
+    def candidates(self) -> int:
+        """Draws for every example trained on: 1, unless a rule chooses among several while training."""
+        return 1 if self.selection is None else self.selection.candidates
+
+    @property
+    def samples_per_step(self) -> int:
+        """Sample positions of an optimizer step: the candidates of each of its examples."""
+        return self.global_batch_size * self.candidates
 
     @property
     def undecided(self) -> bool:
@@ -112,12 +126,12 @@ class Plan(RenamedAttributes):
     @property
     def known_steps(self) -> int:
         """Optimizer steps up to the next decision."""
-        return self.known_samples // self.global_batch_size
+        return self.known_samples // self.samples_per_step
 
     @property
     def num_samples(self) -> int:
         """Sample positions, a multiple of the global batch size; at most, while decisions are still to come."""
-        return self.declared_steps * self.global_batch_size if self.undecided else self.known_samples
+        return self.declared_steps * self.samples_per_step if self.undecided else self.known_samples
 
     @property
     def num_draws(self) -> int:
@@ -125,9 +139,14 @@ class Plan(RenamedAttributes):
         return self.num_samples if self.undecided else self.layout.unit * sum(stage.num_draws for stage in self.stages)
 
     @property
+    def num_examples(self) -> int:
+        """Examples trained on; at most, while decisions are still to come."""
+        return self.num_draws // self.candidates
+
+    @property
     def num_steps(self) -> int:
         """Optimizer steps of the run, exactly; the declared maximum, while decisions are still to come."""
-        return self.num_samples // self.global_batch_size
+        return self.num_samples // self.samples_per_step
 
     @property
     def max_steps(self) -> int:
@@ -141,8 +160,10 @@ class Plan(RenamedAttributes):
 
     @property
     def cost_ratio(self) -> float:
-        """Examples of the rule relative to its i.i.d. control of as many epochs."""
-        return (self.num_draws - self.num_filled) / self.control_draws
+        """The cost of the rule relative to its i.i.d. control of as many epochs; candidates that are scored count."""
+        draws = self.num_draws - self.num_filled
+        scored = 0 if self.candidates == 1 else self.selection.forwards / TRAINED
+        return draws * (1 / self.candidates + scored) / self.control_draws
 
     def decided(self, observed: Observed) -> Plan:
         """The plan after the next decision, which is taken on what was observed and appended to the log.
@@ -193,7 +214,7 @@ class Plan(RenamedAttributes):
             IndexError: the sample positions are not in the run, or a decision must be taken before they are known.
         """
         unit = self.layout.unit
-        forgotten = self.log[-1]["step"] * self.global_batch_size // unit if self.losses is not None else 0
+        forgotten = self.log[-1]["step"] * self.samples_per_step // unit if self.losses is not None else 0
         if start < min(stop, forgotten):
             raise IndexError(
                 f"Positions {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
@@ -236,8 +257,8 @@ class Plan(RenamedAttributes):
         return self.ranking.scores[rows[rows != PAD_INDEX]]
 
     def step_rows(self, step: int) -> np.ndarray:
-        """Row numbers that optimizer step `step` (from 0) trains on, at most `global_batch_size` of them."""
-        rows = self.rows(step * self.global_batch_size, (step + 1) * self.global_batch_size)
+        """Row numbers that optimizer step `step` (from 0) draws, at most `samples_per_step` of them."""
+        rows = self.rows(step * self.samples_per_step, (step + 1) * self.samples_per_step)
         return rows[rows != PAD_INDEX]
 
     def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
@@ -246,29 +267,46 @@ class Plan(RenamedAttributes):
             yield self.rows(first, min(first + _CHUNK, self.known_samples))
 
     def draws_after(self, step: int) -> int:
-        """Examples drawn in the first `step` optimizer steps, without padding."""
-        sample, unit = step * self.global_batch_size, self.layout.unit
+        """Examples drawn in the first `step` optimizer steps, candidates that are not chosen too, without padding."""
+        sample, unit = step * self.samples_per_step, self.layout.unit
         return unit * sum(
             stage.draws_within(min((sample - start) // unit, stage.num_samples))
             for start, stage in zip(self.stage_starts, self.stages, strict=False)
             if sample > start
         )
 
+    def examples_after(self, step: int) -> int:
+        """Examples trained on in the first `step` optimizer steps."""
+        return self.draws_after(step) // self.candidates
+
+    def scored_after(self, step: int) -> int:
+        """Forward passes of one example, beside training, in the first `step` optimizer steps.
+
+        Those of candidates, and one for each row where losses decide, at every decision so far.
+        """
+        chosen = 0 if self.candidates == 1 else self.draws_after(step) * self.selection.forwards
+        passes = sum(entry["step"] < step for entry in self.log) if self.curriculum.signal == "losses" else 0
+        return chosen + passes * self.ranking.num_rows
+
+    def compute_after(self, step: int) -> int:
+        """Compute of the first `step` optimizer steps: 1 for a forward pass of an example, 3 to train on one."""
+        return TRAINED * self.examples_after(step) + self.scored_after(step)
+
     def stage_at(self, step: int) -> Stage:
         """The stage that optimizer step `step` (from 0) begins in."""
-        return self.stages[self._stage_number(step * self.global_batch_size)]
+        return self.stages[self._stage_number(step * self.samples_per_step)]
 
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:
         """Each stage by the number of optimizer steps after which its last example has been trained on."""
         ends = self.stage_starts[1:]
-        return {-(-end // self.global_batch_size): stage for end, stage in zip(ends, self.stages, strict=True)}
+        return {-(-end // self.samples_per_step): stage for end, stage in zip(ends, self.stages, strict=True)}
 
     @cached_property
     def pass_ends(self) -> frozenset[int]:
         """Numbers of optimizer steps after which a pass over a pool is complete, for `"epoch"` strategies."""
         return frozenset(
-            -(-(start + end * self.layout.unit) // self.global_batch_size)
+            -(-(start + end * self.layout.unit) // self.samples_per_step)
             for start, stage in zip(self.stage_starts, self.stages, strict=False)
             for end in stage.pass_ends()
         )
@@ -285,6 +323,7 @@ class Plan(RenamedAttributes):
             **({"columns": dict(sorted(self.digests.items()))} if self.digests else {}),
             **({"easy_ends": dict(sorted(ends.items()))} if (ends := self.ranking.easy_ends) else {}),
             "global_batch_size": self.global_batch_size,
+            **({"candidates": self.candidates} if self.candidates > 1 else {}),
             "seed": self.seed,
             "num_steps": self.max_steps,
         }
@@ -483,7 +522,7 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
 
 def _cut(plan: Plan, steps: int) -> Plan:
     """The plan up to `steps`, which are fewer than it has."""
-    end, unit = steps * plan.global_batch_size, plan.layout.unit
+    end, unit = steps * plan.samples_per_step, plan.layout.unit
     stages = tuple(
         stage if stop < end or (stop == end and not stage.decides) else stage.cut((end - start) // unit)
         for stage, start, stop in zip(plan.stages, plan.stage_starts, plan.stage_starts[1:], strict=False)

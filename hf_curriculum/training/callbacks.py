@@ -179,13 +179,13 @@ class DrawLog:
     def since(self, plan: Plan, first: int, step: int) -> dict[str, float]:
         """The numbers of the optimizer steps `[first, step)`."""
         stage = plan.stage_at(step - 1)
-        start, stop = first * plan.global_batch_size, step * plan.global_batch_size
+        start, stop = first * plan.samples_per_step, step * plan.samples_per_step
         sample = min(stop, plan.stage_starts[stage.number + 1]) - 1 - plan.stage_starts[stage.number]
         pools = stage.pools()
         place = bisect_right([part[0] * plan.layout.unit for part in pools], sample) - 1
         facts: dict[str, float] = {"phase": stage.number + 1, "pool_size": pools[place][2]}
         if plan.losses is not None:  # the order of earlier steps is not kept
-            start = max(start, plan.log[-1]["step"] * plan.global_batch_size)
+            start = max(start, plan.log[-1]["step"] * plan.samples_per_step)
         if start < stop:
             facts |= self._drawn(plan, start, stop)
         return facts
@@ -269,7 +269,7 @@ def phase_line(plan: Plan, number: int) -> str:
     """What begins: "phase 2 of 4: noun_count ≤ 3, pool 1,510,443 (668,536 new), 94,402 steps"."""
     stage, total = plan.stages[number], len(plan.stages)
     start, end = plan.stage_starts[number : number + 2]
-    steps = -(-end // plan.global_batch_size) - -(-start // plan.global_batch_size)
+    steps = -(-end // plan.samples_per_step) - -(-start // plan.samples_per_step)
     of = f" of {total}" if not plan.undecided and stage.name == f"phase {number + 1}" else ""
     new = plan.new_examples()[number]
     return f"{stage.name}{of}: {stage.rule}, pool {stage.pool_size:,} ({new:,} new), {steps:,} steps"

@@ -225,7 +225,7 @@ def write_curriculum(
 
 def next_rows(plan: Plan, step: int, stop: int) -> dict[str, Any]:
     """A digest of the rows of the optimizer steps `[step, stop)`."""
-    rows = plan.rows(step * plan.global_batch_size, stop * plan.global_batch_size)
+    rows = plan.rows(step * plan.samples_per_step, stop * plan.samples_per_step)
     return {"step": step, "stop": stop, "digest": digest_of(rows)}
 
 

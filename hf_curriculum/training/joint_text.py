@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -68,6 +69,11 @@ class JointTextTrainer(CurriculumTrainer):
             # `Trainer` does not divide the loss by the accumulated batches then.
             text_loss = text_loss / self.current_gradient_accumulation_steps
         return loss + self.text_weight * text_loss
+
+    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """One loss per example of the captions, shape (B,), whatever text stands beside them."""
+        own = {name: value for name, value in inputs.items() if not name.startswith(BESIDE)}
+        return super().example_losses(model, own)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """`CurriculumTrainer.log`, with the mean text loss since the last time."""

@@ -109,7 +109,7 @@ def base_model(model: nn.Module) -> nn.Module:
 
 
 def try_first_batch(trainer: Any) -> None:
-    """Collates the next step's first batch; its losses are taken too where losses decide.
+    """Collates the next step's first batch; its losses are taken too where they decide, and its choice is made.
 
     Raises:
         ValueError: the model does not take the batch, or it has no loss per example.
@@ -118,13 +118,16 @@ def try_first_batch(trainer: Any) -> None:
     if isinstance(data, BucketedStream):
         return
     known = step < plan.known_steps
-    rows = (plan.step_rows(step) if known else plan.ranking.order)[: trainer._train_batch_size].tolist()
+    rows = plan.step_rows(step) if known else plan.ranking.order
+    rows = rows[: trainer._train_batch_size * plan.candidates].tolist()
     if hasattr(data, "remove_columns"):
         data = trainer._remove_unused_columns(data, description="Training")
     collator = trainer._get_collator_with_removed_columns(trainer.data_collator, description="Training")
-    first = step * plan.global_batch_size
+    first = step * plan.samples_per_step
     drawn = IndexedDataset(data, plan.seed, trainer._seeded).__getitems__(list(zip(rows, count(first), strict=False)))
     batch = collator(drawn)
+    if plan.candidates > 1 and known:
+        trainer.selector.try_batch(batch)
     if not isinstance(batch, Mapping):
         return
     batch = {name: value for name, value in batch.items() if name != "example_index"}

@@ -568,8 +568,9 @@ def _examples(history: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], ste
     logged = [entry["examples"] for entry in history if entry.get("step") == step and "examples" in entry]
     if logged:
         return logged[-1]
-    samples = step * plan["global_batch_size"]
-    return sum(min(max(samples - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
+    candidates = plan.get("candidates", 1)
+    samples = step * plan["global_batch_size"] * candidates
+    return sum(min(max(samples - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"]) // candidates
 
 
 def _cell(value: Any) -> Any:

@@ -30,7 +30,7 @@ class CurriculumSampler(Sampler[Any]):
     What is drawn depends on the position alone, which comes from `start` when iteration begins, so it is right after a
     resume on any number of processes, where `set_epoch` may never arrive.
 
-    A loader of it takes `plan.global_batch_size` examples per batch, or that divided by processes × accumulated
+    A loader of it takes `plan.samples_per_step` examples per batch, or that divided by processes × accumulated
     batches. Its position is that of the next example it hands out: `state_dict` is exact for a loader without
     workers and for torchdata's `StatefulDataLoader`; workers of a plain `DataLoader` read ahead, so give
     `start=completed steps` there.
@@ -85,7 +85,7 @@ class CurriculumSampler(Sampler[Any]):
         With `placeholders`, those of the whole run; the declared maximum of a signal-paced one.
         """
         if self.placeholders is not False:
-            return self.plan.max_steps * self.plan.global_batch_size
+            return self.plan.max_steps * self.plan.samples_per_step
         return max(0, self.plan.known_samples - self._first())
 
     def __iter__(self) -> Iterator[int] | Iterator[tuple[int, int]]:
@@ -96,7 +96,7 @@ class CurriculumSampler(Sampler[Any]):
         """The position that iteration begins at."""
         if self._loaded is not None:
             return self._loaded
-        return (self.start() if callable(self.start) else self.start) * self.plan.global_batch_size
+        return (self.start() if callable(self.start) else self.start) * self.plan.samples_per_step
 
     def _parts(self) -> Iterator[Iterable[int] | Iterable[tuple[int, int]]]:
         """The stream, thousands of indices at a time."""
@@ -227,22 +227,30 @@ class DrawAudit:
         first, stop = min(seen), max(seen) + 1
         expected = self._expected(first, stop)
         for step, rows in seen.items():
-            planned = expected[step - first]
-            if not np.array_equal(rows, planned[planned != PAD_INDEX]):
-                raise RuntimeError(
-                    f"Step {step} trained on rows {rows[:8].tolist()} … but the plan says {planned[:8].tolist()} …: "
-                    "something between the sampler and the model chooses other examples, and the curriculum would "
-                    "not be the one asked for. Look for a replaced data loader or sampler, or an unusual "
-                    "accelerator_config."
-                )
+            self._check(step, rows, expected[step - first])
+        lines = [self._line(step, rows) + "\n" for step, rows in sorted(seen.items())]
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a") as lines:
-                lines.writelines(json.dumps([step, rows.tolist()]) + "\n" for step, rows in sorted(seen.items()))
+            with self.file.open("a") as file:
+                file.writelines(lines)
+
+    def _check(self, step: int, rows: np.ndarray, planned: np.ndarray) -> None:
+        """Compares the rows trained on in a step with those planned, padding included."""
+        if not np.array_equal(rows, planned[planned != PAD_INDEX]):
+            raise RuntimeError(
+                f"Step {step} trained on rows {rows[:8].tolist()} … but the plan says {planned[:8].tolist()} …: "
+                "something between the sampler and the model chooses other examples, and the curriculum would "
+                "not be the one asked for. Look for a replaced data loader or sampler, or an unusual "
+                "accelerator_config."
+            )
+
+    def _line(self, step: int, rows: np.ndarray) -> str:
+        """What is written of a step."""
+        return json.dumps([step, rows.tolist()])
 
     def _expected(self, first: int, stop: int) -> np.ndarray:
         """This process's rows of steps `[first, stop)`, shape (steps, rows of this process)."""
-        size = self.plan.global_batch_size
+        size = self.plan.samples_per_step
         rows = self.plan.rows(first * size, stop * size)
         by_process = rows.reshape(stop - first, -1, self.num_processes, self.micro_batch)
         return by_process[:, :, self.process].reshape(stop - first, -1)

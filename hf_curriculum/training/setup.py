@@ -231,9 +231,36 @@ def _evaluates_itself(trainer: Any) -> bool:
     return any(mine & set(vars(one)) and one.__module__.partition(".")[0] not in _STOCK for one in classes)
 
 
-def validate_paced_loss(trainer: Any, stock: bool) -> None:
-    """A curriculum that is paced by losses reads those that are trained; `stock`: `example_losses` is our own."""
-    if trainer.curriculum.signal != "losses" or not stock:
+def validate_selection(plan: Plan, args: Any, batch_size: int) -> None:
+    """What is chosen while training is chosen from batches that can be cut, with whole images as candidates.
+
+    Args:
+        plan: of the run.
+        args: its arguments.
+        batch_size: examples that a device trains on in a forward pass.
+    """
+    if plan.candidates == 1:
+        return
+    name, unit = type(plan.curriculum).__name__, plan.layout.unit
+    if hasattr(args, "num_generations"):
+        raise ValueError(
+            f"{name} chooses among candidates by their loss, and this trainer compares num_generations="
+            f"{args.num_generations} completions of one prompt, which have none before they are written. Use the "
+            "curriculum that OnlineSelection draws by (its then=)."
+        )
+    if batch_size % unit:
+        raise ValueError(
+            f"A forward pass trains on {batch_size} examples, and a candidate is an image with {unit} captions "
+            f"({plan.curriculum.batches}): one would be torn apart. Use a per_device_train_batch_size that is a "
+            f"multiple of {unit}."
+        )
+
+
+def validate_own_losses(trainer: Any, stock: bool) -> None:
+    """A curriculum that goes by losses of examples reads those that are trained; `stock`: `example_losses` is ours."""
+    rule = trainer.curriculum
+    chooses = rule.selection is not None and rule.selection.candidates > 1
+    if not stock or not (chooses or rule.signal == "losses"):
         return
     owner = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))
     found = {
@@ -244,8 +271,9 @@ def validate_paced_loss(trainer: Any, stock: bool) -> None:
     }
     for what, is_so in found.items():
         if is_so:
+            goes_by = "chooses" if chooses else "is paced"
             raise ValueError(
-                f"{what}, and {type(trainer.curriculum).__name__} is paced by `example_losses`, which would still be "
+                f"{what}, and {type(rule).__name__} {goes_by} by `example_losses`, which would still be "
                 "the cross-entropy of the labels: another loss than is trained. Override "
                 "`CurriculumTrainer.example_losses` with the loss of each example."
             )

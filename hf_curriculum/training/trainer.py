@@ -7,7 +7,6 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from hf_curriculum.training.callbacks import (
     paced,
     round_facts,
 )
-from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import (
     TrainingData,
     invalidate,
@@ -55,7 +53,6 @@ from hf_curriculum.training.prediction import (
 from hf_curriculum.training.publishing import PublishingTrainer
 from hf_curriculum.training.sampler import (
     CurriculumSampler,
-    DrawAudit,
     RoundReader,
     validate_steps_per_process,
 )
@@ -71,18 +68,20 @@ from hf_curriculum.training.setup import (
     validate_batch_size,
     validate_evaluation,
     validate_metric,
-    validate_paced_loss,
+    validate_own_losses,
     validate_sampling,
     validate_scores,
+    validate_selection,
     validate_shared_images,
 )
+from hf_curriculum.training.steps.selecting import SelectingTrainer
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
-class CurriculumTrainer(SchedulingTrainer):
+class CurriculumTrainer(SelectingTrainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -167,10 +166,10 @@ class CurriculumTrainer(SchedulingTrainer):
         self._planned_for: tuple[Any, Mapping[str, Any]] | None = None
         self._ranking: tuple[Any, Curriculum, str | None, Ranking] | None = None
         self._asked_batch_size = self.args.train_batch_size
-        self._audit: DrawAudit | None = None
         self._clock = TrainingClock()
         self._reader: RoundReader | None = None
         self._skips = self._resumed = False
+        self._resumed_from: str | None = None
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
@@ -207,8 +206,7 @@ class CurriculumTrainer(SchedulingTrainer):
 
     def examples_seen(self, step: int | None = None) -> int:
         """Examples trained on after `step` optimizer steps, so far if None."""
-        step = self.state.global_step if step is None else step
-        return self.plan.draws_after(step)
+        return self.plan.examples_after(self.state.global_step if step is None else step)
 
     def _follow_arguments(self) -> None:
         """Makes the plan anew where the arguments or the training data are not those that it was made for."""
@@ -234,7 +232,7 @@ class CurriculumTrainer(SchedulingTrainer):
         data = self.train_dataset = open_training_data(self.train_dataset)
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
-        validate_paced_loss(self, type(self).example_losses is CurriculumTrainer.example_losses)
+        validate_own_losses(self, type(self).example_losses is CurriculumTrainer.example_losses)
         validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
             self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
@@ -242,6 +240,7 @@ class CurriculumTrainer(SchedulingTrainer):
         else:
             plan = make_plan(curriculum, self._rank(data, curriculum, score_column), **budget)
         validate_sampling(self._other_trainers(), args, plan)
+        validate_selection(plan, args, self._train_batch_size)
         return plan
 
     def _rank(self, data: Any, rule: Curriculum, column: str | None) -> Ranking:
@@ -279,7 +278,7 @@ class CurriculumTrainer(SchedulingTrainer):
             self._get_dataloader(
                 dataset=data,
                 description="Training",
-                batch_size=self._train_batch_size,
+                batch_size=self._train_batch_size * self.plan.candidates,
                 sampler_fn=self._get_train_sampler,
                 is_training=True,
             ),
@@ -373,41 +372,7 @@ class CurriculumTrainer(SchedulingTrainer):
         counted.max_steps = self.plan.max_steps
         return super().set_initial_training_values(counted, dataloader)
 
-    # ---- Steps ----
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
-        if isinstance(inputs, list):
-            rows = torch.tensor([example.pop("example_index") for example in inputs])
-        else:
-            rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
-        if rows is not None and self._audit is not None:
-            self._audit.add(self.state.global_step, rows)
-        self._rows_of_batch = rows
-        return super().training_step(model, inputs, num_items_in_batch)
-
-    def check_draws(self) -> None:
-        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`.
-
-        Raises:
-            RuntimeError: a step trained on other rows.
-        """
-        if self._audit is not None:
-            self._audit.flush()
-
-    def _start_audit(self) -> DrawAudit | None:
-        args, plan = self.args, self.plan
-        if self._train_batch_size * args.gradient_accumulation_steps * args.world_size != plan.global_batch_size:
-            # Model-parallel processes share batches: then the plan alone does not say who holds which row.
-            return None
-        file = Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if args.audit_draws else None
-        return DrawAudit(
-            plan=plan,
-            process=args.process_index,
-            num_processes=args.world_size,
-            micro_batch=self._train_batch_size,
-            file=file,
-        )
+    # ---- Logs ----
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """`Trainer.log`, with the examples so far, and with a loss what was drawn since the last: see `DrawLog`.
@@ -417,9 +382,14 @@ class CurriculumTrainer(SchedulingTrainer):
         # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
         own = all(name.startswith("curriculum/") for name in logs)
         if self.is_in_train:
+            plan, step = self.plan, self.state.global_step
             logs = {**logs, "examples": self.examples_seen()}
+            if plan.candidates > 1 or plan.curriculum.signal == "losses":
+                logs |= {"examples_scored": plan.scored_after(step), "compute": plan.compute_after(step)}
             if "loss" in logs or "train_runtime" in logs:
                 drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
+                if plan.candidates > 1:
+                    drawn = {**drawn, **self.selector.facts()}
                 logs |= {f"curriculum/{name}": value for name, value in drawn.items()}
                 self._trained_seconds = round(self._clock.seconds, 3)
             else:
@@ -525,6 +495,7 @@ class CurriculumTrainer(SchedulingTrainer):
         self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
         if resume_from_checkpoint and self.args.auto_find_batch_size:
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
+        self._resumed_from = os.fspath(resume_from_checkpoint) if resume_from_checkpoint else None
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
         self.validate_generation()
@@ -561,6 +532,7 @@ class CurriculumTrainer(SchedulingTrainer):
         self._audit = self._start_audit()
         if self._audit is not None:
             self._audit.resume(self.state.global_step)
+        self.selector.resume(self._resumed_from)
         return trained
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

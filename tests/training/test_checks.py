@@ -23,7 +23,7 @@ from hf_curriculum.training.setup import (
     validate_batch_size,
     validate_evaluation,
     validate_metric,
-    validate_paced_loss,
+    validate_own_losses,
     validate_scores,
     validate_shared_images,
 )
@@ -186,7 +186,7 @@ def test_the_loss_that_paces_is_the_one_that_is_trained():
     def fits(rule=None, kind=CurriculumTrainer, stock=True, loss=None, smoother=None):
         trainer = trainer_of(rule or SelfPaced(epochs=2), kind)
         trainer.compute_loss_func, trainer.label_smoother = loss, smoother
-        return passes(validate_paced_loss, trainer, stock)
+        return passes(validate_own_losses, trainer, stock)
 
     assert [fits(kind=kind) for kind in (CurriculumTrainer, SFTTrainer, Own)] == [True, True, False]
     assert [fits(loss=len), fits(smoother=len)] == [False, False]

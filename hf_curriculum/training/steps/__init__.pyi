@@ -1,0 +1,1 @@
+# Made by docs/update_tables.py from names.py.
