@@ -52,7 +52,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from time_to_quality_runs import FLAGS, GENERATED, RANDOM, STARTS, Setting, last_evaluations, run
+from time_to_quality_runs import FLAGS, GENERATED, RANDOM, REFERENCE, STARTS, Setting, last_evaluations, run
 
 from hf_curriculum import Study, summarise
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
@@ -95,10 +95,34 @@ def _kept(base: Setting, more: float = 0.0, then: Rule = _iid) -> dict[str, Any]
     return {"type": "filter", "keep": keep, "then": then(base)} if 0 < keep < 1 else None
 
 
+def _hardest_first(base: Setting) -> dict[str, Any] | None:
+    """As many captions as are true, the least similar of them first."""
+    kept = _kept(base, then=_phases)
+    return None if kept is None else {**kept, "by": CLIP, "by_easy": "high"}
+
+
 def _self_paced(base: Setting) -> dict[str, Any]:
     """The first and the last eighth of the run over everything."""
     passes = base.passes / 8
     return {"type": "self_paced", "examples": base.draws, "warmup_epochs": passes, "final_epochs": passes}
+
+
+def _best(candidates: int, value: str, **more: Any) -> Rule:
+    """The best of so many candidates, of as many steps as all arms."""
+
+    def rule(base: Setting) -> dict[str, Any]:
+        reference = {"reference": REFERENCE} if value == "reducible_loss" else {}
+        then = {"type": "iid", "examples": base.draws * candidates}
+        return {
+            "type": "online_selection",
+            "candidates": candidates,
+            "value": value,
+            **reference,
+            "then": then,
+            **more,
+        }
+
+    return rule
 
 
 @dataclass(frozen=True)
@@ -108,14 +132,24 @@ class Arm:
     Args:
         rule: its curriculum.
         score: the column that it sorts by.
+        scored: the share of the pairs that have the score.
+        rate: its learning rate in that of the control.
+        reference: what its reference model was trained on.
         trusted: whether it trains on the trusted split too.
+        hard_first: whether the hard end comes first.
+        conditioned: whether each caption is preceded by a word that says how similar it is.
         needs_trusted: whether its rule reads what was learnt from the trusted split. `TRUSTED` then stands beside it.
     """
 
     rule: Rule
     score: str | None = None
+    scored: float = 1.0
+    rate: float = 1.0
+    reference: str | None = None
     trusted: bool = False
     needs_trusted: bool = False
+    hard_first: bool = False
+    conditioned: bool = False
 
 
 TEXT_ARMS: dict[str, Arm] = {
@@ -125,7 +159,32 @@ TEXT_ARMS: dict[str, Arm] = {
     "filter, 15 points less": Arm(lambda base: _kept(base, -0.15), CLIP),
     "filter, 15 points more": Arm(lambda base: _kept(base, 0.15), CLIP),
     "filter, then phases": Arm(lambda base: _kept(base, then=_phases), CLIP),
+    "filter, hardest first": Arm(_hardest_first, CLIP, hard_first=True),
+    "conditioned on similarity": Arm(_iid, CLIP, conditioned=True),
     "phases": Arm(_phases, CLIP),
+    "filter, half of the pairs scored": Arm(_kept, CLIP, scored=0.5),
+    "filter, 15 points less, half scored": Arm(lambda base: _kept(base, -0.15), CLIP, scored=0.5),
+    "filter, twice the rate": Arm(_kept, CLIP, rate=2.0),
+    "filter, 15 points less, twice the rate": Arm(lambda base: _kept(base, -0.15), CLIP, rate=2.0),
+    "filter, 15 points less, half scored, twice the rate": Arm(
+        lambda base: _kept(base, -0.15), CLIP, scored=0.5, rate=2.0
+    ),
+    "filter, 15 points less, third scored": Arm(lambda base: _kept(base, -0.15), CLIP, scored=0.35),
+    "filter, 15 points less, then phases": Arm(lambda base: _kept(base, -0.15, then=_phases), CLIP),
+    "filter, best of 2 by loss": Arm(lambda base: _kept(base, then=_best(2, "loss")), CLIP),
+    "filter, best of 2 by grounding": Arm(lambda base: _kept(base, then=_best(2, "grounding")), CLIP),
+    "filter, best of 2": Arm(
+        lambda base: _kept(base, then=_best(2, "reducible_loss")), CLIP, reference="trusted", needs_trusted=True
+    ),
+    "best of 2": Arm(_best(2, "reducible_loss"), reference="trusted", needs_trusted=True),
+    "best of 4": Arm(_best(4, "reducible_loss"), reference="trusted", needs_trusted=True),
+    "best of 4, 16 steps at once": Arm(
+        _best(4, "reducible_loss", score_every=16), reference="trusted", needs_trusted=True
+    ),
+    "best of 4, reference on the noise": Arm(_best(4, "reducible_loss"), reference="noise"),
+    "best of 4 by grounding": Arm(_best(4, "grounding")),
+    "best of 4 by small loss": Arm(_best(4, "-loss")),
+    "best of 4 by loss": Arm(_best(4, "loss")),
     "weighted": Arm(lambda base: {"type": "weighted", "temperature": 0.2, "examples": base.draws}, CLIP),
     "self-paced": Arm(_self_paced),
     TRUSTED: Arm(_iid, trusted=True),
@@ -184,7 +243,15 @@ def arms(base: Setting, scores: Sequence[str], only: Sequence[str] | None) -> di
         rule = arm.rule(base) if kinds[name] in kept else None
         if rule is not None:
             setting = dataclasses.replace(
-                base, curriculum=rule, score=arm.score, trusted=arm.trusted, hard_first=name in hard_first
+                base,
+                curriculum=rule,
+                score=arm.score,
+                scored=arm.scored,
+                learning_rate=arm.rate * base.learning_rate,
+                reference=arm.reference,
+                trusted=arm.trusted,
+                hard_first=arm.hard_first or name in hard_first,
+                conditioned=arm.conditioned,
             )
             found[name] = dataclasses.asdict(setting)
     return found
@@ -522,7 +589,7 @@ def measure(base: Setting, stages: Stages, options: argparse.Namespace) -> str:
     ]
     chosen = arms(base, options.scores, options.curricula)
     runs = stages.run(study_name(base), {name: setting for name, setting in chosen.items() if name != CONTROL})
-    shorter = decayed_arms(base, options.scores, options.curricula, options.budgets)
+    shorter = decayed_arms(base, options.scores, options.decayed or options.curricula, options.budgets)
     names = {f"{arm}, decayed at {budget:g}": (arm, budget) for arm, budget in shorter}
     made = stages.run(study_name(base), {name: shorter[key] for name, key in names.items()})
     decayed: dict[tuple[str, float], dict[int, float]] = {key: {} for key in shorter}
@@ -542,6 +609,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--budgets", type=float, nargs="*", help="shares of the examples, for the runs with decay")
     parser.add_argument("--scores", nargs="*", help="columns that today's curricula sort by, one arm each")
     parser.add_argument("--curricula", nargs="+", help=f"some of {[*TEXT_ARMS, 'random order', 'hard first', *RULES]}")
+    parser.add_argument("--decayed", nargs="+", help="those of them that are trained with decay too; all by default")
     parser.add_argument("--limit", type=int, help="most runs to make now")
     parser.add_argument("--num_steps", type=int, help="optimizer steps of a run")
     parser.add_argument("--num_pairs", type=int, help="pairs of pictures and captions")

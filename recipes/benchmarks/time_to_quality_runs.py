@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -48,8 +49,11 @@ from hf_curriculum.scorers.base import Scorer
 RANDOM, GENERATED, FLAGS = "random", "difficulty", "mismatched"
 TOWER = Path(hf_curriculum.models.__file__).parent / SCENES_CLIP
 """The frozen tower of `start="text"`, and the CLIP whose cosine is `clip_similarity`."""
+ROW, REFERENCE = "row", "reference_loss"
 FORWARD, TRAINED = 1, 3
 """Compute of one pair, in forward passes."""
+REFERENCE_EXAMPLES = 3200
+"""Examples that a reference model is trained on."""
 LAST = 4
 """Evaluations whose mean counts as where a run ends."""
 HELD_OUT = 0.1
@@ -67,6 +71,10 @@ class Setting:
         score: the column it sorts by: a scorer's, "difficulty" (the generator's own), "mismatched" (the true flags) or
             "random".
         hard_first: whether the hard end comes first.
+        scored: share of the training pairs, at random, that have the score; the others have none.
+        reference: what a reference model was trained on, whose losses are in the column `reference_loss`: "trusted",
+            the trusted split, or "noise", the training pairs themselves.
+        conditioned: whether each caption is preceded by a word that says whether its score is in the easier half.
         trusted: whether the trusted split, which is never mismatched, is trained on too.
         decay: whether the learning rate falls linearly to zero; else it is constant.
         mismatched: share of training captions that belong to another image.
@@ -85,6 +93,9 @@ class Setting:
     curriculum: Mapping[str, Any]
     score: str | None = None
     hard_first: bool = False
+    scored: float = 1.0
+    reference: str | None = None
+    conditioned: bool = False
     trusted: bool = False
     decay: bool = False
     mismatched: float = 0.0
@@ -257,6 +268,35 @@ def score(data: tuple[str, int, float, int], column: str) -> tuple[np.ndarray, s
     return read_scores(add_scores(train, SCORERS[column]()), column), SCORERS[column].easy
 
 
+CONDITIONS = ("low", "top")
+"""Words that a caption is preceded by: of the half with the harder scores, of that with the easier ones."""
+
+
+def conditioned(setting: Setting, start_folder: Path) -> tuple[Loaded, list[dict[str, Any]]]:
+    """The data with a word before each caption, which is not predicted, and the training rows.
+
+    Training captions of the half with the easier scores begin with one word, the others with another; validation
+    captions with that of the easier half.
+    """
+    loaded, splits = load(setting.data, start_folder), scenes(*setting.data)
+    values, easy = score(setting.data, setting.score)
+    good = (values >= np.median(values)) == (easy == "high")
+    told = [
+        CaptionCollator(
+            loaded.tokenizer,
+            None,
+            max_length=LONGEST + 1,
+            prefix=f"{word} ",
+            vision_features=loaded.collator.image_inputs.store,
+        )
+        for word in CONDITIONS
+    ]
+    rows = [told[int(one)].prepare(row) for one, row in zip(good, splits.train, strict=True)]
+    validation = [told[1].prepare(row) for row in splits.validation]
+    pictures = with_other_pictures(told[1], validation, splits.validation[IMAGE_ID][:])
+    return dataclasses.replace(loaded, collator=told[1], validation=validation, pictures=pictures), rows
+
+
 def forwards_of(column: str | None) -> int:
     """Forward passes that scoring one pair takes: one where a model reads it, none of columns that are just there."""
     return FORWARD * (column in SCORERS and SCORERS[column].load is not Scorer.load)
@@ -267,6 +307,10 @@ def values_of(setting: Setting, rows: int, seed: int) -> tuple[np.ndarray, str]:
     if setting.score in (None, RANDOM):
         return (hash64(np.arange(rows), mix64(seed)) >> np.uint64(40)).astype(np.float32), "low"
     values, easy = score(setting.data, setting.score)
+    if setting.scored < 1:
+        left = np.argsort(hash64(np.arange(rows), mix64(seed, 1)))[round(setting.scored * rows) :]
+        values = values.copy()
+        values[left] = np.nan
     if setting.hard_first:
         easy = "high" if easy == "low" else "low"
     return values, easy
@@ -409,10 +453,11 @@ def training_arguments(setting: Setting, easy: str, folder: str, seed: int) -> C
 
 
 class PictureTrainer(CurriculumTrainer):
-    """Evaluates every caption with its own picture and with another one, in one go.
+    """Evaluates every caption with its own picture, and where the run ends with another one too.
 
-    Beside `eval_loss`, the mean over tokens, it logs `eval_grounding`, the loss with the other picture minus that with
-    the own one, and `eval_right_pictures`, the share of captions whose loss is lower with their own picture.
+    Beside `eval_loss`, the mean over tokens, the last `LAST` evaluations log `eval_grounding`, the loss with the other
+    picture minus that with the own one, and `eval_right_pictures`, the share of captions whose loss is lower with
+    their own picture.
 
     Attributes:
         pictures: of `with_other_pictures`.
@@ -430,13 +475,15 @@ class PictureTrainer(CurriculumTrainer):
     ) -> EvalLoopOutput:
         """`Trainer.evaluation_loop`, on `pictures`."""
         own, other, tokens = [], [], []
+        at_end = self.state.global_step > self.state.max_steps - LAST * self.args.eval_steps
         with evaluation_mode(self.model), torch.no_grad():
             for pair in self.pictures:
-                losses = [self.example_losses(self.model, inputs) for inputs in pair]  # (B,) each
+                losses = [self.example_losses(self.model, inputs) for inputs in pair[: 1 + at_end]]  # (B,) each
                 own.append(losses[0])
-                other.append(losses[1])
+                other.append(losses[-1])
                 tokens.append((pair[0]["labels"][:, 1:] != -100).sum(1))
         numbers = picture_numbers(*(torch.cat(parts) for parts in (own, other, tokens)))
+        numbers = numbers if at_end else {"loss": numbers["loss"]}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in numbers.items()}
         return EvalLoopOutput(None, None, metrics, sum(len(part) for part in own))
 
@@ -459,27 +506,24 @@ def picture_numbers(own: torch.Tensor, other: torch.Tensor, tokens: torch.Tensor
     }
 
 
-def curve_of(
-    log: Sequence[Mapping[str, Any]], every: int, scored: int, passes: Sequence[int] = (), rows: int = 0
-) -> list[dict[str, float]]:
+def curve_of(log: Sequence[Mapping[str, Any]], every: int, before: int) -> list[dict[str, float]]:
     """What a run had reached at its evaluations, and what it had cost until then.
 
     Args:
         log: the trainer's history.
         every: steps between evaluations; a curriculum that evaluates more often to decide is not measured more often.
-        scored: forward passes made before the first step.
-        passes: the steps after which all rows were scored.
-        rows: how many rows that is.
+        before: compute spent before the first step.
 
     Returns:
-        `examples`, `compute`, `loss`, `grounding` and `right_pictures` of each, in order; compute in forward passes.
+        `examples`, `compute` (in forward passes) and `loss` of each, in order; of the last ones `grounding` and
+        `right_pictures` too.
     """
     curve = {}
     for entry in log:
         if "eval_loss" in entry and entry["step"] % every == 0:
-            before = sum(step < entry["step"] for step in passes)
-            cost = TRAINED * entry["examples"] + scored + FORWARD * rows * before
-            numbers = {name: entry[f"eval_{name}"] for name in ("loss", "grounding", "right_pictures")}
+            cost = TRAINED * entry["examples"] + FORWARD * entry.get("examples_scored", 0) + before
+            names = [name for name in ("loss", "grounding", "right_pictures") if f"eval_{name}" in entry]
+            numbers = {name: entry[f"eval_{name}"] for name in names}
             curve[entry["step"]] = {"examples": entry["examples"], "compute": cost, **numbers}
     return [curve[step] for step in sorted(curve)]
 
@@ -487,6 +531,70 @@ def curve_of(
 def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
     """Those whose mean counts as where a run ends; that before the first step is none of them."""
     return [point for point in curve if point["examples"]][-LAST:]
+
+
+def train_table(setting: Setting, rows: int, store: Path, start_folder: Path | None) -> tuple[Dataset, int]:
+    """Numbers of rows and a reference's losses, as the trainer has its data; and the reference's compute."""
+    columns: dict[str, Any] = {ROW: list(range(rows))}
+    compute = 0
+    if "by" in setting.curriculum:
+        columns[setting.curriculum["by"]] = score(setting.data, setting.curriculum["by"])[0].tolist()
+    if setting.reference is not None:
+        losses, compute = reference_losses(setting, store, start_folder)
+        columns[REFERENCE] = losses.tolist()
+    return Dataset.from_dict(columns), compute
+
+
+class ByNumber:
+    """Collates rows that are prepared already, which the data set holds the numbers of."""
+
+    is_random = False
+
+    def __init__(self, collator: CaptionCollator, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.collator, self.rows = collator, rows
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        return self.collator.collate([self.rows[example[ROW]] for example in examples])
+
+
+def reference_losses(setting: Setting, store: Path, start_folder: Path | None) -> tuple[np.ndarray, int]:
+    """The loss per token of every training pair by a reference, float32 (pairs,), and the compute that it took.
+
+    The reference begins as every run does, and is trained with linear decay on `REFERENCE_EXAMPLES` pairs. It is made
+    once and kept.
+    """
+    facts = {
+        "data": setting.data,
+        "reference": setting.reference,
+        "learning_rate": setting.learning_rate,
+        "examples": REFERENCE_EXAMPLES,
+        "start": start_folder and start_folder.name,
+    }
+    path = store / f"reference-{digest(json.dumps(facts), size=6)}.npy"
+    loaded = load(setting.data, start_folder)
+    pairs = loaded.trusted if setting.reference == "trusted" else loaded.train
+    steps = REFERENCE_EXAMPLES // setting.batch_size
+    if not path.is_file():
+        set_seed(0)
+        alone = dataclasses.replace(
+            setting, curriculum={"type": "iid", "examples": REFERENCE_EXAMPLES}, num_steps=steps, decay=True
+        )
+        trainer = PictureTrainer(
+            new_model(setting, loaded.tokenizer, start_folder),
+            training_arguments(
+                dataclasses.replace(alone, evaluate_every=steps), "low", str(path.with_suffix("")), seed=0
+            ),
+            data_collator=loaded.collator.collate,
+            train_dataset=pairs,
+            eval_dataset=loaded.validation,
+            callbacks=[StopWhenDiverged()],
+        )
+        trainer.pictures = loaded.pictures
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        trainer.train_dataset = loaded.train
+        np.save(path, trainer.training_losses())
+    return np.load(path), TRAINED * steps * setting.batch_size + FORWARD * len(loaded.train)
 
 
 def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
@@ -504,13 +612,17 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
     start_folder = make_start(setting, store)
     loaded = load(setting.data, start_folder)
     rows = loaded.train + (loaded.trusted if setting.trusted else [])
+    if setting.conditioned:
+        loaded, rows = conditioned(setting, start_folder)
     values, easy = values_of(setting, len(rows), given["seed"])
+    table, before = train_table(setting, len(rows), store, start_folder)
+    before += round(forwards_of(setting.score) * setting.scored * len(rows))
     set_seed(given["seed"])
     trainer = PictureTrainer(
         new_model(setting, loaded.tokenizer, start_folder),
         training_arguments(setting, easy, given["output_dir"], given["seed"]),
-        data_collator=loaded.collator.collate,
-        train_dataset=rows,
+        data_collator=ByNumber(loaded.collator, rows),
+        train_dataset=table,
         eval_dataset=loaded.validation,
         scores=values,
         callbacks=[StopWhenDiverged()],
@@ -519,8 +631,7 @@ def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     log = trainer.state.log_history
-    passes = [entry["step"] for entry in trainer.plan.log] if trainer.curriculum.signal == "losses" else []
-    curve = curve_of(log, setting.evaluate_every, forwards_of(setting.score) * len(rows), passes, len(rows))
+    curve = curve_of(log, setting.evaluate_every, before)
     last = curve[-1:] if setting.decay else last_evaluations(curve)
     means = {name: float(np.mean([point[name] for point in last])) for name in ("grounding", "right_pictures")}
     return {
