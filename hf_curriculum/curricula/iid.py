@@ -80,9 +80,9 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
             "Compare it with 'iid'."
         )
     easy = "high" if plan.ranking.easy == "low" else "low"
-    flipped, ranking = replace(_turned(rule), easy=easy), plan.ranking
+    flipped, ranking = replace(_turned(rule, plan.ranking), easy=easy), plan.ranking
     turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
-    turned = replace(turned, columns=ranking.columns)
+    turned = replace(turned, columns=ranking.columns, easy_ends=ranking.easy_ends)
     steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
     if steps == plan.max_steps:
         return flipped
@@ -97,9 +97,9 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
 
 
-def _turned(rule: Curriculum) -> Curriculum:
-    """The rule with its thresholds in the order of the other end."""
+def _turned(rule: Curriculum, ranking: Ranking) -> Curriculum:
+    """The rule with its thresholds in the order of the other end, and a filter's share as this end has it."""
     if isinstance(rule, Filter):
-        return replace(rule, then=_turned(rule.then))
+        return replace(rule.with_share(ranking), then=_turned(rule.then, ranking))
     thresholds = getattr(rule, "thresholds", None)
     return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

@@ -15,12 +15,14 @@ from hf_curriculum.planning.curriculum import Observed as Observed
 from hf_curriculum.planning.ontology.ontology import Ontology as Ontology
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.planning.ranking import Ranking as Ranking
+from hf_curriculum.planning.score_mixture import ScoreMixture as ScoreMixture
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.planning.ontology.sources import StageCount as StageCount
 from hf_curriculum.planning.ontology.sources import count_stages as count_stages
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from
 from hf_curriculum.planning.buckets import cut_buckets as cut_buckets
 from hf_curriculum.planning.ontology.nouns import find_nouns as find_nouns
+from hf_curriculum.planning.score_mixture import fit_score_mixture as fit_score_mixture
 from hf_curriculum.planning.ontology.sources import hold_out_instances as hold_out_instances
 from hf_curriculum.planning.ontology.sources import join_sources as join_sources
 from hf_curriculum.planning.buckets import keep_easiest as keep_easiest

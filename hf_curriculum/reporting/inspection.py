@@ -19,12 +19,14 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.captions import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.names import SCORERS
+from hf_curriculum.planning.score_mixture import MIN_DISTINCT, MIN_SCORES, fit_score_mixture
 from hf_curriculum.provenance import ScoreProvenance, numeric_column, read_column, read_provenance, score_values
 from hf_curriculum.reporting.figures.distribution import (
     ScoreRow,
     score_correlations,
     score_distribution,
     score_distributions,
+    score_mixture,
 )
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
@@ -115,6 +117,7 @@ class Inspection:
             f"Share of rows at least as easy as each score; {score.easy} values are easy.",
             name=file_stem(f"scores_{score.column}", number),
         )
+        _add_mixture(report, values, score, number)
         if IMAGE not in dataset.column_names:
             return
         for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
@@ -173,6 +176,23 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
     images = len(read_column(dataset, IMAGE_ID).unique()) if IMAGE_ID in dataset.column_names else None
     return Inspection(len(dataset), images, summaries, matrix)
+
+
+def _add_mixture(report: Report, values: np.ndarray, score: ScoreSummary, number: int) -> None:
+    """The two humps that `Filter(keep="auto")` would divide, or nothing where there are none."""
+    if score.scored < MIN_SCORES or score.distinct < MIN_DISTINCT:
+        return
+    mixture = fit_score_mixture(values)
+    if mixture.lacks:
+        return
+    kept = mixture.keeps(values, score.easy).sum() / score.scored
+    report.add_figure(
+        f"Humps of {score.column}",
+        partial(score_mixture, values, mixture, name=score.column, easy=score.easy),
+        f"Filter(keep='auto') would keep {100 * kept:.1f} % of the scored rows, those on the easy side of the dashed "
+        f"line; {100 * mixture.unsure:.2g} % lie between the humps and may belong to either.",
+        name=file_stem(f"humps_{score.column}", number),
+    )
 
 
 def add_distributions(

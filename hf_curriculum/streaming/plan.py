@@ -236,7 +236,9 @@ def _validate_planned(curriculum: Curriculum) -> None:
             f"whole buckets. Use {', '.join(rule.__name__ for rule in _PLANNED)}, or load the data as a `Dataset` for "
             "CurriculumTrainer."
         )
-    if isinstance(curriculum, Filter) and (curriculum.by is not None or curriculum.at_least is not None):
+    if isinstance(curriculum, Filter) and (
+        curriculum.by is not None or curriculum.at_least is not None or curriculum.keep == "auto"
+    ):
         raise TypeError(
             f"{curriculum} keeps by the values of single examples; a stream reads whole buckets. Filter the data "
             "before `save_bucketed`, or load it as a `Dataset` for CurriculumTrainer."

@@ -8,9 +8,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from hf_curriculum import BabySteps, Phases, SelfPaced, make_plan
+from hf_curriculum.planning.score_mixture import fit_score_mixture
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, THEMES, new_figure, number_ticks, spread, to_png
 from hf_curriculum.reporting.figures.curves import examples_until, merges_of, metric_label, validation_curves
-from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distribution, score_distributions
+from hf_curriculum.reporting.figures.distribution import (
+    ScoreRow,
+    score_distribution,
+    score_distributions,
+    score_mixture,
+)
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
@@ -35,12 +41,14 @@ DRAWN = [
     {"round": 0, "phase": 1, "q0": 0, "q25": 1, "q50": 2, "q75": 2, "q100": 2},
     {"round": 1, "phase": 2, "q0": 0, "q25": 2, "q50": 3, "q75": 4, "q100": 9},
 ]
+HUMPS = np.concatenate([place + np.linspace(-1, 1, count) ** 3 for place, count in ((0, 200), (5, 100))])
 SHARES = {"bucket 1": [1.0, 0.5, 0.25], "bucket 2": [0.0, 0.5, 0.75]}
 FIGURES = {
     "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
     "scores": lambda theme: score_distributions(
         {"noun_count": ScoreRow(SCORES, cuts=(2, 4)), "clip_similarity": ScoreRow(SCORES, "high")}, theme=theme
     ),
+    "mixture": lambda theme: score_mixture(HUMPS, fit_score_mixture(HUMPS), name="clip", easy="high", theme=theme),
     "growth": lambda theme: pool_growth(POOLS, theme=theme),
     "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
     "merges": lambda theme: validation_curves(CURVES, merges={"curriculum": [(160, "2"), (200, "3*")]}, theme=theme),
@@ -185,6 +193,37 @@ class TestScoreDistribution:
             score_distribution([1], name="n", easy="hard")
         with pytest.raises(ValueError, match="2 shares for 2 cuts, which make 3 buckets"):
             score_distribution([1, 2, 3], name="n", cuts=(1, 2), shares=(0.5, 0.5))
+
+
+class TestScoreMixture:
+    def test_the_easy_hump_comes_first_and_the_threshold_stands_between(self):
+        mixture = fit_score_mixture(HUMPS)
+        figure = score_mixture(HUMPS, mixture, name="clip", easy="high")
+        axes = axes_of(figure)
+        assert axes.get_xlim()[0] > axes.get_xlim()[1]
+        assert dashed(figure) == [mixture.threshold]
+        labels = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert labels == ["easy hump, kept 33 %", "hard hump, left out 67 %"]
+        easy, hard = (line.get_xdata()[line.get_ydata().argmax()] for line in axes.lines[:2])
+        assert easy == pytest.approx(5, abs=1)
+        assert hard == pytest.approx(0, abs=1)
+        assert sum(bar.get_height() for bar in axes.patches) == pytest.approx(1)
+
+    def test_whole_numbers_have_a_bar_each(self):
+        counts = np.repeat([1, 2, 3, 11, 12, 13], [20, 40, 20, 20, 40, 20])
+        axes = axes_of(score_mixture(counts, fit_score_mixture(counts), name="n"))
+        heights = {bar.get_x() + 0.5: bar.get_height() for bar in axes.patches if bar.get_height()}
+        assert heights == {1: 0.125, 2: 0.25, 3: 0.125, 11: 0.125, 12: 0.25, 13: 0.125}
+
+    def test_errors(self):
+        mixture = fit_score_mixture(HUMPS)
+        with pytest.raises(ValueError, match="None of the examples has a finite `n`"):
+            score_mixture([np.nan], mixture, name="n")
+        with pytest.raises(ValueError, match=r"`easy` is 'hard'"):
+            score_mixture(HUMPS, mixture, name="n", easy="hard")
+        plain = np.linspace(0, 1, 200)
+        with pytest.raises(ValueError, match=r"`n` has no two humps to draw: .*no valley"):
+            score_mixture(plain, fit_score_mixture(plain), name="n")
 
 
 class TestScoreDistributions:

@@ -21,6 +21,7 @@ from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
+from hf_curriculum.planning.score_mixture import fit_score_mixture
 from hf_curriculum.reporting.caption_page import caption_report
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
@@ -30,6 +31,7 @@ from hf_curriculum.reporting.figures.distribution import (
     score_correlations,
     score_distribution,
     score_distributions,
+    score_mixture,
 )
 from hf_curriculum.reporting.figures.drawn import drawn_scores
 from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
@@ -40,6 +42,7 @@ from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_res
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.training.publishing import add_decisions
 
+HUMPS = np.repeat([1, 2, 3, 11, 12, 13], 40)
 each = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 storable = pytest.mark.parametrize(
     "text", [text.encode("utf-8", "replace").decode() for text in HOSTILE.values()], ids=HOSTILE
@@ -130,6 +133,7 @@ def test_figures_can_be_drawn_of_any_name(text):
         validation_curves({text: curve, f"{text} control": curve}, merges={text: [(4, text)]}),
         score_distribution(np.float32([1, 2, 2, 3]), name=text),
         score_correlations([text, f"{text}!"], np.eye(2), theme=DARK.narrow()),
+        score_mixture(HUMPS, fit_score_mixture(HUMPS), name=text),
         score_distributions({text: ScoreRow([1, 2, 3]), f"{text}!": ScoreRow([1, 2, 3])}),
         drawn_scores([quantiles, {**quantiles, "round": 1, "phase": 2}], name=text),
         interval_rows(rows, label=text, title=text),

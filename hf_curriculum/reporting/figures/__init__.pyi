@@ -17,6 +17,7 @@ from hf_curriculum.reporting.figures.attention import region_attention as region
 from hf_curriculum.reporting.figures.distribution import score_correlations as score_correlations
 from hf_curriculum.reporting.figures.distribution import score_distribution as score_distribution
 from hf_curriculum.reporting.figures.distribution import score_distributions as score_distributions
+from hf_curriculum.reporting.figures.distribution import score_mixture as score_mixture
 from hf_curriculum.reporting.figures.canvas import to_png as to_png
 from hf_curriculum.reporting.figures.curves import validation_curves as validation_curves
 from hf_curriculum.reporting.figures.probing import vectors_by_colour as vectors_by_colour

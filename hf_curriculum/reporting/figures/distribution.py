@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
+    from hf_curriculum.planning.score_mixture import ScoreMixture
+
 
 MAX_POINTS = 2000
 """Points of the curve; more than the figure has pixels would only cost time."""
@@ -94,6 +96,71 @@ def score_distribution(
     number_ticks(axes.xaxis, theme, integer=whole, room=12)
     _draw_curve(axes, theme, *_cumulative(finite, easy, whole), whole)
     _draw_cuts(axes, theme, cuts, bucket_labels, cut_labels)
+    if hidden:
+        _note_hidden(axes, theme, hidden)
+    return figure
+
+
+def score_mixture(
+    scores: ArrayLike,
+    mixture: ScoreMixture,
+    *,
+    name: str,
+    easy: Literal["low", "high"] = "low",
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Histogram of a score with its two humps and the threshold between them, the easy end at the left.
+
+    Args:
+        scores: one per example, in its natural unit; those that are not finite are left out.
+        mixture: fitted to them, by `fit_score_mixture`.
+        name: the score's column.
+        easy: which end is easy; its hump is drawn in the first colour.
+        theme: colours and width.
+
+    Raises:
+        ValueError: no finite score; an `easy` that is neither; a mixture without two humps.
+
+    Example:
+        >>> from hf_curriculum.planning.score_mixture import fit_score_mixture
+        >>> values = np.concatenate([np.linspace(0, 1, 100) ** 2, 3 + np.linspace(0, 1, 100) ** 2])
+        >>> figure = score_mixture(values, fit_score_mixture(values), name="loss")
+    """
+    row = ScoreRow(scores, easy)
+    finite = np.sort(row.finite)
+    if not len(finite):
+        raise ValueError(f"None of the examples has a finite `{name}`: there is no histogram to draw.")
+    if mixture.lacks:
+        raise ValueError(f"`{name}` has no two humps to draw: {'; '.join(mixture.lacks)}. Use `score_distribution`.")
+    whole = bool(np.all(finite == np.round(finite)))
+    limits, hidden = _limits(finite, easy, whole)
+    kept = mixture.keeps(finite, easy).mean()
+    figure, axes = new_figure(
+        theme,
+        f"Two humps of {one_line(name, 24 if theme.is_narrow else 56)}",
+        subtitle=f"{len(finite):,} examples, threshold {mixture.threshold:.3g}",
+        x_label=f"{name}   (easy → hard)",
+        y_label="Share of examples",
+    )
+    low, high = sorted(limits)
+    edges = np.linspace(low, high, BINS + 1)
+    if whole and high - low < BINS:
+        edges = np.arange(math.floor(low), math.ceil(high) + 1) - 0.5  # a bar for each number
+    counts, edges = np.histogram(finite, edges)
+    axes.bar(edges[:-1], counts / len(finite), np.diff(edges), align="edge", color=theme.muted, alpha=0.35)
+    x = np.linspace(low, high, 400)
+    humps = mixture.densities(x)[:: 1 if easy == "low" else -1] * (edges[1] - edges[0])
+    labels = (f"easy hump, kept {percent(kept)}", f"hard hump, left out {percent(1 - kept)}")
+    for label, y, colour in zip(labels, humps, theme.series, strict=False):
+        axes.plot(x, y, color=colour, linewidth=2.2, label=label)
+    axes.axvline(mixture.threshold, color=theme.text, linewidth=1.2, linestyle=(0, (5, 3)))
+    axes.set_xlim(limits)
+    axes.set_ylim(0, 1.08 * max(counts.max() / len(finite), humps.max()))
+    number_ticks(axes.xaxis, theme, room=12)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    columns = 1 if theme.is_narrow else 2
+    size = text_size(theme, 9)
+    figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=size, labelcolor="linecolor")
     if hidden:
         _note_hidden(axes, theme, hidden)
     return figure
