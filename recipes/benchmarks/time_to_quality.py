@@ -64,6 +64,9 @@ from hf_curriculum.studies.tables import interval_text
 CONTROL, TRUSTED = "i.i.d.", "i.i.d. + trusted split"
 CLIP = "clip_similarity"
 
+TWO_HUMPS = (0.3, 0.5)
+"""Shares of mismatched captions at which `clip_similarity` has two humps; at others `keep="auto"` is an error."""
+
 # ---- Arms ----
 
 Rule = Callable[[Setting], dict[str, Any] | None]
@@ -93,6 +96,16 @@ def _kept(base: Setting, more: float = 0.0, then: Rule = _iid) -> dict[str, Any]
     """A filter that keeps as many captions as are true, or a share of all captions more."""
     keep = round(1 - base.mismatched + more, 4)
     return {"type": "filter", "keep": keep, "then": then(base)} if 0 < keep < 1 else None
+
+
+def _kept_less(base: Setting) -> dict[str, Any] | None:
+    """A filter that keeps 15 points of all captions fewer than are true."""
+    return _kept(base, -0.15)
+
+
+def _found(base: Setting) -> dict[str, Any] | None:
+    """A filter that finds the share in the score, where there are two humps."""
+    return {"type": "filter", "keep": "auto", "then": _iid(base)} if base.mismatched in TWO_HUMPS else None
 
 
 def _hardest_first(base: Setting) -> dict[str, Any] | None:
@@ -156,37 +169,33 @@ TEXT_ARMS: dict[str, Arm] = {
     CONTROL: Arm(_iid),
     "oracle": Arm(_kept, FLAGS),
     "filter": Arm(_kept, CLIP),
-    "filter, 15 points less": Arm(lambda base: _kept(base, -0.15), CLIP),
+    "filter, share found": Arm(_found, CLIP),
+    "filter, 15 points less": Arm(_kept_less, CLIP),
     "filter, 15 points more": Arm(lambda base: _kept(base, 0.15), CLIP),
-    "filter, then phases": Arm(lambda base: _kept(base, then=_phases), CLIP),
-    "filter, hardest first": Arm(_hardest_first, CLIP, hard_first=True),
-    "conditioned on similarity": Arm(_iid, CLIP, conditioned=True),
-    "phases": Arm(_phases, CLIP),
-    "filter, half of the pairs scored": Arm(_kept, CLIP, scored=0.5),
-    "filter, 15 points less, half scored": Arm(lambda base: _kept(base, -0.15), CLIP, scored=0.5),
     "filter, twice the rate": Arm(_kept, CLIP, rate=2.0),
-    "filter, 15 points less, twice the rate": Arm(lambda base: _kept(base, -0.15), CLIP, rate=2.0),
-    "filter, 15 points less, half scored, twice the rate": Arm(
-        lambda base: _kept(base, -0.15), CLIP, scored=0.5, rate=2.0
-    ),
-    "filter, 15 points less, third scored": Arm(lambda base: _kept(base, -0.15), CLIP, scored=0.35),
-    "filter, 15 points less, then phases": Arm(lambda base: _kept(base, -0.15, then=_phases), CLIP),
-    "filter, best of 2 by loss": Arm(lambda base: _kept(base, then=_best(2, "loss")), CLIP),
-    "filter, best of 2 by grounding": Arm(lambda base: _kept(base, then=_best(2, "grounding")), CLIP),
+    "filter, 15 points less, half scored": Arm(_kept_less, CLIP, scored=0.5),
+    "filter, 15 points less, half scored, twice the rate": Arm(_kept_less, CLIP, scored=0.5, rate=2.0),
+    "filter, then phases": Arm(lambda base: _kept(base, then=_phases), CLIP),
+    "phases": Arm(_phases, CLIP),
+    "weighted": Arm(lambda base: {"type": "weighted", "temperature": 0.2, "examples": base.draws}, CLIP),
+    "best of 4": Arm(_best(4, "reducible_loss"), reference="trusted", needs_trusted=True),
+    "best of 2": Arm(_best(2, "reducible_loss"), reference="trusted", needs_trusted=True),
     "filter, best of 2": Arm(
         lambda base: _kept(base, then=_best(2, "reducible_loss")), CLIP, reference="trusted", needs_trusted=True
     ),
-    "best of 2": Arm(_best(2, "reducible_loss"), reference="trusted", needs_trusted=True),
-    "best of 4": Arm(_best(4, "reducible_loss"), reference="trusted", needs_trusted=True),
+    "filter, best of 2 by grounding": Arm(lambda base: _kept(base, then=_best(2, "grounding")), CLIP),
+    "filter, best of 2 by loss": Arm(lambda base: _kept(base, then=_best(2, "loss")), CLIP),
+    "best of 4 by grounding": Arm(_best(4, "grounding")),
     "best of 4, 16 steps at once": Arm(
         _best(4, "reducible_loss", score_every=16), reference="trusted", needs_trusted=True
     ),
     "best of 4, reference on the noise": Arm(_best(4, "reducible_loss"), reference="noise"),
-    "best of 4 by grounding": Arm(_best(4, "grounding")),
     "best of 4 by small loss": Arm(_best(4, "-loss")),
     "best of 4 by loss": Arm(_best(4, "loss")),
-    "weighted": Arm(lambda base: {"type": "weighted", "temperature": 0.2, "examples": base.draws}, CLIP),
     "self-paced": Arm(_self_paced),
+    "InfoBatch": Arm(lambda base: {"type": "info_batch", "examples": base.draws}),
+    "filter, hardest first": Arm(_hardest_first, CLIP, hard_first=True),
+    "conditioned on similarity": Arm(_iid, CLIP, conditioned=True),
     TRUSTED: Arm(_iid, trusted=True),
 }
 """The arms of `--start text`, by name; a further rule is a line here."""

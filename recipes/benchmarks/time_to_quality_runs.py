@@ -52,8 +52,8 @@ TOWER = Path(hf_curriculum.models.__file__).parent / SCENES_CLIP
 ROW, REFERENCE = "row", "reference_loss"
 FORWARD, TRAINED = 1, 3
 """Compute of one pair, in forward passes."""
-REFERENCE_EXAMPLES = 3200
-"""Examples that a reference model is trained on."""
+REFERENCE_EXAMPLES, REFERENCE_RATE = 6400, 4e-3
+"""Examples that a reference model is trained on, and its learning rate, which decays to zero."""
 LAST = 4
 """Evaluations whose mean counts as where a run ends."""
 HELD_OUT = 0.1
@@ -566,7 +566,7 @@ def reference_losses(setting: Setting, store: Path, start_folder: Path | None) -
     facts = {
         "data": setting.data,
         "reference": setting.reference,
-        "learning_rate": setting.learning_rate,
+        "learning_rate": REFERENCE_RATE,
         "examples": REFERENCE_EXAMPLES,
         "start": start_folder and start_folder.name,
     }
@@ -577,13 +577,16 @@ def reference_losses(setting: Setting, store: Path, start_folder: Path | None) -
     if not path.is_file():
         set_seed(0)
         alone = dataclasses.replace(
-            setting, curriculum={"type": "iid", "examples": REFERENCE_EXAMPLES}, num_steps=steps, decay=True
+            setting,
+            curriculum={"type": "iid", "examples": REFERENCE_EXAMPLES},
+            num_steps=steps,
+            evaluate_every=steps,
+            learning_rate=REFERENCE_RATE,
+            decay=True,
         )
         trainer = PictureTrainer(
             new_model(setting, loaded.tokenizer, start_folder),
-            training_arguments(
-                dataclasses.replace(alone, evaluate_every=steps), "low", str(path.with_suffix("")), seed=0
-            ),
+            training_arguments(alone, "low", str(path.with_suffix("")), seed=0),
             data_collator=loaded.collator.collate,
             train_dataset=pairs,
             eval_dataset=loaded.validation,
