@@ -475,7 +475,7 @@ class PictureTrainer(CurriculumTrainer):
     ) -> EvalLoopOutput:
         """`Trainer.evaluation_loop`, on `pictures`."""
         own, other, tokens = [], [], []
-        at_end = self.state.global_step > self.state.max_steps - LAST * self.args.eval_steps
+        at_end = self.state.global_step > self.state.max_steps - LAST * (self.args.eval_steps or 1)
         with evaluation_mode(self.model), torch.no_grad():
             for pair in self.pictures:
                 losses = [self.example_losses(self.model, inputs) for inputs in pair[: 1 + at_end]]  # (B,) each

@@ -98,13 +98,16 @@ def test_the_table_shows_censored_runs_and_where_runs_ended():
 def test_compute_counts_three_for_an_example_and_one_for_each_pair_scored():
     numbers = {"eval_loss": 2.0, "eval_grounding": 0.5, "eval_right_pictures": 0.9}
     log = [{"step": step, "examples": 32 * step, **numbers} for step in (0, 4, 6, 8)] + [{"step": 8, "loss": 1.0}]
-    plain = runs.curve_of(log, 4, scored=0)
+    plain = runs.curve_of(log, 4, before=0)
     assert [point["examples"] for point in plain] == [0, 128, 256]  # the evaluation after step 6 was a curriculum's
     assert [point["compute"] for point in plain] == [0, 384, 768]
     assert plain[0] == {"examples": 0, "compute": 0, "loss": 2.0, "grounding": 0.5, "right_pictures": 0.9}
-    assert [point["compute"] for point in runs.curve_of(log, 4, scored=100)] == [100, 484, 868]
-    # passes over 100 rows after steps 3 and 4: the second comes after that step's evaluation
-    assert [point["compute"] for point in runs.curve_of(log, 4, 0, passes=[3, 4], rows=100)] == [0, 484, 968]
+    assert [point["compute"] for point in runs.curve_of(log, 4, before=100)] == [100, 484, 868]
+    scored = [{**entry, "examples_scored": 2 * entry.get("examples", 0)} for entry in log]
+    assert [point["compute"] for point in runs.curve_of(scored, 4, before=100)] == [100, 100 + 5 * 128, 100 + 5 * 256]
+    early = {**log[0], "step": 4, "examples": 128}
+    del early["eval_grounding"], early["eval_right_pictures"]
+    assert runs.curve_of([early], 4, 0) == [{"examples": 128, "compute": 384, "loss": 2.0}]
 
 
 def test_only_scores_of_models_cost_a_forward_pass():
@@ -152,6 +155,8 @@ def test_evaluation_takes_each_caption_with_both_pictures(tmp_path):
     assert found["eval_loss"] == pytest.approx(own, abs=1e-5)
     assert found["eval_grounding"] == pytest.approx(model(**collator.collate(dealt)).loss.item() - own, abs=1e-5)
     assert found["eval_grounding"] != 0
+    trainer.state.max_steps, trainer.args.eval_steps = 100, 10  # long before the end
+    assert set(trainer.evaluate()) & {"eval_loss", "eval_grounding"} == {"eval_loss"}
 
 
 def test_the_best_learning_rate_is_the_one_at_which_the_control_ends_lowest():
@@ -215,10 +220,12 @@ def test_filters_keep_as_many_captions_as_are_true_and_15_points_less_and_more()
     keeps = {name: arm["curriculum"].get("keep") for name, arm in found.items()}
     assert keeps["oracle"] == keeps["filter"] == keeps["filter, then phases"] == 0.5
     assert (keeps["filter, 15 points less"], keeps["filter, 15 points more"]) == (0.35, 0.65)
+    assert keeps["filter, share found"] == "auto"
+    assert found["filter, twice the rate"]["learning_rate"] == 2 * found["filter"]["learning_rate"]
     assert (found["oracle"]["score"], found["filter"]["score"]) == ("mismatched", "clip_similarity")
     assert [name for name, arm in found.items() if arm["trusted"]] == ["i.i.d. + trusted split"]
     clean = benchmark.arms(dataclasses.replace(NOISY, mismatched=0.0), [], None)
-    assert not {"oracle", "filter", "filter, 15 points more"} & set(clean)  # they would keep everything
+    assert not {"oracle", "filter", "filter, 15 points more", "filter, share found"} & set(clean)
     assert clean["filter, 15 points less"]["curriculum"]["keep"] == 0.85
 
 
@@ -235,11 +242,14 @@ def test_a_rule_that_needs_a_trusted_split_stands_beside_training_on_it(monkeypa
 
 @pytest.mark.parametrize("start", [NOISY, SCRATCH], ids=["text", "scratch"])
 def test_every_arm_draws_as_many_examples(start):
-    scores = rank_scores(np.random.default_rng(0).integers(1, 9, size=1440).astype(np.float32))
+    values = np.concatenate([np.linspace(0, 1, 720), np.linspace(3, 4, 720)]).astype(np.float32)  # of two humps
+    columns = dict.fromkeys((runs.REFERENCE, "clip_similarity"), values)
+    scores = dataclasses.replace(rank_scores(values), columns=columns)
     base = dataclasses.replace(start, num_steps=322)
     for name, setting in benchmark.arms(base, ["noun_count"], None).items():
         plan = make_plan(curriculum_from(setting["curriculum"]), scores, global_batch_size=base.batch_size)
         assert plan.num_steps == 322, name
+        assert plan.num_examples == base.num_steps * base.batch_size
 
 
 def test_decayed_arms_are_shorter_and_the_control_has_its_whole_budget_too():
@@ -292,6 +302,22 @@ def test_captions_are_mismatched_in_training_alone_and_the_oracle_keeps_the_true
     assert runs.values_of(reversed_order, 80, seed=0)[1] == "high"
 
 
+def test_some_rows_alone_are_scored_and_the_rest_are_never_kept():
+    setting = dataclasses.replace(NOISY, num_pairs=100, mismatched=0.5, image_size=32, num_steps=5)
+    half = runs.Setting(
+        **benchmark.arms(setting, [], ["filter, 15 points less, half scored"])["filter, 15 points less, half scored"]
+    )
+    half = dataclasses.replace(half, score=runs.GENERATED)
+    values, easy = runs.values_of(half, 80, seed=0)
+    assert np.isfinite(values).sum() == 40
+    other = runs.values_of(half, 80, seed=1)[0]
+    assert (np.isfinite(values) != np.isfinite(other)).any()
+    plan = make_plan(curriculum_from(half.curriculum), rank_scores(values, easy), global_batch_size=32)
+    drawn = np.concatenate([plan.step_rows(step) for step in range(plan.num_steps)])
+    assert len(set(drawn)) == 14
+    assert np.isfinite(values[drawn]).all()
+
+
 def test_features_are_pooled_by_two_by_two_patches():
     patches = np.arange(16, dtype=np.float16).reshape(4, 4)
     features = np.stack([np.concatenate([[9], patches.ravel()]), np.zeros(17)], axis=1)
@@ -312,7 +338,9 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     tiny = dataclasses.replace(NOISY, mismatched=0.0, text_lines=400, hidden_size=32, layers=1, evaluate_every=4)
     monkeypatch.setitem(benchmark.STARTS, "text", tiny)
     options = ["--seeds", "1", "--num_steps", "32", "--num_pairs", "200", "--mismatched", "0.5", "--budgets", "0.5"]
-    options += ["--learning_rates", "1e-3", "4e-3", "--curricula", "oracle", "filter", benchmark.TRUSTED]
+    monkeypatch.setattr(runs, "REFERENCE_EXAMPLES", 64)
+    chosen = ["oracle", "filter", "best of 2", "conditioned on similarity", "filter, hardest first"]
+    options += ["--learning_rates", "1e-3", "4e-3", "--curricula", *chosen, "--decayed", "oracle", "filter"]
     options += ["--output_dir", str(tmp_path)]
     results = lambda: sorted(tmp_path.glob("text_50/*/result.json"))  # noqa: E731
     benchmark.main([*options, "--limit", "1"])
@@ -322,8 +350,8 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert len(results()) == 4
     (start,) = tmp_path.glob("start-*")
     benchmark.main(options)
-    # two rates; oracle, filter, trusted; with decay the control and these at half, and the control's whole budget
-    assert len(results()) == 2 + 3 + 4 + 1
+    # two rates; five arms and the trusted split; with decay the control and two at half, and the control at its whole
+    assert len(results()) == 2 + 6 + 3 + 1
     before = {file: file.stat().st_mtime_ns for file in [*results(), start / "weights.safetensors"]}
     capsys.readouterr()
     benchmark.main(options)
@@ -331,15 +359,19 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     text = (tmp_path / "time_to_quality_text_50.md").read_text()
     assert text in capsys.readouterr().out
     facts = json.loads((tmp_path / "time_to_quality_text_50.json").read_text())
-    assert [arm["arm"] for arm in facts["arms"]] == ["i.i.d.", "oracle", "filter", benchmark.TRUSTED]
+    order = ["oracle", "filter", "best of 2", "filter, hardest first", "conditioned on similarity"]
+    assert [arm["arm"] for arm in facts["arms"]] == ["i.i.d.", *order, benchmark.TRUSTED]
     assert facts["learning_rate"] in (1e-3, 4e-3)
-    assert len(facts["decayed"]) == 5
+    assert len(facts["decayed"]) == 4
     assert f"Learning rate of all arms: {facts['learning_rate']:g}" in text
     made = {item["arm"]: item["result"] for item in map(json.loads, (file.read_text() for file in results()))}
     # 160 of 200 pairs are for training, and each has been scored before the filter's first step
     assert made["filter"]["curve"][0]["compute"] == 160
     assert made["oracle"]["curve"][0]["compute"] == 0
     assert made["filter"]["curve"][-1]["compute"] == 160 + 3 * 1024
+    # a reference of two steps on 32 pairs, which then scored all; two candidates for each example
+    assert made["best of 2"]["curve"][0]["compute"] == 3 * 64 + 160
+    assert made["best of 2"]["curve"][-1]["compute"] == 3 * 64 + 160 + (3 + 2) * 1024
     assert made["filter, decayed at 0.5"]["examples"] == 512
     assert (made["filter"]["pairs"], made[benchmark.TRUSTED]["pairs"]) == (160, 180)
     assert made["filter"]["start"] == json.loads((start / "start.json").read_text())
