@@ -95,7 +95,7 @@ NAMES = sorted(SCORERS)
 MODELS = {  # scorers that take the name of a model
     "class_probability": lambda name: SCORERS["class_probability"](name),
     "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
-    "grounding": lambda name: SCORERS["grounding"](name),
+    "grounding": lambda name: SCORERS["grounding"](name, k=2).fit(data()),
     "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
     "model_loss": lambda name: SCORERS["model_loss"](name),
     "vilt_similarity": lambda name: SCORERS["vilt_similarity"](name),
