@@ -170,7 +170,7 @@ def test_halves_score_each_other(monkeypatch, tmp_path, capsys):
     for made in read_provenance(rows).values():
         assert made.trained_on == {"cross_fitted": True, "examples": facts["examples"]}
         assert share_trained_on(made, rows) == 0.0
-    examples = 2 * 3 * 32  # two epochs of 44 and 46 captions are three steps each
+    examples = 2 * 3 * 32  # two epochs of 36 captions are three steps
     assert facts["examples"] == examples
     assert facts["forward_passes"] == {"training": 3 * examples, "scoring": len(rows) * (1 + 3)}
     assert set(facts["auc"]) == {"reference_loss", "grounding"}
@@ -184,13 +184,13 @@ def test_a_reference_of_a_trusted_split(monkeypatch, tmp_path, capsys):
     facts, scored = run(monkeypatch, tmp_path, "--trusted", "validation")
     assert list(scored) == ["train"]  # what was trained on is not there to be evaluated on
     made = read_provenance(scored["train"])["reference_loss"]
-    assert made.trained_on["examples"] == facts["examples"] == 64
+    assert made.trained_on["examples"] == facts["examples"] == 96
     assert share_trained_on(made, scored["train"]) < 0.2  # scenes' captions repeat now and then
     assert facts["models"] == [str(tmp_path / "trusted" / "model")]
     before = score_values(scored["train"], "reference_loss")
     again, scored = run(monkeypatch, tmp_path, "--trusted", "validation")  # resumes at its end
     np.testing.assert_array_equal(score_values(scored["train"], "reference_loss"), before)
-    assert again["examples"] == 64
+    assert again["examples"] == 96
     assert "an AUC of" in capsys.readouterr().out
 
 
