@@ -32,7 +32,7 @@ if __name__ == "__main__":
             *find_packages(include=["hf_curriculum*"]),
             *("hf_curriculum.recipes", "hf_curriculum.recipes.babylm"),
             *("hf_curriculum.recipes.common", "hf_curriculum.recipes.simi_cl", "hf_curriculum.recipes.tonics"),
-            *("hf_curriculum.recipes.wsod", "hf_curriculum.recipes.discl"),
+            *("hf_curriculum.recipes.wsod", "hf_curriculum.recipes.discl", "hf_curriculum.recipes.reference"),
         ],
         package_dir={"hf_curriculum.recipes": "recipes"},
         include_package_data=False,

@@ -54,6 +54,7 @@ from hf_curriculum.scoring.labels import GivenLabels as GivenLabels
 from hf_curriculum.evaluation.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
+from hf_curriculum.scorers.grounding import Grounding as Grounding
 from hf_curriculum.curricula.growing import Growing as Growing
 from hf_curriculum.curricula.guidance import GuidanceSchedule as GuidanceSchedule
 from hf_curriculum.hub.errors import HubError as HubError

@@ -1,23 +1,32 @@
-"""The identity of a data set's rows, read from Arrow without decoding anything."""
+"""The identity of a data set's rows, read from Arrow without decoding anything, and whether a model saw them."""
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from xxhash import xxh3_64, xxh3_128_hexdigest
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_hexdigest
+
+from hf_curriculum.columns import CAPTION
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
+    from hf_curriculum.provenance import ScoreProvenance
+
 _BLOCKS = 4096
 _SAMPLED = 256
 _WHOLE = 1 << 28
 _BATCH = 1 << 16
+_SKETCH = 256
+_RUN_FILE = "curriculum.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,3 +343,98 @@ def _feed(state: Any, array: pa.Array) -> None:
         state.update(array.view(f"int{kind.bit_width}").to_numpy().astype(np.int64))
     else:
         state.update(repr(array.to_pylist()).encode())
+
+
+def sketch_texts(dataset: Any, column: str = CAPTION) -> str | None:
+    """The 256 smallest 64-bit hashes of the distinct texts of a column: 2.7 kB that tell rows that were there.
+
+    Args:
+        dataset: a `datasets.Dataset`; a stream, or another data set, has none.
+        column: of texts; images are not decoded.
+
+    Returns:
+        The hashes in ascending order, 8 bytes each, in base 64; None without such a column, or without a text in it.
+
+    Source: Bar-Yossef et al. 2002, *Counting Distinct Elements in a Data Stream*.
+    """
+    hashes = _text_hashes(dataset, column)
+    return None if hashes is None else urlsafe_b64encode(hashes[:_SKETCH].tobytes()).decode()
+
+
+def share_trained_on(provenance: ScoreProvenance, dataset: Any, column: str | None = None) -> float | None:
+    """The share of a data set's distinct captions that the model behind a score was trained on, estimated.
+
+    Losses that a model has memorised say little about the rows: of the rows that it was trained on, noise included.
+
+    Args:
+        provenance: of the score.
+        dataset: the data set that has the score.
+        column: of captions; by default the one that was scored, else `caption`.
+
+    Returns:
+        1 where the model was trained on the rows that it scored, 0 where on others or where halves were scored
+        crosswise (`cross_fitted`); in between by the captions whose hash is not above the largest in the model's
+        sketch, about 256 where both have equally many. None where it is not known: a model that does not say what it
+        was trained on, a data set that is no `datasets.Dataset`, or too few captions to compare.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> from hf_curriculum.provenance import ScoreProvenance
+        >>> rows = Dataset.from_dict({"caption": ["a dog", "a cat", "a bird", "a cow"]})
+        >>> seen = {"examples": 20, "captions": sketch_texts(rows.select([0, 1, 2]))}
+        >>> share_trained_on(ScoreProvenance("loss", "ModelLoss", trained_on=seen), rows)
+        0.75
+    """
+    if provenance.trained_on.get("cross_fitted"):
+        return 0.0
+    sketch = provenance.trained_on.get("captions")
+    column = provenance.arguments.get("caption_column", CAPTION) if column is None else column
+    hashes = _text_hashes(dataset, column) if sketch else None
+    if hashes is None:
+        return None
+    trained = np.frombuffer(urlsafe_b64decode(sketch), np.uint64)
+    if len(trained) == _SKETCH:  # a sketch of fewer has all of them
+        hashes = hashes[hashes <= trained[-1]]
+    return float(np.isin(hashes, trained).mean()) if len(hashes) else None
+
+
+def read_trained_on(folder: str | Path) -> dict[str, Any]:
+    """What a saved model's `curriculum.json` says it was trained on; empty where there is none, or it does not say.
+
+    Args:
+        folder: of the model.
+
+    Returns:
+        `examples`: how many were trained on, each as often as it was drawn; `captions`, where they are known: of
+        `sketch_texts`.
+    """
+    try:
+        found = json.loads((Path(folder) / _RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    made = found.get("trained_on") if isinstance(found, dict) else None
+    return made if isinstance(made, dict) else {}
+
+
+def _text_hashes(dataset: Any, column: str) -> np.ndarray | None:
+    """Distinct 64-bit hashes of the texts of a column, ascending, uint64 (texts,); None where there is no text."""
+    from datasets import Dataset
+
+    from hf_curriculum.views import stored_column
+
+    if not isinstance(dataset, Dataset) or column not in dataset.column_names:
+        return None
+    indices = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    values, rows = stored_column(dataset, column, indices)
+    if not _is_text(values.type):
+        return None
+    valid, hashes, start = np.zeros(len(values), bool), np.zeros(len(values), np.uint64), 0
+    for chunk in values.chunks:
+        for first in range(0, len(chunk), _BATCH):
+            texts = chunk.slice(first, _BATCH).to_pylist()
+            part = slice(start, start := start + len(texts))
+            valid[part] = [text is not None for text in texts]
+            hashes[part] = [0 if text is None else xxh3_64_intdigest(text.encode()) for text in texts]
+    if rows is not None:
+        valid, hashes = valid[rows], hashes[rows]
+    return np.unique(hashes[valid]) if valid.any() else None

@@ -56,9 +56,11 @@ class ScoreProvenance:
         easy: which end of the score is easy.
         per_image: how the scores of one image's captions were aggregated, if they were.
         source: `"scorer"`, or `"joined"` for scores made elsewhere.
+        trained_on: what the model was trained on, where its folder says so: see `fingerprint.read_trained_on`.
 
     Raises:
-        ValueError: `easy`, `per_image` or `source` is not one of its values, or `arguments` is not JSON.
+        ValueError: `easy`, `per_image` or `source` is not one of its values, or `arguments`, `versions` or
+            `trained_on` is not JSON.
 
     Example:
         >>> made = ScoreProvenance("noun_count", "NounCount", {"tagger": "pattern"}, easy="low")
@@ -76,12 +78,13 @@ class ScoreProvenance:
     easy: Literal["low", "high"] = "low"
     per_image: Literal["max", "min", "mean"] | None = None
     source: Literal["scorer", "joined"] = "scorer"
+    trained_on: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("easy", self.easy, ("low", "high"))
         check_choice("per_image", self.per_image, (None, "max", "min", "mean"))
         check_choice("source", self.source, ("scorer", "joined"))
-        for name in ("arguments", "versions"):
+        for name in ("arguments", "versions", "trained_on"):
             try:  # through JSON and back, so that what is read later equals what was written
                 object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)), allow_nan=False)))
             except (TypeError, ValueError) as error:
@@ -94,9 +97,13 @@ class ScoreProvenance:
     def __hash__(self) -> int:
         return hash(self.to_json())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, JSON-able; `trained_on` only where it is known, so that older texts stay equal."""
+        return {name: value for name, value in asdict(self).items() if name != "trained_on" or value}
+
     def to_json(self) -> str:
         """One line, keys sorted: equal provenance is equal text."""
-        return json.dumps({_MARK: _FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps({_MARK: _FORMAT, **self.to_dict()}, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> ScoreProvenance:

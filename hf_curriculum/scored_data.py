@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
         content["splits"][name] = {
             "rows": len(part),
             "scores": {
-                column: {"provenance": asdict(made), **score_statistics(score_values(part, column))}
+                column: {"provenance": made.to_dict(), **score_statistics(score_values(part, column))}
                 for column, made in found.items()
             },
         }
@@ -235,6 +235,7 @@ def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> Scor
         )
     values = {item.name: [getattr(made, item.name) for made in ways] for item in fields(ScoreProvenance)}
     values.pop("column")
+    seen = values.pop("trained_on")
     differ = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
     shown = "; ".join(f"{name}: {' | '.join(map(str, found))}" for name, found in differ.items())
     plain = [{name: value for name, value in made.arguments.items() if name != "fitted"} for made in ways]
@@ -245,7 +246,8 @@ def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> Scor
             "Score all rows in one way, or pass `same_scorer=False` to join them all the same."
         )
     logger.warning("`%s` was not made in one way: %s. The joined column names all of it.", column, shown)
-    changes: dict[str, Any] = {}
+    # of several models no one knows what share of the rows they were trained on
+    changes: dict[str, Any] = {"trained_on": seen[0] if all(one == seen[0] for one in seen) else {}}
     for name in differ:
         if name in ("versions", "arguments"):
             keys = dict.fromkeys(key for made in ways for key in getattr(made, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import random
@@ -26,7 +27,14 @@ from PIL import Image as Picture
 
 from hf_curriculum import ScoreProvenance, attach_provenance, load_captioned
 from hf_curriculum import fingerprint as module
-from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
+from hf_curriculum.fingerprint import (
+    RowsFingerprint,
+    fingerprint_rows,
+    read_trained_on,
+    share_trained_on,
+    sketch_texts,
+)
+from hf_curriculum.views import repeat_rows
 
 CAPTIONS = ["a dog", "", "ein Hund läuft", "a dog", None, "two dogs and a ball"]
 COLUMNS = {
@@ -288,3 +296,83 @@ class TestDifference:
     def test_no_rows(self):
         nothing = self.data.select([])
         assert fingerprint_rows(nothing).difference(fingerprint_rows(nothing)) == ""
+
+
+class TestSketch:
+    def made(self, **facts):
+        return ScoreProvenance("model_loss", "ModelLoss", trained_on=facts)
+
+    def texts(self, *numbers, **more):
+        return Dataset.from_dict({"caption": [f"caption {number}" for number in numbers], **more})
+
+    def test_it_is_of_the_256_smallest_hashes_of_distinct_texts(self):
+        import xxhash
+
+        rows = self.texts(*range(1000), *range(500))
+        hashes = sorted({xxhash.xxh3_64_intdigest(text.encode()) for text in rows["caption"][:]})[:256]
+        sketch = sketch_texts(rows)
+        assert np.frombuffer(base64.urlsafe_b64decode(sketch), np.uint64).tolist() == hashes
+        assert len(sketch) == 2732
+        assert sketch == sketch_texts(rows.shuffle(seed=0)) == sketch_texts(rows.select(range(1000)))
+        assert sketch == sketch_texts(concatenate_datasets([rows.select(range(500, 1000)), rows.select(range(500))]))
+        large = rows.cast_column("caption", Value("large_string"))
+        assert sketch == sketch_texts(large)
+        again = rows.select(range(1000)).rename_column("caption", "text")
+        assert sketch == sketch_texts(again, "text")
+
+    def test_it_is_of_the_rows_that_are_shown(self):
+        rows = self.texts(*range(10))
+        chosen = [7, 1, 1, 4]
+        expected = sketch_texts(self.texts(1, 4, 7))
+        assert sketch_texts(rows.select(chosen)) == expected
+        numbers = {"number": pa.array([0, 1, 2, 3])}
+        repeated = repeat_rows(rows, np.array(chosen), numbers, {"number": Value("int64")})
+        assert sketch_texts(repeated) == expected
+        assert sketch_texts(repeated.select([2, 1])) == sketch_texts(self.texts(1))
+
+    def test_there_may_be_none(self):
+        assert sketch_texts(Dataset.from_dict({"label": ["a dog"]})) is None
+        assert sketch_texts(Dataset.from_dict({"caption": [1, 2]})) is None
+        assert (
+            sketch_texts(Dataset.from_dict({"caption": [None, None]}).cast_column("caption", Value("string"))) is None
+        )
+        assert sketch_texts(self.texts(1).to_iterable_dataset()) is None
+        assert sketch_texts([{"caption": "a dog"}]) is None
+        bare = Dataset.from_dict({"caption": ["a dog", None]})
+        assert sketch_texts(bare) == sketch_texts(bare.select([0]))
+
+    @pytest.mark.parametrize("rows", [100, 20_000])
+    @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+    def test_the_share_of_the_rows_that_a_model_saw(self, rows, share):
+        seen = self.made(captions=sketch_texts(self.texts(*range(rows))))
+        first = round(rows * (1 - share))
+        found = share_trained_on(seen, self.texts(*range(first, first + rows)))
+        if share in (0, 1) or rows == 100:
+            assert found == share
+        else:
+            assert found == pytest.approx(share, abs=0.1)
+
+    def test_more_and_fewer_rows_than_were_trained_on(self):
+        seen = self.made(captions=sketch_texts(self.texts(*range(20_000))))
+        assert share_trained_on(seen, self.texts(*range(5_000))) == 1.0  # all of them were
+        assert share_trained_on(seen, self.texts(*range(80_000))) == pytest.approx(0.25, abs=0.06)
+        assert share_trained_on(seen, self.texts(30_000)) in (0.0, None)
+
+    def test_what_is_not_known(self):
+        rows = self.texts(1, 2, text=["caption 3", "caption 4"])
+        seen = {"examples": 10, "captions": sketch_texts(rows)}
+        assert share_trained_on(self.made(), rows) is None
+        assert share_trained_on(self.made(examples=10), rows) is None
+        assert share_trained_on(self.made(**seen), rows.to_iterable_dataset()) is None
+        assert share_trained_on(self.made(**seen), rows.select_columns("text")) is None
+        assert share_trained_on(self.made(**seen), rows) == 1.0
+        assert share_trained_on(self.made(**seen), rows, "text") == 0.0
+        named = ScoreProvenance("loss", "ModelLoss", {"caption_column": "text"}, trained_on=seen)
+        assert share_trained_on(named, rows) == 0.0
+        assert share_trained_on(self.made(cross_fitted=True, examples=20), rows) == 0.0
+
+    @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"trained_on": 3}'])
+    def test_a_folder_that_does_not_say(self, tmp_path, content):
+        assert read_trained_on(tmp_path / "none") == {}
+        (tmp_path / "curriculum.json").write_text(content)
+        assert read_trained_on(tmp_path) == {}

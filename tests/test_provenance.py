@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +49,16 @@ def test_json_round_trip_is_one_compact_line_with_sorted_keys():
     assert list(json.loads(text)) == sorted(json.loads(text))
     assert MADE.arguments["tags"] == ["NN", "NNP"]  # as JSON gives it back
     assert hash(MADE) == hash(ScoreProvenance.from_json(text))
+
+
+def test_what_a_model_was_trained_on_is_kept_where_it_is_known():
+    seen = replace(MADE, trained_on={"examples": 20, "captions": "AAAA"})
+    assert ScoreProvenance.from_json(seen.to_json()) == seen != MADE
+    assert "trained_on" not in MADE.to_json()  # texts written before stay equal, and so do cache keys and records
+    assert ScoreProvenance(**MADE.to_dict()) == MADE
+    assert seen.to_dict()["trained_on"] == {"examples": 20, "captions": "AAAA"}
+    with pytest.raises(ValueError, match=r"`trained_on` of the score `noun_count` .* cannot be written as JSON"):
+        replace(MADE, trained_on={"examples": float("nan")})
 
 
 def test_unknown_fields_of_a_later_writer_are_ignored():

@@ -13,7 +13,8 @@ import hf_curriculum
 
 RECIPES = (
     *("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables"),
-    *("tonics_alignment", "tonics_tables", "wsod_wsddn", "discl_longtail", "scenes_clip", "scenes_diffusion"),
+    *("tonics_alignment", "tonics_tables", "wsod_wsddn", "discl_longtail", "reference_model"),
+    *("scenes_clip", "scenes_diffusion"),
 )
 
 

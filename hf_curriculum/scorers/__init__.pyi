@@ -7,6 +7,7 @@ from hf_curriculum.scorers.combine import Combine as Combine
 from hf_curriculum.scorers.concreteness import Concreteness as Concreteness
 from hf_curriculum.scorers.visual.onnx import GridHead as GridHead
 from hf_curriculum.scorers.visual.boxes import GroundTruthBoxes as GroundTruthBoxes
+from hf_curriculum.scorers.grounding import Grounding as Grounding
 from hf_curriculum.scorers.text.language_model import LanguageModelLoss as LanguageModelLoss
 from hf_curriculum.scorers.visual.detectors import ModelDetector as ModelDetector
 from hf_curriculum.scorers.model_loss import ModelLoss as ModelLoss

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,7 +14,8 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.fingerprint import read_trained_on
+from hf_curriculum.provenance import ScoreProvenance, check_choice
 from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
@@ -27,14 +30,18 @@ if TYPE_CHECKING:
 _OURS = ("curriculum_git", "curriculum_flamingo")
 
 
-class _Loaded(NamedTuple):
-    """A captioner on its device, what it sees of an image, the most tokens it reads, the prefix of captions."""
+class LoadedCaptioner(NamedTuple):
+    """A captioner on its device, what it sees of an image, the most tokens it reads, the prefix of captions.
+
+    `others` are images that captions are also scored with, as `inputs` reads them (`Grounding`).
+    """
 
     model: Any
     tokenizer: Any
     inputs: PixelInputs | RegionInputs
     limit: int
     prefix: str
+    others: Sequence[dict[str, torch.Tensor]] = ()
 
 
 class ModelLoss(PairScorer):
@@ -133,7 +140,7 @@ class ModelLoss(PairScorer):
         unused = ("regions", "region_options") if self.regions is None else ()
         return {name: value for name, value in super().arguments().items() if name not in unused}
 
-    def load(self, device: torch.device) -> _Loaded:
+    def load(self, device: torch.device) -> LoadedCaptioner:
         from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, VisionEncoderDecoderModel
 
         from hf_curriculum.models.captioner import image_text
@@ -147,7 +154,7 @@ class ModelLoss(PairScorer):
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
         before, inputs = image_text(model, tokenizer), self._inputs(model, where, revision)
-        return _Loaded(model, tokenizer, inputs, min(self.max_length, positions), before and f"{before} ")
+        return LoadedCaptioner(model, tokenizer, inputs, min(self.max_length, positions), before and f"{before} ")
 
     def _inputs(self, model: Any, where: str, revision: str | None) -> PixelInputs | RegionInputs:
         """What the model sees of an image."""
@@ -192,10 +199,14 @@ class ModelLoss(PairScorer):
                 "save the model again."
             )
 
+    def describe(self, column: str | None = None) -> ScoreProvenance:
+        """The provenance of the column, with what the model was trained on where its folder says so."""
+        return replace(super().describe(column), trained_on=read_trained_on(self.model))
+
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         return self.pair_scores(batch, rank)
 
-    def read(self, stored: Any, loaded: _Loaded, opener: ImageOpener) -> dict[str, torch.Tensor] | None:
+    def read(self, stored: Any, loaded: LoadedCaptioner, opener: ImageOpener) -> dict[str, torch.Tensor] | None:
         from hf_curriculum.data.image_inputs import MissingFeaturesError
 
         if self.regions is None:
@@ -206,7 +217,7 @@ class ModelLoss(PairScorer):
             opener.failed.append(str(error))
             return None
 
-    def pixels(self, image: Image.Image, loaded: _Loaded) -> dict[str, torch.Tensor]:
+    def pixels(self, image: Image.Image, loaded: LoadedCaptioner) -> dict[str, torch.Tensor]:
         return loaded.inputs.read({self.image_column: image})
 
     def shape_of(self, image: dict[str, torch.Tensor]) -> tuple[Any, ...]:
@@ -214,7 +225,9 @@ class ModelLoss(PairScorer):
 
         return size_of(image)
 
-    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[dict[str, torch.Tensor]]) -> np.ndarray:
+    def run(
+        self, loaded: LoadedCaptioner, tokens: list[list[int]], images: list[dict[str, torch.Tensor]]
+    ) -> np.ndarray:
         """Losses of pairs, float64 (pairs,); an image of several pairs is the same object, and encoded once."""
         import torch
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -286,7 +286,7 @@ class _Stage:
 
     def manifest(self) -> dict[str, Any]:
         """What must be equal in all processes for their parts to belong together."""
-        scores = {column: asdict(made) for column, made in self.provenance.items()}
+        scores = {column: made.to_dict() for column, made in self.provenance.items()}
         source = {} if self.source is None else {"source": self.source}
         return {"data": data_digest(self.inputs), "scores": scores, **source}
 

@@ -181,7 +181,13 @@ def _name_of(function: Any) -> str | None:
 
 
 def write_curriculum(
-    folder: str | Path, plan: Plan, seconds: float, *, data: TrainingData | None = None, step: int | None = None
+    folder: str | Path,
+    plan: Plan,
+    seconds: float,
+    *,
+    data: TrainingData | None = None,
+    step: int | None = None,
+    trained_on: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes `curriculum.json` atomically, and arrays into files beside it.
 
@@ -191,6 +197,7 @@ def write_curriculum(
         seconds: of training so far.
         data: what is trained on, for a checkpoint; the digests of its blocks of rows go into a file of their own.
         step: the optimizer steps completed, for a checkpoint.
+        trained_on: of a model that is saved, see `fingerprint.read_trained_on`.
     """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -217,6 +224,8 @@ def write_curriculum(
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
         if data.regions is not None:
             facts["data"]["regions"] = data.regions
+    if trained_on:
+        facts["trained_on"] = dict(trained_on)
     if step is not None:
         facts["pools"] = [stage.slices for stage in plan.stages]
         facts["next_rows"] = next_rows(plan, step, min(step + _NEXT_STEPS, plan.known_steps))

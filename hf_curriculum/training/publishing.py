@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
@@ -25,9 +24,10 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 
-from hf_curriculum.columns import IMAGE
+from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import RegionStore
+from hf_curriculum.fingerprint import sketch_texts
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
@@ -75,6 +75,7 @@ class PublishingTrainer(Trainer):
     _plan: Plan | None
     _clock: TrainingClock
     _trained_seconds: float
+    _sketched: tuple[Any, str | None] | None = None
     _saves_checkpoint = False
     """TRL's trainers ask for a card with every checkpoint, whose figures would take longer than the checkpoint."""
 
@@ -181,8 +182,13 @@ class PublishingTrainer(Trainer):
         write_files({**model_figures(facts), **found, **texts}, folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """As `Trainer`, which saves the collator's tokenizer with a model, and the collator's image processor too."""
+        """As `Trainer`, which saves the collator's tokenizer with a model; its image processor and the run's plan too.
+
+        A checkpoint has a `curriculum.json` of its own; that of a model says what it was trained on.
+        """
         super()._save(output_dir, state_dict)
+        if self.state.global_step and not self._saves_checkpoint:
+            self._save_curriculum(output_dir)
         if (images := _image_processor(self)) is not None:
             images.save_pretrained(output_dir or self.args.output_dir)
 
@@ -220,9 +226,20 @@ class PublishingTrainer(Trainer):
         for job in set(self._jobs()) - before:
             job.add_done_callback(self._report_push)
 
-    def _save_curriculum(self) -> None:
+    def _save_curriculum(self, output_dir: str | None = None) -> None:
         if self.args.should_save and self._plan is not None:
-            write_curriculum(self.args.output_dir, self.plan, self.trained_seconds)
+            folder, seconds = output_dir or self.args.output_dir, self.trained_seconds
+            write_curriculum(folder, self.plan, seconds, trained_on=self._trained_on_facts())
+
+    def _trained_on_facts(self) -> dict[str, Any]:
+        """How many examples were trained on, and a sketch of the training captions, made once."""
+        if not self.state.global_step:
+            return {}
+        data = self.train_dataset
+        if self._sketched is None or self._sketched[0] is not data:
+            self._sketched = data, sketch_texts(data, getattr(self.data_collator, "caption_column", CAPTION))
+        sketch = self._sketched[1]
+        return {"examples": self.examples_seen(), **({} if sketch is None else {"captions": sketch})}
 
     def _jobs(self) -> list[Future]:
         running = getattr(self, "push_in_progress", None)
@@ -410,7 +427,7 @@ def _score_facts(trainer: PublishingTrainer) -> dict[str, Any] | None:
     return {
         "column": ranking.name or "score",
         "easy": ranking.easy,
-        "provenance": None if made is None else asdict(made),
+        "provenance": None if made is None else made.to_dict(),
         "statistics": scores.statistics() if isinstance(scores, BucketScores) else score_statistics(scores),
     }
 

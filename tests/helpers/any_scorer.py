@@ -83,6 +83,7 @@ MAKE = {
     "addup": lambda: SCORERS["addup"]().fit(data()),
     "combined": lambda: SCORERS["combined"]({"visual_entropy": 1, "language_model_loss": 2}).fit(data()),
     "concreteness": lambda: SCORERS["concreteness"](k=1, min_count=1).fit(data()),
+    "grounding": lambda: SCORERS["grounding"](TINY.git(), k=2).fit(data()),
     "language_model_loss": lambda: SCORERS["language_model_loss"](TINY.llama(), name="llama_loss"),
     "model_loss": lambda: SCORERS["model_loss"](TINY.git()),
     "object_mentions": lambda: SCORERS["object_mentions"](),
@@ -94,6 +95,7 @@ NAMES = sorted(SCORERS)
 MODELS = {  # scorers that take the name of a model
     "class_probability": lambda name: SCORERS["class_probability"](name),
     "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
+    "grounding": lambda name: SCORERS["grounding"](name, k=2).fit(data()),
     "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
     "model_loss": lambda name: SCORERS["model_loss"](name),
     "vilt_similarity": lambda name: SCORERS["vilt_similarity"](name),

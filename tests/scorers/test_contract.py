@@ -122,6 +122,17 @@ CASES["class_probability"] = Case(
     },
     rtol=1e-4,
 )
+
+
+def naive_grounding(image, caption):
+    """By the two other images of PAIRS, one pair at a time."""
+    others = [PAIRS["image"][row] for row in (0, 1, 4)]
+    tokens = len(TINY.tokenizer()(caption)["input_ids"]) - 1
+    loss = {other["bytes"]: TINY.naive_model_loss("flamingo", other, caption) / tokens for other in others}
+    own = loss.pop(image["bytes"])
+    return sum(loss.values()) / len(loss) - own
+
+
 MATCH = of_pairs(TINY.naive_vilt_logit)
 CASES |= {
     "vilt_similarity": Case(
@@ -135,6 +146,12 @@ CASES |= {
         PAIRS,
         {"model_loss": of_pairs(lambda *pair: TINY.naive_model_loss("git", *pair))},
         rtol=1e-4,
+    ),
+    "grounding": Case(
+        lambda: SCORERS["grounding"](TINY.flamingo(), k=2).fit(Dataset.from_dict(PAIRS)),
+        PAIRS,
+        {"grounding": of_pairs(naive_grounding)},
+        rtol=1e-3,  # a difference of losses
     ),
     "language_model_loss": Case(
         lambda: SCORERS["language_model_loss"](TINY.llama()),

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +141,7 @@ def _find(
     first = np.unique(codes, return_index=True)[1]
     inputs = dataset.with_format(None).select_columns([columns.column, IMAGE_ID]).select(first)
     inputs = inputs.cast_column(columns.column, Image(decode=False))
-    made = {column: asdict(provenance) for column, provenance in columns.provenance.items()}
+    made = {column: provenance.to_dict() for column, provenance in columns.provenance.items()}
     manifest = {"data": data_digest(inputs), "columns": made}
     if columns.stamp is not None:
         manifest["files"] = columns.stamp

@@ -1,0 +1,1 @@
+"""Parts of `reference_model.py`."""

@@ -1,0 +1,107 @@
+"""The rows that are scored, those that are trusted, and halves without an image in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from reference.arguments import SCENES, DataArguments
+
+from hf_curriculum import drop_empty_captions, load_captioned, make_scenes
+from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.data.captions import group_codes
+from hf_curriculum.provenance import read_column
+from hf_curriculum.rng import mix64, permute
+
+
+def load_splits(data_args: DataArguments) -> DatasetDict:
+    """The splits of captioned images, `train` among them.
+
+    Raises:
+        ValueError: there is no `train`; of `load_captioned`.
+    """
+    with PartialState().main_process_first():
+        return _scenes(data_args) if data_args.data == SCENES else _captioned(data_args)
+
+
+def _scenes(data_args: DataArguments) -> DatasetDict:
+    """Scenes whose training captions alone may belong to other images."""
+    options = {
+        "image_size": data_args.scene_size,
+        "captions_per_image": data_args.captions_per_image,
+        "validation": data_args.validation,
+        "test": 0.0,
+    }
+    true = make_scenes(data_args.num_examples, **options)
+    true["train"] = make_scenes(data_args.num_examples, mismatched=data_args.mismatched, **options)["train"]
+    return true
+
+
+def _captioned(data_args: DataArguments) -> DatasetDict:
+    images = False if data_args.features is not None and data_args.images is None else data_args.images
+    loaded = load_captioned(data_args.data, images=images)
+    splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
+    if "train" not in splits:
+        raise ValueError(
+            f"{data_args.data} has the splits {list(splits)} and no 'train', so there is nothing to score. Rename "
+            "one, or give the file or folder of a single split."
+        )
+    most = data_args.limit
+    splits = {name: part.select(range(min(most or len(part), len(part)))) for name, part in splits.items()}
+    return DatasetDict({name: drop_empty_captions(part) for name, part in splits.items()})
+
+
+def take_trusted(name: str, splits: DatasetDict, *, images: bool) -> Dataset:
+    """The trusted rows: a split, which is then no longer among `splits`, or a folder or file of their own.
+
+    Args:
+        name: of the split, or the path.
+        splits: of the data.
+        images: whether a model reads them.
+
+    Raises:
+        ValueError: there is neither such a split nor such a path, or the path has several splits.
+    """
+    if name in splits:
+        return splits.pop(name)
+    if not Path(name).exists():
+        raise ValueError(
+            f"trusted={name!r} is none of the splits {list(splits)}, nor a file or folder. Name one of them, or leave "
+            "it out to score halves crosswise."
+        )
+    loaded = load_captioned(name, images=None if images else False)
+    if isinstance(loaded, DatasetDict):
+        if len(loaded) > 1:
+            raise ValueError(
+                f"trusted={name!r} has the splits {list(loaded)}, and which of them is trusted is not said. Give the "
+                "file or folder of one split."
+            )
+        loaded = next(iter(loaded.values()))
+    return drop_empty_captions(loaded)
+
+
+def halves(rows: Dataset, seed: int) -> list[np.ndarray]:
+    """Row numbers of two halves without an image in common; by row where there is no `image_id`.
+
+    Args:
+        rows: two images or more.
+        seed: another seed, other halves.
+
+    Shapes:
+        returns int64 (n,) and (m,), ascending, n + m rows together.
+
+    Raises:
+        ValueError: a single image.
+    """
+    named = IMAGE_ID in rows.column_names
+    images = group_codes(read_column(rows, IMAGE_ID)) if named else np.arange(len(rows))
+    count = len(np.unique(images))
+    if count < 2:
+        raise ValueError(
+            f"The data has {count} image: a model that is trained on one half of the images has no other to score. "
+            "Give more, or name a trusted split."
+        )
+    second = permute(images, count, mix64(seed)) >= -(-count // 2)  # (rows,)
+    return [np.flatnonzero(~second), np.flatnonzero(second)]
