@@ -135,7 +135,7 @@ class OnlineSelection(WrappingCurriculum):
     @property
     def reads_in_all(self) -> Mapping[str, Kind]:
         """What `then` and the batches read, and the reference."""
-        own: dict[str, Kind] = {} if self.reference is None else {self.reference: "numbers"}
+        own: dict[str, Kind] = {} if self.reference is None else {self.reference: "score"}
         return {**super().reads_in_all, **own}
 
     def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:

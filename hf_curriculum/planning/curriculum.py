@@ -99,6 +99,7 @@ class Selection(Protocol):
     """What the trainer asks of a rule that chooses while training."""
 
     candidates: int
+    reference: str | None
     temperature: float | None
     score_every: int
 

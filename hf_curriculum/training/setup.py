@@ -33,11 +33,14 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
+from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, metric_name
+from hf_curriculum.planning.describe import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores, resolve_easy
+from hf_curriculum.provenance import read_provenance
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.prediction import base_model
@@ -254,6 +257,34 @@ def validate_selection(plan: Plan, args: Any, batch_size: int) -> None:
             f"({plan.curriculum.batches}): one would be torn apart. Use a per_device_train_batch_size that is a "
             f"multiple of {unit}."
         )
+
+
+_MEMORISED = 0.5
+"""Share of the captions that a reference was trained on from which its losses are said to be memorised."""
+
+
+def reference_compute(plan: Plan, data: Any) -> int:
+    """What the reference of a rule that chooses has cost before the first step, in forward passes of one example.
+
+    Its training, where its folder said how many examples that took, and one pass over the data that it scored. Warns
+    of a reference that was trained on the rows that it scored.
+
+    Args:
+        plan: of the run.
+        data: the training data.
+    """
+    column = None if plan.candidates == 1 else plan.selection.reference
+    made = read_provenance(data).get(column) if column is not None and isinstance(data, Dataset) else None
+    if made is None or made.model is None:
+        return 0
+    share = share_trained_on(made, data)
+    if share is not None and share >= _MEMORISED:
+        logger.warning(
+            f"`{column}` holds the losses of {made.model}, which was trained on {share:.0%} of the captions that it "
+            "scored: it has memorised them, mismatched ones too, and memorised losses select noise. Score the data by "
+            "a model trained on other rows (recipes/reference_model.py trains one, or two that score each other's)."
+        )
+    return TRAINED * made.trained_on.get("examples", 0) + plan.ranking.num_rows
 
 
 def validate_own_losses(trainer: Any, stock: bool) -> None:

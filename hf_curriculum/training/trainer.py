@@ -63,6 +63,7 @@ from hf_curriculum.training.setup import (
     plan_stream,
     prolonged,
     rank_training_data,
+    reference_compute,
     saved_batch_size,
     validate_arguments,
     validate_batch_size,
@@ -170,6 +171,7 @@ class CurriculumTrainer(SelectingTrainer):
         self._reader: RoundReader | None = None
         self._skips = self._resumed = False
         self._resumed_from: str | None = None
+        self._reference_compute = 0
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
@@ -385,7 +387,8 @@ class CurriculumTrainer(SelectingTrainer):
             plan, step = self.plan, self.state.global_step
             logs = {**logs, "examples": self.examples_seen()}
             if plan.candidates > 1 or plan.curriculum.signal == "losses":
-                logs |= {"examples_scored": plan.scored_after(step), "compute": plan.compute_after(step)}
+                compute = plan.compute_after(step) + self._reference_compute
+                logs |= {"examples_scored": plan.scored_after(step), "compute": compute}
             if "loss" in logs or "train_runtime" in logs:
                 drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
                 if plan.candidates > 1:
@@ -498,6 +501,7 @@ class CurriculumTrainer(SelectingTrainer):
         self._resumed_from = os.fspath(resume_from_checkpoint) if resume_from_checkpoint else None
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
+        self._reference_compute = reference_compute(plan, self.train_dataset)
         self.validate_generation()
         validate_metric(self)
         if resume_from_checkpoint:
