@@ -17,7 +17,13 @@ from hf_curriculum.models.packed_loss import needs_no_logits, relevant_tokens, t
 
 
 class CaptionGenerationMixin(GenerationMixin):
-    """The text half of a captioner: next-token loss, and generation that encodes each image once."""
+    """The text half of a captioner: next-token loss, and generation that encodes each image once.
+
+    Attributes:
+        keeps_logits: whether `logits` are returned with labels in training too, for losses of single examples.
+    """
+
+    keeps_logits = False
 
     def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
         """Hidden states of the vision tower: what `forward` and `generate` take as `image_features`."""

@@ -20,6 +20,7 @@ def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Coll
     """Whether `token_loss` computes what the loss function of `model` would, given the names of its `options`."""
     # A compiled step is one graph with fixed shapes, so the number of labels cannot decide on its sizes.
     plain = labels is None or torch.compiler.is_compiling() or not set(options) <= {"num_items_in_batch"}
+    plain = plain or getattr(model, "keeps_logits", False)
     return model.training and not plain and not _is_sharded(model.get_output_embeddings())
 
 

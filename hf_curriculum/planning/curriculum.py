@@ -135,6 +135,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     needs_scores: ClassVar[bool] = True
     signal: ClassVar[Signal | None] = None
     """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: there are none."""
+    losses_of_training: ClassVar[bool] = False
+    """Whether the losses are those that rows had when they were last trained on, and not of a scoring pass."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
 
@@ -287,6 +289,10 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         """
         raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
 
+    def weights(self, stage: Stage, log: Log = ()) -> tuple[tuple[int, int, float], ...]:
+        """(start, stop, weight) of stretches of the arranged examples whose loss does not weigh 1 in a stage."""
+        return ()
+
     def describe_decision(self, entry: Mapping[str, Any]) -> str:
         """An entry of the log of decisions as a line: "round 2: loss 0.31 (refreshes 1) → refresh"."""
         facts = {name: value for name, value in entry.items() if name not in ("round", "step", "decision")}
@@ -391,6 +397,11 @@ class WrappingCurriculum(Curriculum):
         return self.then.signal
 
     @property
+    def losses_of_training(self) -> bool:
+        """That of `then`."""
+        return self.then.losses_of_training
+
+    @property
     def needs_scores(self) -> bool:
         """Whether `then` does."""
         return self.then.needs_scores
@@ -430,6 +441,10 @@ class WrappingCurriculum(Curriculum):
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
         """What `then` decides."""
         return self.then.decide(ranking, budget, log, observed)
+
+    def weights(self, stage: Stage, log: Log = ()) -> tuple[tuple[int, int, float], ...]:
+        """Those of `then`."""
+        return self.then.weights(stage, log)
 
     def describe_decision(self, entry: Mapping[str, Any]) -> str:
         """As `then` says it."""
