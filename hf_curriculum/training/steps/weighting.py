@@ -16,6 +16,7 @@ from hf_curriculum.planning.plan import Plan
 from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import base_model, example_losses, loss_sums
+from hf_curriculum.training.setup import own_loss
 
 _MOST_BATCHES = 256
 _CLOSE = 1e-3
@@ -25,8 +26,8 @@ _CLOSE = 1e-3
 class TrainingLosses:
     """The loss that each row had when it was last trained on.
 
-    A row's loss and the step are kept in one integer, step + 1 in the upper 32 bits and the float32's own in the lower,
-    0 for a row that was not trained on. So the largest of several is the latest, whichever process saw it.
+    A row's loss and the step are kept in one integer, step + 1 in the upper 32 bits and those of the float32 in the
+    lower; 0 for a row that was not trained on. So the largest of several is the latest, whichever process saw it.
 
     Args:
         num_rows: of the training data.
@@ -73,9 +74,11 @@ class WeightingTrainer(SchedulingTrainer):
     """
 
     plan: Plan
+    is_in_train: bool
     _rows_of_batch: torch.Tensor | None = None
     _resumed_from: str | None
     _seen: TrainingLosses | None = None
+    _weights_on_device: tuple[np.ndarray | None, torch.Tensor | None] = (None, None)
 
     def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
         """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
@@ -92,30 +95,38 @@ class WeightingTrainer(SchedulingTrainer):
 
         lᵢ is the sum over the tokens of example i, or its own loss where it has one.
         """
-        plan, step, rows = self.plan, self.state.global_step, self._rows_of_batch
-        if self._seen is None or rows is None or not model.training:
+        rows = self._rows_of_batch
+        if self._seen is None or rows is None or not (self.is_in_train and model.training):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        weights = plan.weights_of(rows.cpu().numpy(), step)
-        if weights is None and not plan.undecided:
+        weights = self._weights_of(rows)
+        if weights is None and not self.plan.undecided:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if not self._has_own_losses:
-            return self._weighted_own(model, inputs, weights, num_items_in_batch)
+        if self._losses_are_overridden:
+            return self._mean_of_own_losses(model, inputs, weights, num_items_in_batch)
         with returning_logits(model):
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         with torch.set_grad_enabled(weights is not None):
             sums, counts = loss_sums(model, outputs, inputs["labels"])
-        self._seen.add(step, rows, sums / counts)
+        self._seen.add(self.state.global_step, rows, sums / counts)
         if weights is not None:
-            loss = reweighted(loss, sums, torch.from_numpy(weights).to(sums.device))
+            loss = reweighted(loss, sums, weights.to(sums.device))
         return (loss, outputs) if return_outputs else loss
 
-    @property
-    def _has_own_losses(self) -> bool:
-        """Whether the losses of examples are those that `prediction.example_losses` knows."""
-        return type(self).example_losses is WeightingTrainer.example_losses
+    def _weights_of(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """The weights of a batch's rows, float32, on their device: reading the rows would wait for it."""
+        weights = self.plan.weights_at(self.state.global_step)
+        if self._weights_on_device[0] is not weights:
+            self._weights_on_device = weights, None if weights is None else torch.from_numpy(weights).to(rows.device)
+        found = self._weights_on_device[1]
+        return None if found is None else found[rows]
 
-    def _weighted_own(
-        self, model: Any, inputs: Mapping[str, Any], weights: np.ndarray | None, num_items_in_batch: Any
+    @property
+    def _losses_are_overridden(self) -> bool:
+        """Whether the losses of examples are a user's own."""
+        return type(self).example_losses is not WeightingTrainer.example_losses
+
+    def _mean_of_own_losses(
+        self, model: Any, inputs: Mapping[str, Any], weights: torch.Tensor | None, num_items_in_batch: Any
     ) -> torch.Tensor:
         """The weighted mean of a user's own `example_losses`."""
         with returning_logits(model):
@@ -123,7 +134,7 @@ class WeightingTrainer(SchedulingTrainer):
         self._seen.add(self.state.global_step, self._rows_of_batch, losses)
         own = torch.where(losses.isnan(), 0.0, losses)
         if weights is not None:
-            own = own * torch.from_numpy(weights).to(own.device)
+            own = own * weights.to(own.device)
         loss = own.mean()
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             # `Trainer` does not divide the loss by the accumulated batches then.
@@ -144,7 +155,7 @@ class WeightingTrainer(SchedulingTrainer):
         Raises:
             ValueError: it is another loss.
         """
-        if not self._has_own_losses:
+        if self._losses_are_overridden:
             return
         outputs = model(**inputs)
         loss = float(outputs["loss"] if isinstance(outputs, Mapping) else outputs[0])
@@ -221,9 +232,7 @@ def validate_weighting(trainer: Any) -> None:
             f"{name} goes by the loss of each example, and this trainer compares num_generations="
             f"{trainer.args.num_generations} completions of one prompt, which have none. Use another curriculum."
         )
-    owner = next(
-        base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base is not WeightingTrainer
-    )
+    owner = next(base for base in type(trainer).__mro__ if own_loss(base))
     found = {
         "compute_loss_func= was given": trainer.compute_loss_func is not None,
         f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
@@ -233,6 +242,6 @@ def validate_weighting(trainer: Any) -> None:
         if is_so:
             raise ValueError(
                 f"{what}, and {name} weighs each example's share of the model's own loss, which would not be what is "
-                "trained. Leave it out, or override `CurriculumTrainer.example_losses`, whose mean is then trained; or "
-                "use a curriculum without weights."
+                "trained. Leave it out; where the loss is another one, override `CurriculumTrainer.example_losses`, "
+                "whose weighted mean is then trained."
             )
