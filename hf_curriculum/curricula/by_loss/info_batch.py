@@ -153,12 +153,6 @@ class InfoBatch(SizedCurriculum):
             f"left out, the rest of them weighs more; everything from step {last:,}",
         )
 
-    def most_decisions(self, ranking: Ranking, budget: Budget) -> int:
-        """Rounds, if each leaves out as much as there can be."""
-        size, batch = len(ranking), budget.global_batch_size
-        last = self._last(self.declared_steps(ranking, budget))
-        return -(-(last - num_steps(size, batch)) // num_steps(size - self._pruned(size - 1), batch))
-
     def _pruned(self, below: int) -> int:
         """How many of so many examples below the mean are left out: not all of them."""
         return max(0, min(int(self.prune * below + 0.5), below - 1))

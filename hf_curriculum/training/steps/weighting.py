@@ -99,10 +99,10 @@ class WeightingTrainer(SchedulingTrainer):
         if self._seen is None or rows is None or not (self.is_in_train and model.training):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         weights = self._weights_of(rows)
-        if weights is None and not self.plan.undecided:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self._losses_are_overridden:
             return self._mean_of_own_losses(model, inputs, weights, num_items_in_batch)
+        if weights is None and not self.plan.undecided:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         with returning_logits(model):
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         with torch.set_grad_enabled(weights is not None):
