@@ -273,6 +273,16 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         """
         return ranking
 
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
+        """`arrange` for the round that the last decision began, for a rule that orders by losses and by chance.
+
+        Args:
+            ranking: by score.
+            losses: the rows' losses at the last decision; None before the first one.
+            key: 64 bits, of the run's seed and the round.
+        """
+        return self.arrange(ranking, losses)
+
     @abstractmethod
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of a run over the arranged examples; of a signal-paced one, up to the next decision."""
@@ -429,6 +439,10 @@ class WrappingCurriculum(Curriculum):
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """As `then` does."""
         return self.then.arrange(ranking, losses)
+
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
+        """As `then` does."""
+        return self.then.arrange_round(ranking, losses, key)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """Those of `then`."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 15
+_ROUND = 0x40D
+"""Keys what a round's order has by chance apart from its draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +204,8 @@ class Plan(RenamedAttributes):
             )
         order = self.order
         if self.curriculum.signal == "losses":
-            order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
+            units, of_units = self.layout.units(self.ranking), self.layout.losses(losses)
+            order = self.curriculum.arrange_round(units, of_units, mix64(self.seed, _ROUND, len(log)))
         return replace(_resolve(self, order, tuple(log), losses), arrays=arrays or {})
 
     def positions(self, start: int, stop: int) -> np.ndarray:

@@ -86,7 +86,7 @@ def test_over_many_draws_the_weighted_gradient_is_that_of_everything():
     gradients = rng.normal(size=(10, 3))
     drawn, left_out, count = np.zeros(10), np.zeros(10), 2000
     for number in range(count):
-        plan = decide(start(InfoBatch(epochs=6)), ALTERNATING + np.float32(number) / 1000)
+        plan = decide(start(InfoBatch(epochs=6), seed=number), ALTERNATING)
         rows = np.unique(plan.rows(10, 18))[:7]
         drawn[rows] += plan.weights_at(5)[rows]
         left_out += ~np.isin(np.arange(10), rows)
@@ -113,14 +113,19 @@ def test_weights_add_up_to_the_number_of_examples(prune):
             assert weights[rows].sum() == pytest.approx(size)
 
 
-def test_the_draw_is_a_function_of_the_losses():
-    def left_out(losses):
-        rows = decide(start(InfoBatch(epochs=6), size=100, batch=10), losses).rows(100, 170)
-        return set(range(100)) - set(rows.tolist())
-
+def test_what_is_left_out_follows_from_seed_and_round_and_not_from_the_last_bit_of_a_loss():
     losses = np.random.default_rng(2).exponential(size=100).astype(np.float32)
-    assert left_out(losses) == left_out(losses.copy())
-    assert left_out(losses) != left_out(np.nextafter(losses, np.float32(9)))
+
+    def left_out(losses, seed=0, rounds=1):
+        plan = start(InfoBatch(epochs=6), size=100, batch=10, seed=seed)
+        for _ in range(rounds):
+            plan = decide(plan, losses)
+        return frozenset(plan.order.order[: plan.log[-1]["pruned"]].tolist())
+
+    assert left_out(losses) == left_out(np.nextafter(losses, np.float32(9)))
+    found = {left_out(losses, seed, rounds) for seed in (0, 1) for rounds in (1, 2, 3)}
+    assert len(found) == 6
+    assert all(losses[list(rows)].max() < losses.mean() for rows in found)
 
 
 def test_examples_without_a_loss_stay_and_weigh_1():

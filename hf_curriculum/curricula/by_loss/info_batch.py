@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.config import digest
 from hf_curriculum.planning.batches import ByNode
 from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, num_steps
 from hf_curriculum.planning.ranking import Ranking
@@ -80,17 +79,15 @@ class InfoBatch(SizedCurriculum):
                 "weights would not stand for what is left out. Leave out batches, or use ByImage or ByLength."
             )
 
-    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
         """What the round leaves out, then what stays of those below the mean loss, then the others.
 
-        Within each they are in the data set's order. The draw is a function of the losses and the rows alone.
+        Within each they are in the data set's order. What is left out follows from the losses and the key alone.
         """
         if losses is None:
             return ranking
-        own = losses[ranking.order]
-        below = _below_mean(own)
+        below = _below_mean(losses[ranking.order])
         candidates = np.flatnonzero(below)
-        key = int(digest(np.ascontiguousarray(own), size=8), 16)
         drawn = np.argsort(hash64(ranking.order[candidates], key), kind="stable")[: self._pruned(len(candidates))]
         part = np.where(below, 1, 2)
         part[candidates[drawn]] = 0

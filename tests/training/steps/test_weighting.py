@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, Trainer
+from transformers import Trainer
 
 from hf_curriculum import (
     IID,
@@ -80,7 +80,7 @@ def compare(trainer, naive):
         with preserve_rng_state():
             wanted = naive(model, inputs, own, num_items_in_batch)
         loss = type(self).compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
-        seen.append((self.state.global_step, float(loss), float(plain), float(wanted), own))
+        seen.append((self.state.global_step, loss.item(), plain.item(), float(wanted), own))
         return loss
 
     trainer.compute_loss = MethodType(compute_loss, trainer)
@@ -156,30 +156,27 @@ def test_the_loss_of_classes_is_the_weighted_mean(make):
             assert loss == pytest.approx(plain, rel=1e-6), step
 
 
-def test_a_classifier_that_is_told_the_examples_of_the_step(tmp_path, data):
-    torch.manual_seed(0)
-    size = {"vocab_size": 40, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
-    model = BertForSequenceClassification(BertConfig(intermediate_size=8, **size))
-    words = np.random.default_rng(0).integers(5, 40, (24, 6)).tolist()
-    rows = data.remove_columns(["x", "difficulty"]).add_column("input_ids", words)
-    args = CurriculumTrainingArguments(
-        str(tmp_path),
-        curriculum=RULE,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        save_strategy="no",
-    )
+class Told(nn.Module):
+    """Divides the sum of its losses by what it is told."""
 
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x, labels=None, num_items_in_batch=None, **kwargs):
+        logits = self.layer(x)
+        total = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        return {"loss": total / (num_items_in_batch or len(labels)), "logits": logits}
+
+
+def test_a_classifier_that_is_told_the_examples_of_the_step(make, data):
     def naive(model, inputs, weights, num_items):
         assert int(num_items) == 8
-        scores = model(**inputs)["logits"].log_softmax(1)
-        each = -scores[torch.arange(4), inputs["labels"]]
-        return (each * torch.from_numpy(weights)).sum() / 8
+        scores = model(inputs["x"], inputs["labels"])["logits"].log_softmax(1)
+        return -(scores[torch.arange(4), inputs["labels"]] * torch.from_numpy(weights)).sum() / 8
 
-    seen = compare(CurriculumTrainer(model, args, train_dataset=rows), naive)
+    args = make(gradient_accumulation_steps=2).args
+    seen = compare(CurriculumTrainer(Told(), args, train_dataset=data), naive)
     assert len(seen) == 24
     assert any((weights != 1).any() for *_, weights in seen)
     for _, loss, _, wanted, _ in seen:
@@ -210,8 +207,7 @@ def test_the_losses_that_decide_are_those_of_the_forward_passes_that_trained(mak
 
 
 def test_what_was_not_trained_on_has_no_loss(make):
-    trainer = make(Filter(0.5, RULE), score_column="difficulty", per_device_train_batch_size=4)
-    trainer.args.curriculum = Filter(0.5, RULE, easy="low")
+    trainer = make(Filter(0.5, RULE, easy="low"), score_column="difficulty")
     trainer.train()
     kept = np.isfinite(trainer.plan.losses)
     assert kept.sum() == 12
@@ -377,4 +373,4 @@ def test_two_processes_decide_alike_and_resume_bit_for_bit(launch, tmp_path):
     launch(program, tmp_path / "alone")
     alone = json.loads((tmp_path / "alone" / "rank0.json").read_text())
     assert facts[0]["losses"][0] == pytest.approx(alone["losses"][0], rel=1e-5)
-    assert facts[0]["logged"][:4] == pytest.approx(alone["logged"][:4], rel=1e-4)
+    assert facts[0]["logged"] == pytest.approx(alone["logged"], rel=1e-3)
