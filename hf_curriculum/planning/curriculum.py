@@ -264,8 +264,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """The order that the stages' positions refer to: that of the scores, unless the rule has one of its own.
 
-        It is called once, and again with every new `losses`. Another order of the same rows replaces that of the
-        scores in the plan.
+        It is called once, and again with every new `losses` (see `arrange_round`). Another order of the same rows
+        replaces that of the scores in the plan.
 
         Args:
             ranking: by score.

@@ -9,6 +9,7 @@ from types import MethodType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from detection_task import shapes_collator, shapes_data, shapes_model
 from torch import nn
 from transformers import Trainer
 
@@ -181,6 +182,29 @@ def test_a_classifier_that_is_told_the_examples_of_the_step(make, data):
     assert any((weights != 1).any() for *_, weights in seen)
     for _, loss, _, wanted, _ in seen:
         assert loss == pytest.approx(wanted, rel=2e-6)
+
+
+def test_detectors_have_a_loss_per_image(tmp_path):
+    def naive(model, inputs, weights, num_items):
+        each = model(**inputs)["losses"].double()
+        return (each.nan_to_num() * torch.from_numpy(weights)).sum().item() / len(weights)
+
+    args = CurriculumTrainingArguments(
+        str(tmp_path),
+        curriculum=RULE,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = CurriculumTrainer(shapes_model(), args, data_collator=shapes_collator(), train_dataset=shapes_data())
+    before = [weight.clone() for weight in trainer.model.parameters()]
+    seen = compare(trainer, naive)
+    assert sum((weights != 1).any() for *_, weights in seen) > 3
+    for _, loss, _, wanted, _ in seen:
+        assert loss == pytest.approx(wanted, rel=1e-5)
+    assert not any(torch.equal(*pair) for pair in zip(before, trainer.model.parameters(), strict=True))
 
 
 def test_the_losses_that_decide_are_those_of_the_forward_passes_that_trained(make):
