@@ -12,6 +12,7 @@ from torch import nn
 from transformers import Trainer
 
 from hf_curriculum.models.base import CaptionGenerationMixin
+from hf_curriculum.models.packed_loss import ExampleTerms
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import read_training_losses
@@ -103,8 +104,11 @@ class WeightingTrainer(SchedulingTrainer):
             return self._mean_of_own_losses(model, inputs, weights, num_items_in_batch)
         if weights is None and not self.plan.undecided:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        with returning_logits(model):
+        with setting(model, example_terms=ExampleTerms(weights)) as terms:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if terms is not None and terms.sums is not None:  # a captioner of this library has weighted its loss
+            self._seen.add(self.state.global_step, rows, terms.sums / terms.counts)
+            return (loss, outputs) if return_outputs else loss
         with torch.set_grad_enabled(weights is not None):
             sums, counts = loss_sums(model, outputs, inputs["labels"])
         self._seen.add(self.state.global_step, rows, sums / counts)
@@ -129,7 +133,7 @@ class WeightingTrainer(SchedulingTrainer):
         self, model: Any, inputs: Mapping[str, Any], weights: torch.Tensor | None, num_items_in_batch: Any
     ) -> torch.Tensor:
         """The weighted mean of a user's own `example_losses`."""
-        with returning_logits(model):
+        with setting(model, keeps_logits=True):
             losses = self.example_losses(model, inputs)
         self._seen.add(self.state.global_step, self._rows_of_batch, losses)
         own = torch.where(losses.isnan(), 0.0, losses)
@@ -201,17 +205,23 @@ def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) ->
 
 
 @contextmanager
-def returning_logits(model: nn.Module) -> Iterator[None]:
-    """The captioners of this library leave logits out in training; inside they return them."""
-    base = base_model(model)
-    before = getattr(base, "keeps_logits", None)
-    if isinstance(base, CaptionGenerationMixin):
-        base.keeps_logits = True
+def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
+    """An attribute of a captioner of this library has another value inside, which is given; of others None.
+
+    Args:
+        model: maybe in wrappers for several processes and adapters.
+        **values: the attribute's.
+    """
+    base, ((name, value),) = base_model(model), values.items()
+    if not isinstance(base, CaptionGenerationMixin):
+        yield None
+        return
+    before = getattr(base, name)
+    setattr(base, name, value)
     try:
-        yield
+        yield value
     finally:
-        if isinstance(base, CaptionGenerationMixin):
-            base.keeps_logits = before
+        setattr(base, name, before)
 
 
 def validate_weighting(trainer: Any) -> None:

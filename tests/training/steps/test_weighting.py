@@ -174,7 +174,7 @@ def test_a_classifier_that_is_told_the_examples_of_the_step(make, data):
     def naive(model, inputs, weights, num_items):
         assert int(num_items) == 8
         scores = model(inputs["x"], inputs["labels"])["logits"].log_softmax(1)
-        return -(scores[torch.arange(4), inputs["labels"]] * torch.from_numpy(weights)).sum() / 8
+        return -(scores[torch.arange(4), inputs["labels"]] * torch.from_numpy(weights)).sum().item() / 8
 
     args = make(gradient_accumulation_steps=2).args
     seen = compare(CurriculumTrainer(Told(), args, train_dataset=data), naive)
