@@ -20,7 +20,7 @@ from hf_curriculum.training.prediction import base_model, example_losses, loss_s
 from hf_curriculum.training.setup import own_loss
 
 _MOST_BATCHES = 256
-_CLOSE = 1e-3
+_CLOSE = 1e-2
 """How far a model's loss may be from the mean over its examples, relatively, with numbers of half precision."""
 
 
