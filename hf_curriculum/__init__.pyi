@@ -59,6 +59,7 @@ from hf_curriculum.curricula.growing import Growing as Growing
 from hf_curriculum.curricula.guidance import GuidanceSchedule as GuidanceSchedule
 from hf_curriculum.hub.errors import HubError as HubError
 from hf_curriculum.curricula.iid import IID as IID
+from hf_curriculum.curricula.by_loss.info_batch import InfoBatch as InfoBatch
 from hf_curriculum.data.joint_text import JointText as JointText
 from hf_curriculum.training.joint_text import JointTextTrainer as JointTextTrainer
 from hf_curriculum.training.classification.losses import LDAM as LDAM
@@ -99,7 +100,7 @@ from hf_curriculum.provenance import ScoreProvenance as ScoreProvenance
 from hf_curriculum.scorers.base import Scorer as Scorer
 from hf_curriculum.data.objects.proposals import SelectiveSearch as SelectiveSearch
 from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer
-from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
+from hf_curriculum.curricula.by_loss.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.generation.plan import SpectrumPlan as SpectrumPlan
 from hf_curriculum.planning.stage import Stage as Stage
 from hf_curriculum.curricula.staged import Staged as Staged

@@ -134,7 +134,7 @@ MODULES_BEFORE = {
         "iid": "curricula.iid",
         "node_sampling": "curricula.node_sampling",
         "phases": "curricula.phases",
-        "self_paced": "curricula.self_paced",
+        "self_paced": "curricula.by_loss.self_paced",
         "staged": "curricula.staged",
         "weighted": "curricula.weighted",
         "batches layouts": "planning.batches",

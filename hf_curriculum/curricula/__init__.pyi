@@ -5,10 +5,11 @@ from hf_curriculum.curricula.filter import Filter as Filter
 from hf_curriculum.curricula.growing import Growing as Growing
 from hf_curriculum.curricula.guidance import GuidanceSchedule as GuidanceSchedule
 from hf_curriculum.curricula.iid import IID as IID
+from hf_curriculum.curricula.by_loss.info_batch import InfoBatch as InfoBatch
 from hf_curriculum.curricula.node_sampling import NodeSampling as NodeSampling
 from hf_curriculum.curricula.online_selection import OnlineSelection as OnlineSelection
 from hf_curriculum.curricula.phases import Phases as Phases
-from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
+from hf_curriculum.curricula.by_loss.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.curricula.staged import Staged as Staged
 from hf_curriculum.curricula.weighted import Weighted as Weighted
 from hf_curriculum.curricula.iid import control_of as control_of

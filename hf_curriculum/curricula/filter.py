@@ -100,6 +100,10 @@ class Filter(WrappingCurriculum):
         """What is kept, arranged by `then`."""
         return self.then.arrange(self._kept(ranking), losses)
 
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
+        """What is kept, arranged by `then`."""
+        return self.then.arrange_round(self._kept(ranking), losses, key)
+
     def _kept(self, ranking: Ranking) -> Ranking:
         """The order without what is left out."""
         if self.by is None and self.keep not in (None, "auto"):

@@ -98,6 +98,11 @@ class OnlineSelection(WrappingCurriculum):
                 "OnlineSelection(then=...) holds an OnlineSelection: what the inner one chooses would be known to the "
                 "model alone, while candidates are drawn beforehand. Use one, with as many candidates."
             )
+        if self.then.losses_of_training:
+            raise ValueError(
+                f"OnlineSelection(then=...) holds a {type(self.then).__name__}, which goes by the losses that "
+                "examples had when they were trained on: most candidates never are. Use one of the two."
+            )
         if self.partial_batches == "keep":
             raise ValueError(
                 "OnlineSelection(then=...) holds a curriculum with partial_batches='keep': in the last batch of a "

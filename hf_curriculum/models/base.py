@@ -13,11 +13,19 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
-from hf_curriculum.models.packed_loss import needs_no_logits, relevant_tokens, token_loss
+from hf_curriculum.models.packed_loss import ExampleTerms, needs_no_logits, relevant_tokens, token_loss
 
 
 class CaptionGenerationMixin(GenerationMixin):
-    """The text half of a captioner: next-token loss, and generation that encodes each image once."""
+    """The text half of a captioner: next-token loss, and generation that encodes each image once.
+
+    Attributes:
+        keeps_logits: whether `logits` are returned with labels in training too, for losses of single examples.
+        example_terms: where they are not, weighs the loss and notes its terms.
+    """
+
+    keeps_logits = False
+    example_terms: ExampleTerms | None = None
 
     def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
         """Hidden states of the vision tower: what `forward` and `generate` take as `image_features`."""
@@ -45,7 +53,8 @@ class CaptionGenerationMixin(GenerationMixin):
         outputs: BaseModelOutputWithPast = self.base_model(**inputs, return_dict=True)
         logits, loss = None, None
         if only_loss:
-            loss = token_loss(output_layer, outputs.last_hidden_state, labels, **loss_options)
+            terms = self.example_terms
+            loss = token_loss(output_layer, outputs.last_hidden_state, labels, **loss_options, examples=terms)
         else:
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = output_layer(outputs.last_hidden_state[:, keep])  # (batch, text, vocabulary)

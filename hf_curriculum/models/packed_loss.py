@@ -20,6 +20,7 @@ def needs_no_logits(model: nn.Module, labels: torch.Tensor | None, options: Coll
     """Whether `token_loss` computes what the loss function of `model` would, given the names of its `options`."""
     # A compiled step is one graph with fixed shapes, so the number of labels cannot decide on its sizes.
     plain = labels is None or torch.compiler.is_compiling() or not set(options) <= {"num_items_in_batch"}
+    plain = plain or getattr(model, "keeps_logits", False)
     return model.training and not plain and not _is_sharded(model.get_output_embeddings())
 
 
@@ -35,11 +36,29 @@ def _weights(output: nn.Module) -> list[torch.Tensor]:
     return list(found.values())
 
 
+class ExampleTerms:
+    """The terms of a batch's loss, example by example: `token_loss` weighs and notes them.
+
+    Args:
+        weights: of each example, float32, shape (batch,); None: all are 1.
+
+    Attributes:
+        sums: of each example's tokens, without its weight, float32, shape (batch,); None until they are computed.
+        counts: labelled tokens of each example, int64, shape (batch,); likewise.
+    """
+
+    def __init__(self, weights: torch.Tensor | None) -> None:
+        self.weights = weights
+        self.sums: torch.Tensor | None = None
+        self.counts: torch.Tensor | None = None
+
+
 def token_loss(
     output: nn.Module,
     states: torch.Tensor,
     labels: torch.Tensor,
     num_items_in_batch: torch.Tensor | int | None = None,
+    examples: ExampleTerms | None = None,
 ) -> torch.Tensor:
     """The cross-entropy of the next token, equal to that of all logits but for rounding, as are its gradients.
 
@@ -51,6 +70,7 @@ def token_loss(
         states: hidden states, (batch, text, width).
         labels: int64, (batch, text), -100 where nothing is predicted; position i is scored on the label of i + 1.
         num_items_in_batch: what the sum is divided by, instead of the number of labels.
+        examples: weighs the sum, and notes its terms.
 
     Returns:
         The loss, float32, a scalar; NaN without a label and without `num_items_in_batch`.
@@ -59,7 +79,15 @@ def token_loss(
     labelled = labels != IGNORED
     states, labels = states[:, :-1][labelled], labels[labelled]  # (tokens, width) and (tokens,)
     divisor = max(len(labels), 1) if num_items_in_batch is None else num_items_in_batch
-    loss = _TokenLoss.apply(states, labels, output, divisor, *_weights(output))
+    noted: list[torch.Tensor] = []
+    weights = None
+    if examples is not None and examples.weights is not None:
+        weights = examples.weights.to(states.device)[:, None].expand(labelled.shape)[labelled]
+    loss = _TokenLoss.apply(states, labels, output, divisor, weights, noted, *_weights(output))
+    if examples is not None:
+        each = torch.zeros(labelled.shape, device=states.device)
+        each[labelled] = torch.cat(noted)
+        examples.sums, examples.counts = each.sum(1), labelled.sum(1)
     return loss if len(labels) or num_items_in_batch is not None else loss + torch.nan
 
 
@@ -73,10 +101,12 @@ class _TokenLoss(torch.autograd.Function):
         labels: torch.Tensor,
         output: nn.Module,
         divisor: torch.Tensor | int,
+        of_tokens: torch.Tensor | None,
+        noted: list[torch.Tensor],
         *weights: torch.Tensor,
     ) -> torch.Tensor:
         total = torch.zeros((), device=states.device)
-        wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]]
+        wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[6:]]
         of_states, sums = [], []
         for start in range(0, max(len(states), 1), _TOKENS):  # once without any token: its gradients are 0, not None
             part = states[start : start + _TOKENS].detach().requires_grad_(wanted[0])
@@ -84,11 +114,15 @@ class _TokenLoss(torch.autograd.Function):
             with torch.enable_grad():
                 logits = output(part)  # (tokens, vocabulary)
             scores = logits.detach().log_softmax(-1, dtype=torch.float32)
-            total -= scores.gather(1, targets).sum()
+            terms = scores.gather(1, targets)
+            noted.append(-terms[:, 0])
+            share = None if of_tokens is None else of_tokens[start : start + _TOKENS, None]
+            total -= (terms if share is None else terms * share).sum()
             inputs = [value for value, needed in zip((part, *weights), wanted, strict=True) if needed]
             if not inputs:
                 continue
             slope = scores.exp_().scatter_add_(1, targets, scores.new_full((), -1).expand_as(targets))
+            slope = slope if share is None else slope.mul_(share)
             found = list(torch.autograd.grad(logits, inputs, slope.to(logits.dtype)))
             if wanted[0]:
                 of_states.append(found.pop(0))

@@ -184,6 +184,10 @@ class Layout:
         """Losses of rows as losses of units."""
         return losses
 
+    def members(self, units: np.ndarray) -> np.ndarray:
+        """The rows of units, in any order."""
+        return units
+
     def stages(self, stages: tuple[Stage, ...], order: Ranking, batch_size: int) -> tuple[Stage, ...]:
         """The curriculum's stages, drawing as this layout does."""
         return stages
@@ -221,6 +225,12 @@ class ImageLayout(Layout):
         counts = np.add.reduceat(finite.astype(np.float64), self.groups.starts[:-1])
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
         return means.astype(np.result_type(losses, np.float32))
+
+    def members(self, units: np.ndarray) -> np.ndarray:
+        """The captions of images, in any order."""
+        chosen = np.zeros(len(self.groups), dtype=bool)
+        chosen[units] = True
+        return self.groups.members[np.repeat(chosen, self.groups.sizes)]
 
     def rows(self, plan: Draws, start: int, stop: int) -> np.ndarray:
         """Row numbers at sample positions `[start, stop)` of a plan."""

@@ -136,6 +136,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     needs_scores: ClassVar[bool] = True
     signal: ClassVar[Signal | None] = None
     """What decisions are taken on: metrics of `evaluate()`, losses of the training rows, or None: there are none."""
+    losses_of_training: ClassVar[bool] = False
+    """Whether the losses are those that rows had when they were last trained on, and not of a scoring pass."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
 
@@ -263,14 +265,24 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
         """The order that the stages' positions refer to: that of the scores, unless the rule has one of its own.
 
-        It is called once, and again with every new `losses`. Another order of the same rows replaces that of the
-        scores in the plan.
+        It is called once, and again with every new `losses` (see `arrange_round`). Another order of the same rows
+        replaces that of the scores in the plan.
 
         Args:
             ranking: by score.
             losses: the rows' losses at the last decision, for a rule that orders by them.
         """
         return ranking
+
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
+        """`arrange` for the round that the last decision began, for a rule that orders by losses and by chance.
+
+        Args:
+            ranking: by score.
+            losses: the rows' losses at the last decision; None before the first one.
+            key: 64 bits, of the run's seed and the round.
+        """
+        return self.arrange(ranking, losses)
 
     @abstractmethod
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
@@ -287,6 +299,10 @@ class Curriculum(Configured, RenamedAttributes, ABC):
             TypeError: the curriculum takes no decisions.
         """
         raise TypeError(f"{type(self).__name__} is planned beforehand: there is nothing to decide.")
+
+    def weights(self, stage: Stage, log: Log = ()) -> tuple[tuple[int, int, float], ...]:
+        """(start, stop, weight) of stretches of the arranged examples whose loss does not weigh 1 in a stage."""
+        return ()
 
     def describe_decision(self, entry: Mapping[str, Any]) -> str:
         """An entry of the log of decisions as a line: "round 2: loss 0.31 (refreshes 1) → refresh"."""
@@ -392,6 +408,11 @@ class WrappingCurriculum(Curriculum):
         return self.then.signal
 
     @property
+    def losses_of_training(self) -> bool:
+        """That of `then`."""
+        return self.then.losses_of_training
+
+    @property
     def needs_scores(self) -> bool:
         """Whether `then` does."""
         return self.then.needs_scores
@@ -420,6 +441,10 @@ class WrappingCurriculum(Curriculum):
         """As `then` does."""
         return self.then.arrange(ranking, losses)
 
+    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
+        """As `then` does."""
+        return self.then.arrange_round(ranking, losses, key)
+
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """Those of `then`."""
         return self.then.fitted_stages(ranking, budget, log)
@@ -431,6 +456,10 @@ class WrappingCurriculum(Curriculum):
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
         """What `then` decides."""
         return self.then.decide(ranking, budget, log, observed)
+
+    def weights(self, stage: Stage, log: Log = ()) -> tuple[tuple[int, int, float], ...]:
+        """Those of `then`."""
+        return self.then.weights(stage, log)
 
     def describe_decision(self, entry: Mapping[str, Any]) -> str:
         """As `then` says it."""

@@ -84,6 +84,8 @@ def _table(plan: Described) -> list[str]:
 
 def _scoring_line(plan: Described) -> str:
     """What a rule that orders by losses costs beside its draws."""
+    if plan.curriculum.losses_of_training:
+        return "+ no round of scoring: the losses are those of training"
     most = plan.curriculum.most_decisions(plan.order, plan.unit_budget)
     taken, rows = len(plan.log), f"of scoring all {plan.ranking.num_rows:,} rows (forward only)"
     if not plan.undecided:

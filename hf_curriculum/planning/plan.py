@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 15
+_ROUND = 0x40D
+"""Keys what a round's order has by chance apart from its draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +204,8 @@ class Plan(RenamedAttributes):
             )
         order = self.order
         if self.curriculum.signal == "losses":
-            order = self.curriculum.arrange(self.layout.units(self.ranking), self.layout.losses(losses))
+            units, of_units = self.layout.units(self.ranking), self.layout.losses(losses)
+            order = self.curriculum.arrange_round(units, of_units, mix64(self.seed, _ROUND, len(log)))
         return replace(_resolve(self, order, tuple(log), losses), arrays=arrays or {})
 
     def positions(self, start: int, stop: int) -> np.ndarray:
@@ -285,7 +288,8 @@ class Plan(RenamedAttributes):
         Those of candidates, and one for each row where losses decide, at every decision so far.
         """
         chosen = 0 if self.candidates == 1 else self.draws_after(step) * self.selection.forwards
-        passes = sum(entry["step"] < step for entry in self.log) if self.curriculum.signal == "losses" else 0
+        scored = self.curriculum.signal == "losses" and not self.curriculum.losses_of_training
+        passes = sum(entry["step"] < step for entry in self.log) if scored else 0
         return chosen + passes * self.ranking.num_rows
 
     def compute_after(self, step: int) -> int:
@@ -295,6 +299,28 @@ class Plan(RenamedAttributes):
     def stage_at(self, step: int) -> Stage:
         """The stage that optimizer step `step` (from 0) begins in."""
         return self.stages[self._stage_number(step * self.samples_per_step)]
+
+    def weights_at(self, step: int) -> np.ndarray | None:
+        """The weight of each row in the loss of optimizer step `step` (from 0), if it is drawn there.
+
+        Args:
+            step: since the last decision.
+
+        Returns:
+            float32, shape (num_rows,); None where all are 1.
+        """
+        return self._weights.get(self.stage_at(step).number)
+
+    @cached_property
+    def _weights(self) -> dict[int, np.ndarray]:
+        """By stage the weight of each row, float32, shape (num_rows,), where not all are 1."""
+        found = {}
+        for stage in self.stages:
+            if parts := self.curriculum.weights(stage, self.log):
+                found[stage.number] = np.ones(self.ranking.num_rows, np.float32)
+                for start, stop, weight in parts:
+                    found[stage.number][self.layout.members(self.order.order[start:stop])] = weight
+        return found
 
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:

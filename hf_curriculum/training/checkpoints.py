@@ -127,6 +127,7 @@ CURRICULUM_FILE = "curriculum.json"
 LOSSES_FILE = "curriculum_losses.npy"
 ARRAYS_FILE = "curriculum_arrays.npz"
 ROWS_FILE = "curriculum_rows.npy"
+TRAINING_LOSSES_FILE = "curriculum_training_losses.npy"
 _FORMAT = 2
 _NEXT_STEPS = 16
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
@@ -188,6 +189,7 @@ def write_curriculum(
     data: TrainingData | None = None,
     step: int | None = None,
     trained_on: Mapping[str, Any] | None = None,
+    training_losses: np.ndarray | None = None,
 ) -> None:
     """Writes `curriculum.json` atomically, and arrays into files beside it.
 
@@ -198,10 +200,13 @@ def write_curriculum(
         data: what is trained on, for a checkpoint; the digests of its blocks of rows go into a file of their own.
         step: the optimizer steps completed, for a checkpoint.
         trained_on: of a model that is saved, see `fingerprint.read_trained_on`.
+        training_losses: the rows' losses when they were last trained on, as `TrainingLosses` packs them, int64, shape
+            (num_rows,), for a rule that goes by them.
     """
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {LOSSES_FILE: plan.losses, ROWS_FILE: data and data.rows.stacked_blocks()}
+    arrays[TRAINING_LOSSES_FILE] = training_losses
     for name, array in arrays.items():
         if array is None:
             # An earlier run may have written one into this folder.
@@ -252,6 +257,18 @@ def read_losses(folder: str | Path) -> np.ndarray | None:
         return np.load(path)
     except (ValueError, EOFError) as error:
         raise _damaged(path, str(error)) from error
+
+
+def read_training_losses(folder: str | Path, num_rows: int) -> np.ndarray:
+    """The losses of training that `write_curriculum` wrote, packed, int64, shape (num_rows,)."""
+    path = Path(folder) / TRAINING_LOSSES_FILE
+    try:
+        packed = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, str(error)) from error
+    if packed.dtype != np.int64 or packed.shape != (num_rows,):
+        raise _damaged(path, f"it holds {packed.dtype} of shape {packed.shape} in place of int64 ({num_rows},)")
+    return packed
 
 
 def read_arrays(folder: str | Path) -> dict[str, np.ndarray]:

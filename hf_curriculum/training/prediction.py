@@ -72,26 +72,45 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
             f"The batch has {sorted(inputs)} and no `labels`, so no loss of one example can be computed. Have the "
             "collator return labels, or override `CurriculumTrainer.example_losses`."
         )
-    outputs = model(**inputs)
+    sums, counts = loss_sums(model, model(**inputs), labels)
+    return sums / counts  # 0/0, so NaN, where no token counts
+
+
+def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of each example's losses, float32, shape (B,), and how many they are, shape (B,): tokens, or 1.
+
+    Args:
+        model: whose outputs they are; see `example_losses`.
+        outputs: of one batch.
+        labels: of the batch.
+
+    Raises:
+        ValueError: the logits have another shape.
+    """
     if isinstance(outputs, Mapping) and "losses" in outputs:
-        return outputs["losses"].float()
+        return _each(outputs["losses"].float())
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     if logits.ndim == 2 and logits.shape == labels.shape and labels.is_floating_point():  # several classes at once
-        return functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none").mean(1)
+        each = functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+        return _each(each.mean(1))
     if logits.ndim == 2 and labels.ndim == 1:
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
+        return _each(functional.cross_entropy(logits.float(), labels, reduction="none"))
     if logits.ndim == 3 and labels.ndim == 2 and logits.shape[1] >= labels.shape[1] - 1:
         targets = labels[:, 1:] if _predicts_next(model) else labels
         kept = logits[:, -labels.shape[1] :] if logits.shape[1] >= labels.shape[1] else logits
         kept = kept[:, : targets.shape[1]].float()
         each = functional.cross_entropy(kept.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
-        # 0/0, so NaN, where no token counts.
-        return each.sum(1) / (targets != _IGNORED).sum(1)
+        return each.sum(1), (targets != _IGNORED).sum(1)
     raise ValueError(
         f"The model returned logits of shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}; losses "
         "per example are known for (B, C) with (B,) or with floats (B, C), and for (B, T, V) with (B, S), S ≤ T + 1. "
         "Override `CurriculumTrainer.example_losses`."
     )
+
+
+def _each(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses of examples that have one each, shape (B,), as sums and counts."""
+    return losses, torch.ones_like(losses)
 
 
 def _predicts_next(model: nn.Module) -> bool:
@@ -141,6 +160,9 @@ def try_first_batch(trainer: Any) -> None:
             f"example_losses returned a tensor of shape {tuple(losses.shape)} for {len(rows)} examples, and "
             f"{type(trainer.curriculum).__name__} decides on one loss of each. Return shape ({len(rows)},)."
         )
+    if trainer.curriculum.losses_of_training:
+        with evaluation_mode(trainer) as model:
+            trainer.try_weighting(model, trainer._prepare_inputs(batch))
 
 
 def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:

@@ -287,13 +287,18 @@ def reference_compute(plan: Plan, data: Any) -> int:
     return TRAINED * made.trained_on.get("examples", 0) + plan.ranking.num_rows
 
 
+def own_loss(trainer_class: type) -> bool:
+    """Whether a class computes the loss in a way of its own, apart from weights that a curriculum asks for."""
+    return "compute_loss" in vars(trainer_class) and trainer_class.__name__ != "WeightingTrainer"
+
+
 def validate_own_losses(trainer: Any, stock: bool) -> None:
     """A curriculum that goes by losses of examples reads those that are trained; `stock`: `example_losses` is ours."""
     rule = trainer.curriculum
     chooses = rule.selection is not None and rule.selection.candidates > 1
-    if not stock or not (chooses or rule.signal == "losses"):
+    if not stock or rule.losses_of_training or not (chooses or rule.signal == "losses"):
         return
-    owner = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))
+    owner = next(base for base in type(trainer).__mro__ if own_loss(base))
     found = {
         "compute_loss_func= was given": trainer.compute_loss_func is not None,
         # TRL's adds statistics to the model's own loss.

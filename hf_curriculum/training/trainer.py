@@ -45,7 +45,6 @@ from hf_curriculum.training.checkpoints import (
 )
 from hf_curriculum.training.prediction import (
     SCORING,
-    example_losses,
     measure_losses,
     preserve_rng_state,
     try_first_batch,
@@ -76,6 +75,7 @@ from hf_curriculum.training.setup import (
     validate_shared_images,
 )
 from hf_curriculum.training.steps.selecting import SelectingTrainer
+from hf_curriculum.training.steps.weighting import validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -235,6 +235,7 @@ class CurriculumTrainer(SelectingTrainer):
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
         validate_own_losses(self, type(self).example_losses is CurriculumTrainer.example_losses)
+        validate_weighting(self)
         validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
             self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
@@ -423,6 +424,8 @@ class CurriculumTrainer(SelectingTrainer):
         """Takes the curriculum's decision, on an evaluation or on the losses of the training data."""
         if self.curriculum.signal == "metrics":
             self.evaluate()
+        elif self.curriculum.losses_of_training:
+            self._decide({}, self.losses_of_training())
         else:
             self._decide({}, self.training_losses())
 
@@ -439,10 +442,6 @@ class CurriculumTrainer(SelectingTrainer):
         """The current loss of every training row, float32, shape (num_rows,); training's randomness is untouched."""
         with preserve_rng_state(), self._clock.paused():
             return measure_losses(self)
-
-    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
-        return example_losses(model, inputs)
 
     def _decide(self, metrics: Mapping[str, Any], losses: np.ndarray | None = None) -> None:
         self.check_draws()
@@ -541,11 +540,12 @@ class CurriculumTrainer(SelectingTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.check_draws()
+        losses = None if self._seen is None else self._seen.gather(self.accelerator)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
             seconds, step = self._clock.seconds, self.state.global_step
-            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step)
+            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step, training_losses=losses)
         self._saves_checkpoint = True
         try:
             super()._save_checkpoint(model, trial)

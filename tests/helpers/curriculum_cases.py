@@ -25,6 +25,7 @@ from hf_curriculum import (
     Filter,
     Growing,
     GuidanceSchedule,
+    InfoBatch,
     NodeSampling,
     Observed,
     Phases,
@@ -99,6 +100,8 @@ CASES: dict[str, Case] = {
     "iid": Case(IID(epochs=2.5), passes=2.5),
     "iid by length": Case(IID(epochs=3, batches=ByLength(window=2)), passes=3),
     "iid by node": Case(IID(epochs=3, batches=ByNode()), passes=3),
+    "info batch": Case(InfoBatch(epochs=5), grows=False, passes=5),
+    "info batch by image": Case(InfoBatch(0.7, 0.8, epochs=4, batches=ByImage(2)), grows=False, passes=4, unit=2),
     "node sampling": Case(NodeSampling(check_every=2, decay=0.5, epochs=4), passes=4),
     "node sampling, no image twice": Case(
         NodeSampling(check_every=3, at_floor="clamp", floor=0.5, decay=0.6, image_column="image_id", epochs=3),

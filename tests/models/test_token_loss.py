@@ -9,7 +9,7 @@ from torch import nn
 from hf_curriculum.models import packed_loss as module
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.models.packed_loss import token_loss
+from hf_curriculum.models.packed_loss import ExampleTerms, token_loss
 
 VOCAB = 50
 SMALL = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 2}
@@ -61,6 +61,32 @@ def test_loss_and_gradients_are_those_of_all_logits(parts, make, items, factor):
     torch.testing.assert_close(alone, wanted[0])
     with torch.no_grad():
         torch.testing.assert_close(token_loss(output, states, labels, items), expected)
+
+
+@pytest.mark.parametrize("factor", [1, 0.3])
+@pytest.mark.parametrize("items", [None, torch.tensor(9)])
+def test_examples_are_weighted_and_their_terms_noted(parts, items, factor):
+    torch.manual_seed(1)
+    output, states, labels = nn.Linear(6, VOCAB), torch.randn(4, 7, 6, requires_grad=True), some_labels()
+    weights, values = torch.tensor([0.5, 2.0, 7.0, 1.0]), (states, *output.parameters())
+    terms = ExampleTerms(weights)
+    found = token_loss(output, states, labels, items, terms)
+    each = nn.functional.cross_entropy(output(states)[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none")
+    counts = (labels[:, 1:] != -100).sum(1)
+    torch.testing.assert_close(terms.sums, each.sum(1))
+    assert terms.counts.tolist() == counts.tolist()
+    assert 0 in counts
+    wanted = (weights * each.sum(1)).sum() / (counts.sum() if items is None else items)
+    torch.testing.assert_close(found, wanted)
+    for ours, theirs in zip(slopes(found, factor, values), slopes(wanted, factor, values), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    # Without weights the terms are noted, and the loss is the same to the last bit.
+    terms = ExampleTerms(None)
+    noted = token_loss(output, states, labels, items, terms)
+    alone = token_loss(output, states, labels, items)
+    assert torch.equal(noted, alone)
+    assert all(torch.equal(*pair) for pair in zip(slopes(noted, 1, values), slopes(alone, 1, values), strict=True))
+    torch.testing.assert_close(terms.sums, each.sum(1))
 
 
 def test_without_any_label_it_is_as_plain():

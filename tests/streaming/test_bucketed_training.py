@@ -24,6 +24,7 @@ from hf_curriculum import (
     CurriculumTrainer,
     Filter,
     Growing,
+    InfoBatch,
     Phases,
     SelfPaced,
     save_bucketed,
@@ -206,6 +207,7 @@ def test_what_contradicts_the_training_arguments(folder, tmp_path):
     ("curriculum", "message"),
     [
         (BabySteps(4), "BabySteps reads the scores of single examples or decides while training"),
+        (InfoBatch(), "InfoBatch reads the scores of single examples or decides while training"),
         (SelfPaced(), "SelfPaced reads the scores of single examples or decides while training"),
         (Growing(), "Growing reads the scores of single examples"),
         (Filter(0.5, BabySteps(2)), "BabySteps reads the scores"),

@@ -173,7 +173,7 @@ class WsddnForObjectDetection(PreTrainedModel):
                 losses = losses + self.config.spatial_weight * distances
             has_proposals = mask.any(1)
             loss = (losses * has_proposals).mean()
-            losses = losses.detach().masked_fill(~has_proposals, torch.nan)
+            losses = losses.masked_fill(~has_proposals, torch.nan)
         detections = None
         if image_sizes is not None:
             limit = self.config.max_detections

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.sampler import DrawAudit
 from hf_curriculum.training.steps.audit import SelectionAudit
 from hf_curriculum.training.steps.candidates import Selector
+from hf_curriculum.training.steps.weighting import WeightingTrainer
 
 
-class SelectingTrainer(SchedulingTrainer):
+class SelectingTrainer(WeightingTrainer):
     """What `CurriculumTrainer` does about the batches of a step, and nothing else.
 
     Where the rule chooses while training, the chosen candidates are cut out of each batch before `Trainer` counts the
