@@ -22,7 +22,7 @@ from hf_curriculum.reporting.figures.curves import (
 )
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import phase_starts, plans_growth
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.inspection import (
     add_distributions,
@@ -46,10 +46,10 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     """The plans as printed before training, and how the pools grow."""
     for run in _one_per_name(runs):
         report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
-    growth = {run["name"]: pools_of(run["plan"]) for run in _one_per_name(runs)}
+    plans = {run["name"]: run["plan"] for run in _one_per_name(runs)}
     report.add_figure(
         "Pool growth",
-        partial(pool_growth, growth),
+        partial(plans_growth, plans),
         "How many examples training may draw from, by examples seen.",
         name="pool_growth",
     )
@@ -152,7 +152,7 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str, label: st
     if any(merges.values()):
         marks = f"in a ring: the bucket that joins there{', in the first seed' if seeds else ''}, * forced in"
     elif first in curves:
-        boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
+        boundaries = phase_starts(runs[0]["plan"])
     starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
     since = "from each run's first evaluation" if any(starts) else "from step 0"
     shared = {"metric": metric, "label": label, "boundaries": boundaries, "merges": merges, "arms": arms}
