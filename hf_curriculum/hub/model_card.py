@@ -32,9 +32,9 @@ made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, 
 `curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
 (earlier stages: stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value,
 reference, source; on a benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`), `cost`
-(examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author says:
-`license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python that
-uses the model, where that is not an Auto class.
+(examples, steps, seconds; `examples_scored` and `compute` of a run that scores while training), `hardware`, `versions`,
+`paper` (a key of `PAPERS`) or None, and what its author says: `license`, `language`, `tags`. Where the weights are not
+on the Hub, `command` trains them again; `use` is Python that uses the model, where that is not an Auto class.
 """
 
 
@@ -152,7 +152,10 @@ def _is_repository(name: str | None) -> bool:
 def _section(facts: Facts, folder: str) -> str:
     template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
     figures, spent = bool(facts["plan"] and facts["plan"]["stages"]), facts["cost"]
-    cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
+    scored = {"examples scored while training": "examples_scored", "compute, 3 to train on an example": "compute"}
+    scored = {name: spent[key] for name, key in scored.items() if key in spent}
+    cost = {"examples trained on": spent["examples"], **scored}
+    cost |= {"optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
         use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"], facts.get("images")),

@@ -350,7 +350,9 @@ class Plan(RenamedAttributes):
             }
             for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
         ]
-        return {**self.fingerprint(), "num_filled": self.num_filled, "num_draws": self.num_draws, "stages": rows}
+        forwards = {} if self.candidates == 1 else {"forwards": self.selection.forwards}
+        totals = {"num_filled": self.num_filled, "num_draws": self.num_draws, **forwards}
+        return {**self.fingerprint(), **totals, "stages": rows}
 
     def new_examples(self) -> list[int]:
         """Examples of each stage's pool that no earlier stage could draw."""
