@@ -54,8 +54,8 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     """A control that trains on as many examples, in as many optimizer steps, as a plan.
 
     Where a plan chooses among candidates, `"iid"` has as many examples trained on, none of them chosen, and takes less
-    compute; `"hard_first"` chooses too. Two more controls are the same curriculum over the columns that `shuffle_scores` adds: an order at random, and one
-    matched for length.
+    compute; `"hard_first"` chooses too. Two more controls are the same curriculum over the columns that
+    `shuffle_scores` adds: an order at random, and one matched for length.
 
     Args:
         plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.

@@ -32,9 +32,10 @@ made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, 
 `curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
 (earlier stages: stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value,
 reference, source; on a benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`), `cost`
-(examples, steps, seconds; `examples_scored` and `compute` of a run that scores while training), `hardware`, `versions`,
-`paper` (a key of `PAPERS`) or None, and what its author says: `license`, `language`, `tags`. Where the weights are not
-on the Hub, `command` trains them again; `use` is Python that uses the model, where that is not an Auto class.
+(examples, steps, seconds; `examples_scored` and `compute` of a run that scores while training), `hardware`,
+`versions`, `paper` (a key of `PAPERS`) or None, and what its author says: `license`, `language`, `tags`. Where the
+weights are not on the Hub, `command` trains them again; `use` is Python that uses the model, where that is not an Auto
+class.
 """
 
 

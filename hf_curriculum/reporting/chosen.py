@@ -23,10 +23,10 @@ from hf_curriculum.reporting.report import Report
 CHOSEN_FILE = "chosen.json"
 """What `save_chosen` writes beside a run."""
 MISSING = (
-    "What was chosen stands in the files `draws-rank*.jsonl` of the run's folder, and there are none: this page cannot "
-    "tell it."
+    "What was chosen stands in the files `draws-rank*.jsonl` of the run's folder, and there are none: this page "
+    "cannot tell it."
 )
-_MOST_PARTS, _MOST_COUNTS = 8, 8
+_MOST_PARTS, _MOST_COUNTS = 8, 12
 _MOST_VALUES = 1 << 20
 _CHUNK = 1 << 15
 
@@ -110,9 +110,7 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
             # An earlier part of the run may have had more processes, whose later steps count no more.
             if len(found.setdefault(step, [])) < global_batch_size:
                 found[step] += rows
-    return {
-        step: np.array(rows, np.int64) for step, rows in sorted(found.items()) if len(rows) == global_batch_size
-    }
+    return {step: np.array(rows, np.int64) for step, rows in sorted(found.items()) if len(rows) == global_batch_size}
 
 
 def chosen_of(plan: Plan, folder: str | Path) -> Chosen | None:
@@ -155,7 +153,7 @@ def chosen_of(plan: Plan, folder: str | Path) -> Chosen | None:
         at_random=_at_random(offered[rows], plan.candidates, min(int(taken.max()), _MOST_COUNTS)),
         columns=columns,
         means=means,
-        easy={ranking.name or "score": ranking.easy} if plan.curriculum.needs_easy else {},
+        easy={} if ranking.scores is None else {ranking.name or "score": ranking.easy},
         steps=len(draws),
         since=since,
     )
@@ -329,7 +327,7 @@ def _columns(
     values |= {name: numbers for name, numbers in ranking.columns.items() if isinstance(numbers, np.ndarray)}
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in values}
     for title, steps in _parts(plan, np.array(list(draws))):
-        every = -(-len(steps) * plan.samples_per_step // _MOST_VALUES)  # of very long parts every so-manieth step
+        every = -(-len(steps) * plan.samples_per_step // _MOST_VALUES)  # of very long parts evenly spaced steps
         offered = np.concatenate([rows for _, rows in _candidates(plan, steps[::every])])
         taken = np.concatenate([draws[step] for step in steps[::every].tolist()])
         for name, numbers in values.items():

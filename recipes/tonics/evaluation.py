@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from common.runs import last
+from common.runs import cost_facts, last
 from datasets import Dataset
 from tonics.arguments import ALIGNER, SCENES, VALIDATION, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import Prepared
@@ -85,7 +85,7 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
         "decisions": list(plan.log),
         "refreshes": max((entry["refreshes"] for entry in plan.log), default=0),
         "random_share": plan.log[-1]["random_share"] if plan.log else 1.0,
-        "examples": plan.num_draws,
+        **cost_facts(trainer),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
         "held_out_image_r1": list(checked.values())[-1] if checked else None,

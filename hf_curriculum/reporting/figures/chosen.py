@@ -45,7 +45,7 @@ def chosen_scores(
         >>> figure = chosen_scores([part], name="clip_similarity", easy="high")
     """
     if not parts:
-        raise ValueError(f"No part of a run has values of `{name}`, so there is nothing to draw. Leave the figure out.")
+        raise ValueError(f"No part of a run has values of `{name}`: there is nothing to draw. Leave the figure out.")
     figure, axes = new_figure(
         theme,
         f"{one_line(name, 18 if theme.is_narrow else 48)} of what was chosen",
@@ -103,9 +103,9 @@ def chosen_counts(
     for kind, (values, shift) in bars.items():
         heights, colour = 100 * np.asarray(values), colours[kind]
         axes.bar(places + shift, heights, _WIDTH, facecolor=(colour, 0.25), edgecolor=colour, linewidth=1.4)
+    style = {"ha": "center", "va": "bottom", "color": colours["chosen"], "weight": "bold", "size": 8.5}
     for place, share in zip(places, shares, strict=True):
-        style = {"ha": "center", "va": "bottom", "color": colours["chosen"], "weight": "bold", "size": 8.5}
-        if not theme.is_narrow or len(shares) <= 5:
+        if len(shares) <= (3 if theme.is_narrow else 6):
             annotate(axes, theme, percent(share), (place + bars["chosen"][1], 100 * share), (0, 3), **style)
     names = [f"{number:,}" for number in range(len(shares))]
     names[-1] += " or more" if len(shares) > 2 and not theme.is_narrow else "+" if len(shares) > 2 else ""
@@ -134,13 +134,12 @@ def _draw_box(axes: Axes, theme: Theme, x: float, quantiles: Sequence[float], co
 
 
 def _label_medians(axes: Axes, theme: Theme, parts: Sequence[Mapping[str, Any]]) -> None:
-    """Each pair's medians, outside of the two boxes."""
-    reach = _WIDTH + 0.03
+    """Each median's value, above its bar."""
+    style = {"va": "bottom", "ha": "center", "color": theme.series[1], "weight": "bold", "size": 8.5}
     for index, part in enumerate(parts):
-        for kind, side in (("candidates", -1), ("chosen", 1)):
-            style = {"va": "center", "ha": "right" if side < 0 else "left", "color": theme.series[1], "weight": "bold"}
-            text = number(part[kind][2])
-            annotate(axes, theme, text, (index + side * reach, part[kind][2]), (4 * side, 0), size=8.5, **style)
+        for side, kind in enumerate(("candidates", "chosen")):
+            place = index + (side - 0.5) * (_WIDTH + 0.06), part[kind][2]
+            annotate(axes, theme, number(part[kind][2]), place, (0, 3), zorder=5, **style)
 
 
 def _legend(figure: Figure, theme: Theme, names: Mapping[str, str]) -> None:
