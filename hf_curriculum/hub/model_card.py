@@ -17,7 +17,7 @@ from hf_curriculum.hub.papers import PAPERS
 from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.curves import merges_of, validation_curves
-from hf_curriculum.reporting.figures.growth import phase_starts, plans_growth
+from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
 
 TAGS = ("curriculum-learning", "hf_curriculum")
@@ -63,7 +63,8 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
     """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated."""
     found = {}
     if facts["plan"] and facts["plan"]["stages"]:
-        found[f"{figures}/{_GROWTH}"] = to_png(plans_growth({facts["curriculum"]["type"]: facts["plan"]}))
+        pools = {facts["curriculum"]["type"]: pools_of(facts["plan"])}
+        found[f"{figures}/{_GROWTH}"] = to_png(pool_growth(pools, counted=counted_in([facts["plan"]])))
     curve = _curve(facts)
     if curve:
         name = facts["curriculum"]["type"]

@@ -350,8 +350,9 @@ class Plan(RenamedAttributes):
             }
             for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
         ]
-        forwards = {} if self.candidates == 1 else {"forwards": self.selection.forwards}
-        totals = {"num_filled": self.num_filled, "num_draws": self.num_draws, **forwards}
+        totals = {"num_filled": self.num_filled, "num_draws": self.num_draws}
+        if self.candidates > 1:
+            totals |= {"num_examples": self.num_examples, "forwards": self.selection.forwards}
         return {**self.fingerprint(), **totals, "stages": rows}
 
     def new_examples(self) -> list[int]:

@@ -213,8 +213,11 @@ def add_chosen(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
         report: the page.
         runs: each with its `name`, and, where it chose, `chosen` (`Chosen` as `asdict` has it) or `not_told`.
     """
-    shown = {run["name"]: run for run in reversed(runs) if run.get("chosen") or run.get("not_told")}
-    for count, (name, run) in enumerate(reversed(shown.items())):
+    shown: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        if run.get("chosen") or run.get("not_told"):
+            shown.setdefault(run["name"], run)
+    for count, (name, run) in enumerate(shown.items()):
         stem, facts = f"chosen_{count}" if count else "chosen", run.get("chosen")
         title = "What was chosen" if len(shown) == 1 else f"What was chosen: {name}"
         if facts is None:

@@ -22,7 +22,7 @@ from hf_curriculum.reporting.figures.curves import (
 )
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import phase_starts, plans_growth
+from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.inspection import (
     add_distributions,
@@ -47,9 +47,10 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     for run in _one_per_name(runs):
         report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
     plans = {run["name"]: run["plan"] for run in _one_per_name(runs)}
+    growth = {name: pools_of(plan) for name, plan in plans.items()}
     report.add_figure(
         "Pool growth",
-        partial(plans_growth, plans),
+        partial(pool_growth, growth, counted=counted_in(plans.values())),
         "How many examples training may draw from, by examples seen.",
         name="pool_growth",
     )
@@ -114,10 +115,11 @@ def add_training(report: Report, runs: Sequence[RunFacts], *, loss_unit: str | N
         rounds = [
             {"round": at, "phase": entry["curriculum/phase"], **_quantiles(entry)} for at, entry in enumerate(ends)
         ]
+        chooses = "candidates" in runs[0]["plan"]
         report.add_figure(
-            "Scores of the examples drawn",
+            "Scores of the candidates drawn" if chooses else "Scores of the examples drawn",
             partial(drawn_scores, rounds, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
-            "Checked against the batches that were trained on.",
+            f"Checked against the batches that were {'chosen from' if chooses else 'trained on'}.",
             name="drawn_scores",
         )
     _add_drawn(report, runs[0])
@@ -230,7 +232,8 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         report.add_figure(
             "What was drawn when",
             partial(drawn_shares, [entry["examples"] for entry in log], _columns(log, shares)),
-            "Share of the draws from each bucket, or quarter of the examples by score; the easiest is lowest.",
+            f"Share of the {'candidates' if 'candidates' in run['plan'] else 'draws'} from each bucket, or quarter of "
+            "the examples by score; the easiest is lowest.",
             name="drawn_shares",
         )
     shown = [log[at] for at in dict.fromkeys(np.linspace(0, len(log) - 1, _MOST_ROWS).round().astype(int).tolist())]
@@ -247,7 +250,8 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         None if names and len(log) > 1 else "What was drawn when",
         ["examples", "phase", *facts],
         rows,
-        note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase.",
+        note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase."
+        + (" Draws are candidates." if "candidates" in run["plan"] else ""),
     )
 
 

@@ -86,6 +86,7 @@ class StudyTable:
         kind: of all intervals.
         scale: what numbers are multiplied by as text, 100 for a table in per cent; those of CSV, JSON and figures are
             not, and what a paper prints is never changed.
+        costs: metrics that say what a run cost: they are neither scaled nor tested, and have no figure.
     """
 
     rows: tuple[ArmSummary, ...]
@@ -93,6 +94,7 @@ class StudyTable:
     confidence: float
     kind: IntervalKind
     scale: float = 1
+    costs: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> list[str]:
@@ -107,8 +109,7 @@ class StudyTable:
     @property
     def note(self) -> str:
         """What the numbers are, in a sentence or two."""
-        costs = [metric for metric in COSTS if metric in self.metrics]
-        but = f" but {', '.join(costs)}" if costs else ""
+        but = f" but {', '.join(self.costs)}" if self.costs else ""
         text = "" if self.scale == 1 else f"Values{but} × {self.scale:g}. "
         text += f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
         if any(row.test for row in self.rows):
@@ -118,7 +119,7 @@ class StudyTable:
             )
         if any(not_available(row) for row in self.rows):
             text += " n/a: every run of the arm diverged."
-        if "compute" in costs:
+        if "compute" in self.costs:
             text += f" {COST_NOTE}"
         if self.paper_columns:
             text += " paper: as it is printed there."
@@ -131,7 +132,7 @@ class StudyTable:
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
-        return [_texts(row, self.paper_columns, 1 if row.metric in COSTS else self.scale) for row in self.rows]
+        return [_texts(row, self.paper_columns, 1 if row.metric in self.costs else self.scale) for row in self.rows]
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
@@ -206,7 +207,7 @@ class StudyTable:
 
     def drawable(self) -> list[str]:
         """The metrics that some run has, without costs."""
-        named = [metric for metric in self.metrics if metric not in COSTS]
+        named = [metric for metric in self.metrics if metric not in self.costs]
         return [metric for metric in named if any(row.values for row in self.rows if row.metric == metric)]
 
     def add_to(self, report: Report) -> None:
@@ -257,7 +258,7 @@ def summarise(
     if unknown or (isinstance(control, str) and control not in arms):
         raise ValueError(f"The control {unknown[0] if unknown else control!r} is not an arm of the study: {arms}.")
     told = COSTS if scores_while_training([run.numbers for run in runs]) else ()
-    costs = [name for name in told if name not in metrics]
+    costs = tuple(name for name in told if name not in metrics)
     rows = [
         replace(
             _summary(runs, arm, metric, None if metric in costs else controls.get(arm), confidence, kind),
@@ -266,7 +267,7 @@ def summarise(
         for metric in (*metrics, *costs)
         for arm in arms
     ]
-    return StudyTable(tuple(rows), tuple(runs), confidence, kind, scale)
+    return StudyTable(tuple(rows), tuple(runs), confidence, kind, scale, costs)
 
 
 def _figures(runs: Sequence[StudyRun], arm: str, metric: str, metrics: Sequence[str]) -> dict[str, float | str]:

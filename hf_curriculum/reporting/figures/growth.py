@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.markdown import one_line
@@ -90,15 +90,7 @@ def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
     shown = {f"{name}, {way}": scenarios for way, scenarios in plan.scenarios().items()} or {name: plan}
     runs = {label: pools_of(one.to_dict()) for label, one in shown.items() if one.known_samples}
     control = [(0, max(plan.control_draws, 1), size)]
-    counted = "draws" if plan.candidates == 1 else "examples"
-    return pool_growth({**runs, "i.i.d. control": control}, counted=counted, theme=theme)
-
-
-def plans_growth(plans: Mapping[str, Mapping[str, Any]], *, theme: Theme = LIGHT) -> Figure:
-    """The pools of plans (`Plan.to_dict()`), by name, by examples trained on."""
-    chosen = any("candidates" in plan for plan in plans.values())
-    runs = {name: pools_of(plan) for name, plan in plans.items()}
-    return pool_growth(runs, counted="examples" if chosen else "draws", theme=theme)
+    return pool_growth({**runs, "i.i.d. control": control}, counted=counted_in([plan.to_dict()]), theme=theme)
 
 
 def pools_of(plan: Mapping[str, Any]) -> list[tuple[int, int, int]]:
@@ -106,6 +98,11 @@ def pools_of(plan: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     each = plan.get("candidates", 1)
     pools = [part for stage in plan["stages"] for part in stage["pools"]]
     return [(first // each, (last + 1) // each, size) for first, last, size in pools]
+
+
+def counted_in(plans: Iterable[Mapping[str, Any]]) -> str:
+    """What `pools_of` counts, in a word: where a plan chooses, not all that is drawn is trained on."""
+    return "examples" if any("candidates" in plan for plan in plans) else "draws"
 
 
 def phase_starts(plan: Mapping[str, Any]) -> list[int]:
