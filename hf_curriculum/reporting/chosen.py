@@ -113,12 +113,13 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
     return {step: np.array(rows, np.int64) for step, rows in sorted(found.items()) if len(rows) == global_batch_size}
 
 
-def chosen_of(plan: Plan, folder: str | Path) -> Chosen | None:
+def chosen_of(plan: Plan, folder: str | Path, steps: int | None = None) -> Chosen | None:
     """What a run chose among the candidates of its plan; None where it chooses nothing, or there is no record.
 
     Args:
         plan: of the run, with its decisions.
         folder: its `output_dir`.
+        steps: the first so many; all that are recorded if None.
 
     Raises:
         ValueError: the record is not of this plan.
@@ -130,15 +131,16 @@ def chosen_of(plan: Plan, folder: str | Path) -> Chosen | None:
         return None
     since = plan.log[-1]["step"] if plan.losses is not None and plan.log else 0
     draws = read_draws(folder, plan.global_batch_size)
-    draws = {step: rows for step, rows in draws.items() if since <= step < plan.known_steps}
+    stop = plan.known_steps if steps is None else min(steps, plan.known_steps)
+    draws = {step: rows for step, rows in draws.items() if since <= step < stop}
     if not draws:
         return None
     offered, taken = (np.zeros(plan.ranking.num_rows, np.int64) for _ in range(2))
-    for steps, rows in _candidates(plan, np.array(list(draws))):
-        by_step = np.concatenate([draws[step] for step in steps.tolist()])
+    for part, rows in _candidates(plan, np.array(list(draws))):
+        by_step = np.concatenate([draws[step] for step in part.tolist()])
         if np.setdiff1d(by_step, rows).size:
             raise ValueError(
-                f"{folder} has a record of steps {steps[0] + 1} to {steps[-1] + 1} with rows that are no candidates "
+                f"{folder} has a record of steps {part[0] + 1} to {part[-1] + 1} with rows that are no candidates "
                 "of this plan's: it was made by another run, or on other data. Read it with the plan of its own run."
             )
         offered += np.bincount(rows, minlength=len(offered))
@@ -185,7 +187,8 @@ def find_chosen(
     saved, folder = run["plan"], Path(folder)
     if "candidates" not in saved:
         return None, ""
-    folder = next((one for one in (folder, folder.parent) if any(one.glob("draws-rank*.jsonl"))), folder)
+    if not (any(folder.glob("draws-rank*.jsonl")) or (folder / CHOSEN_FILE).is_file()):
+        folder = folder.parent if folder.name.startswith("checkpoint-") else folder
     made = _read_chosen(folder / CHOSEN_FILE, run["steps"])
     if made is not None:
         return made, ""
@@ -195,7 +198,10 @@ def find_chosen(
     if dataset is not None:
         plan, why = _plan_for(saved, run["decisions"], dataset, losses)
     try:
-        found = _without_candidates(saved, folder) if plan is None else chosen_of(plan, folder)
+        if plan is None:
+            found = _without_candidates(saved, folder, run["steps"])
+        else:
+            found = chosen_of(plan, folder, run["steps"])
     except ValueError as error:
         return None, f"What was chosen cannot be told. {error}"
     if found is None:
@@ -231,7 +237,7 @@ def add_chosen(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
                 None,
                 partial(chosen_scores, parts, name=column, easy=made.easy.get(column)),
                 f"{column} of all candidates and of those that were trained on: where the boxes of a pair are alike, "
-                "the choice did not go by it.",
+                "the choice did not go by it. A step counts with the phase that it begins in.",
                 name=file_stem(f"{stem}_{column}", 0),
             )
         beside = "" if made.at_random is None else ", beside a choice at random among the same candidates"
@@ -283,9 +289,9 @@ def _drawn_by(plan: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps([facts, stages]))
 
 
-def _without_candidates(saved: Mapping[str, Any], folder: Path) -> Chosen | None:
-    """What the record says alone."""
-    draws = read_draws(folder, saved["global_batch_size"])
+def _without_candidates(saved: Mapping[str, Any], folder: Path, steps: int) -> Chosen | None:
+    """What the record of the first steps says alone."""
+    draws = {step: rows for step, rows in read_draws(folder, saved["global_batch_size"]).items() if step < steps}
     if not draws:
         return None
     taken = np.bincount(np.concatenate(list(draws.values())), minlength=saved["num_rows"])

@@ -102,6 +102,7 @@ def chosen_counts(
         bars["candidates"] = (at_random, -(_WIDTH + 0.04) / 2)
     for kind, (values, shift) in bars.items():
         heights, colour = 100 * np.asarray(values), colours[kind]
+        axes.bar(places + shift, heights, _WIDTH, facecolor=theme.surface, edgecolor="none")  # hides the grid
         axes.bar(places + shift, heights, _WIDTH, facecolor=(colour, 0.25), edgecolor=colour, linewidth=1.4)
     style = {"ha": "center", "va": "bottom", "color": colours["chosen"], "weight": "bold", "size": 8.5}
     for place, share in zip(places, shares, strict=True):
@@ -136,6 +137,7 @@ def _draw_box(axes: Axes, theme: Theme, x: float, quantiles: Sequence[float], co
 def _label_medians(axes: Axes, theme: Theme, parts: Sequence[Mapping[str, Any]]) -> None:
     """Each median's value, above its bar."""
     style = {"va": "bottom", "ha": "center", "color": theme.series[1], "weight": "bold", "size": 8.5}
+    style["bbox"] = {"boxstyle": "round,pad=0.1", "facecolor": theme.surface, "edgecolor": "none", "alpha": 0.75}
     for index, part in enumerate(parts):
         for side, kind in enumerate(("candidates", "chosen")):
             place = index + (side - 0.5) * (_WIDTH + 0.06), part[kind][2]
