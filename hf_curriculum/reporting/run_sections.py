@@ -39,7 +39,8 @@ _SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
 `steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
-and `references` per image; and `decisions` (`Plan.log`), where there were any."""
+and `references` per image; and `decisions` (`Plan.log`), where there were any. Runs that score while training have
+`examples_scored` and `compute`, and those that choose `chosen` (`hf_curriculum.reporting.chosen`)."""
 
 
 def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
