@@ -49,6 +49,7 @@ class Chosen:
         means: name → the mean of what was chosen, and of the candidates.
         easy: which end of the score is easy, by its name.
         steps: optimizer steps of the record.
+        all_rows: of the data, where not all of them were candidates.
         since: the step that it begins with: what losses ordered before the last decision is not kept.
     """
 
@@ -64,6 +65,7 @@ class Chosen:
     means: Mapping[str, Sequence[float]] = field(default_factory=dict)
     easy: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
+    all_rows: int | None = None
     since: int = 0
 
     def describe(self) -> str:
@@ -77,9 +79,10 @@ class Chosen:
         """
         since = f"after step {self.since:,}: " if self.since else ""
         times = "once" if self.most == 1 else f"{self.most:,} times"
+        rows = f"{self.rows:,} rows" if self.all_rows is None else f"the {self.rows:,} rows that were candidates"
         parts = [
             f"{since}trained on {self.trained:,} examples, {self.choice} of {self.candidates:,} candidates",
-            f"{self.never:,} of {self.rows:,} rows were never chosen, the most chosen one {times}",
+            f"{self.never:,} of {rows} were never chosen, the most chosen one {times}",
             *(
                 f"{name} {number(chosen)} of the chosen, {number(offered)} of the candidates"
                 for name, (chosen, offered) in self.means.items()
@@ -157,6 +160,7 @@ def chosen_of(plan: Plan, folder: str | Path, steps: int | None = None) -> Chose
         means=means,
         easy={} if ranking.scores is None else {ranking.name or "score": ranking.easy},
         steps=len(draws),
+        all_rows=None if rows.all() else len(rows),
         since=since,
     )
 
@@ -240,11 +244,12 @@ def add_chosen(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
                 "the choice did not go by it. A step counts with the phase that it begins in.",
                 name=file_stem(f"{stem}_{column}", 0),
             )
+        of = "" if made.all_rows is None else f" that were candidates, of {made.all_rows:,}"
         beside = "" if made.at_random is None else ", beside a choice at random among the same candidates"
         report.add_figure(
             None,
             partial(chosen_counts, made.shares, made.at_random),
-            f"Shares of the {made.rows:,} rows that were candidates, by how often they were chosen{beside}.",
+            f"Shares of the {made.rows:,} rows{of}, by how often they were chosen{beside}.",
             name=f"{stem}_counts",
         )
 

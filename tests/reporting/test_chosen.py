@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from hf_curriculum import IID, OnlineSelection, Phases, Report, SelfPaced
+from hf_curriculum import IID, Filter, OnlineSelection, Phases, Report, SelfPaced
 from hf_curriculum.reporting.chosen import (
     MISSING,
     Chosen,
@@ -75,12 +75,16 @@ def test_the_line_in_words():
     )
     assert Chosen(**made, most=1, since=20).describe().startswith("after step 20: trained on 48 examples")
     assert "the most chosen one once" in Chosen(**made, most=1).describe()
+    few = Chosen(**made, most=2, all_rows=60).describe()
+    assert "; 12 of the 48 rows that were candidates were never chosen, the most" in few
 
 
 def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_trainer, tmp_path):
     trainer = make_trainer(OnlineSelection(2, then=Phases(3, epochs_per_phase=2), easy="low"))
     trainer.train()
-    parts = chosen_of(trainer.plan, trainer.args.output_dir).columns["difficulty"]
+    found = chosen_of(trainer.plan, trainer.args.output_dir)
+    parts = found.columns["difficulty"]
+    assert found.all_rows is None
     assert [part["name"] for part in parts] == ["phase 1", "phase 2", "phase 3"]
     assert parts[0]["candidates"][4] < parts[2]["candidates"][4]
     paced = make_trainer(
@@ -237,3 +241,11 @@ def test_figures_of_nothing():
         chosen_counts([])
     with pytest.raises(ValueError, match="2 shares and 1 at random"):
         chosen_counts([0.5, 0.5], [1.0])
+
+
+def test_rows_that_were_no_candidates_are_not_counted(make_trainer):
+    trainer = make_trainer(Filter(0.5, OnlineSelection(2), easy="low"), num_train_epochs=2)
+    trainer.train()
+    found = chosen_of(trainer.plan, trainer.args.output_dir)
+    assert (found.rows, found.all_rows, found.candidates) == (12, 24, trainer.plan.num_draws)
+    assert max(part["candidates"][4] for part in found.columns["difficulty"]) == 2
