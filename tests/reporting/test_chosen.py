@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from hf_curriculum import IID, Filter, OnlineSelection, Phases, Report, SelfPaced
+from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, Report, SelfPaced
 from hf_curriculum.reporting.chosen import (
     MISSING,
     Chosen,
@@ -79,7 +79,7 @@ def test_the_line_in_words():
     assert "; 12 of the 48 rows that were candidates were never chosen, the most" in few
 
 
-def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_trainer, tmp_path):
+def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_trainer, data, tmp_path):
     trainer = make_trainer(OnlineSelection(2, then=Phases(3, epochs_per_phase=2), easy="low"))
     trainer.train()
     found = chosen_of(trainer.plan, trainer.args.output_dir)
@@ -87,11 +87,13 @@ def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_traine
     assert found.all_rows is None
     assert [part["name"] for part in parts] == ["phase 1", "phase 2", "phase 3"]
     assert parts[0]["candidates"][4] < parts[2]["candidates"][4]
-    paced = make_trainer(
-        OnlineSelection(2, then=SelfPaced(epochs=6)), output_dir=str(tmp_path / "paced"), score_column=None
-    )
+    folder = str(tmp_path / "paced")
+    saving = {"save_strategy": "steps", "save_steps": 50}
+    paced = make_trainer(OnlineSelection(2, then=SelfPaced(epochs=6)), output_dir=folder, score_column=None, **saving)
     paced.train()
-    found = chosen_of(paced.plan, paced.args.output_dir)
+    found = chosen_of(paced.plan, folder)
+    run = read_run(folder)
+    assert find_chosen(folder, run, data, run["losses"]) == (asdict(found), "")
     assert found.since == paced.plan.log[-1]["step"] > 0
     assert found.since + found.steps == paced.state.global_step
     assert (found.columns, found.means) == ({}, {})
@@ -249,3 +251,16 @@ def test_rows_that_were_no_candidates_are_not_counted(make_trainer):
     found = chosen_of(trainer.plan, trainer.args.output_dir)
     assert (found.rows, found.all_rows, found.candidates) == (12, 24, trainer.plan.num_draws)
     assert max(part["candidates"][4] for part in found.columns["difficulty"]) == 2
+
+
+def test_images_are_counted_by_their_captions(make_trainer, data):
+    images = data.add_column("image_id", [str(row // 2) for row in range(24)])
+    trainer = make_trainer(
+        OnlineSelection(3, easy="low", batches=ByImage(2)), num_train_epochs=3, trainer={"train_dataset": images}
+    )
+    trainer.train()
+    found, plan = chosen_of(trainer.plan, trainer.args.output_dir), trainer.plan
+    assert (found.trained, found.candidates) == (plan.num_examples, plan.num_draws) == (24, 72)
+    draws = read_draws(trainer.args.output_dir, 4)
+    assert all((rows // 2).reshape(-1, 2).std(1).max() == 0 for rows in draws.values())  # both captions of an image
+    assert sum(found.shares) == pytest.approx(1) == pytest.approx(sum(found.at_random))
