@@ -239,6 +239,8 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         )
     shown = [log[at] for at in dict.fromkeys(np.linspace(0, len(log) - 1, _MOST_ROWS).round().astype(int).tolist())]
     facts = {"pool": "pool_size", "mean score": "score_mean", "spread": "score_std", "repeats": "repeats"}
+    if any("curriculum/chosen_value" in entry for entry in log):
+        facts |= {"score chosen": "chosen_score_mean", "value": "candidate_value", "value chosen": "chosen_value"}
     rows = [
         (
             entry["examples"],
@@ -252,7 +254,7 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         ["examples", "phase", *facts],
         rows,
         note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase."
-        + (" Draws are candidates." if "candidates" in run["plan"] else ""),
+        + (" Draws are candidates; value: by which one was chosen." if "candidates" in run["plan"] else ""),
     )
 
 

@@ -181,6 +181,7 @@ def test_a_page_draws_and_says_it(trained, reference, tmp_path, monkeypatch):
     assert f"T{found[1:]}." in page
     assert "Scores of the candidates drawn" in page
     assert "examples scored" in page
+    assert "value chosen" in page
     names = {file.stem for file in (tmp_path / "page" / "figures").iterdir()}
     assert names >= {"chosen_difficulty", "chosen_reference_loss", "chosen_counts"}
     for file in (tmp_path / "out").glob("draws-rank*"):
