@@ -116,8 +116,30 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
     return {step: np.array(rows, np.int64) for step, rows in sorted(found.items()) if len(rows) == global_batch_size}
 
 
-def chosen_of(plan: Plan, folder: str | Path, steps: int | None = None) -> Chosen | None:
-    """What a run chose among the candidates of its plan; None where it chooses nothing, or there is no record.
+def chosen_of(plan: Plan, folder: str | Path) -> Chosen:
+    """What a run chose among the candidates of its plan.
+
+    Args:
+        plan: of the run, with its decisions.
+        folder: its `output_dir`.
+
+    Raises:
+        ValueError: the rule chooses nothing, there is no complete record, or it is not of this plan.
+
+    Example:
+        >>> print(chosen_of(trainer.plan, trainer.args.output_dir).describe())  # doctest: +SKIP
+    """
+    found = recorded_choice(plan, folder)
+    if found is None:
+        raise ValueError(
+            f"{plan.curriculum} draws {plan.candidates} for each example, and {folder} has no complete record of what "
+            "was chosen (`draws-rank*.jsonl` of all processes). Name the `output_dir` of a run with OnlineSelection."
+        )
+    return found
+
+
+def recorded_choice(plan: Plan, folder: str | Path, steps: int | None = None) -> Chosen | None:
+    """As `chosen_of`; None where the rule chooses nothing, or there is no complete record.
 
     Args:
         plan: of the run, with its decisions.
@@ -126,9 +148,6 @@ def chosen_of(plan: Plan, folder: str | Path, steps: int | None = None) -> Chose
 
     Raises:
         ValueError: the record is not of this plan.
-
-    Example:
-        >>> print(chosen_of(trainer.plan, trainer.args.output_dir).describe())  # doctest: +SKIP
     """
     if plan.candidates == 1:
         return None
@@ -172,7 +191,7 @@ def save_chosen(plan: Plan, folder: str | Path) -> None:
         plan: of the run, with its decisions.
         folder: its `output_dir`.
     """
-    found = chosen_of(plan, folder)
+    found = recorded_choice(plan, folder)
     if found is not None:
         (Path(folder) / CHOSEN_FILE).write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
 
@@ -205,7 +224,7 @@ def find_chosen(
         if plan is None:
             found = _without_candidates(saved, folder, run["steps"])
         else:
-            found = chosen_of(plan, folder, run["steps"])
+            found = recorded_choice(plan, folder, run["steps"])
     except ValueError as error:
         return None, f"What was chosen cannot be told. {error}"
     if found is None:

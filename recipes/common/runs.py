@@ -13,7 +13,7 @@ from datasets import Dataset
 from hf_curriculum import CurriculumTrainer, Study, push_scored
 from hf_curriculum.markdown import one_line
 from hf_curriculum.provenance import read_provenance
-from hf_curriculum.reporting.chosen import chosen_of
+from hf_curriculum.reporting.chosen import recorded_choice
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
@@ -29,7 +29,7 @@ def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
     """
     plan, step = trainer.plan, trainer.state.global_step
     trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
-    chosen = chosen_of(plan, trainer.args.output_dir)
+    chosen = recorded_choice(plan, trainer.args.output_dir)
     return {
         "examples": plan.num_examples,
         "examples_scored": plan.scored_after(step),

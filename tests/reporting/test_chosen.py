@@ -19,6 +19,7 @@ from hf_curriculum.reporting.chosen import (
     chosen_of,
     find_chosen,
     read_draws,
+    recorded_choice,
     save_chosen,
 )
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
@@ -97,7 +98,10 @@ def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_traine
     assert found.since == paced.plan.log[-1]["step"] > 0
     assert found.since + found.steps == paced.state.global_step
     assert (found.columns, found.means) == ({}, {})
-    assert chosen_of(make_trainer(IID(epochs=1)).plan, tmp_path) is None
+    plain = make_trainer(IID(epochs=1)).plan
+    assert recorded_choice(plain, tmp_path) is None
+    with pytest.raises(ValueError, match=r"IID\(epochs=1\) draws 1 for each example, and .* has no complete record"):
+        chosen_of(plain, tmp_path)
 
 
 def test_a_record_is_read_from_all_processes_and_a_torn_line_is_left_out(tmp_path):
