@@ -234,6 +234,8 @@ BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "hf_curriculum.reporting.boxes": ("draw_boxes",),
     "hf_curriculum.reporting.caption_page": ("caption_report",),
     "hf_curriculum.reporting.figures.attention": ("region_attention",),
+    "hf_curriculum.reporting.chosen": ("Chosen", "chosen_of"),
+    "hf_curriculum.reporting.figures.chosen": ("chosen_counts", "chosen_scores"),
     "hf_curriculum.reporting.figures.curves": ("examples_until", "merges_of", "validation_curves"),
     "hf_curriculum.reporting.figures.distribution": (
         "ScoreRow",

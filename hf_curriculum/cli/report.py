@@ -18,7 +18,8 @@ def report_command(
         list[str] | None, typer.Option(help="A run to draw beside it, as FOLDER or NAME=FOLDER. May be repeated.")
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option(help="The scored data it was trained on: adds its scores and both their ends.")
+        Path | None,
+        typer.Option(help="The scored data it was trained on: adds its scores, their ends, and what was chosen from."),
     ] = None,
     split: Split = WITHOUT_SPLITS,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",

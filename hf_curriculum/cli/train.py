@@ -260,6 +260,8 @@ def training_arguments(
 
 def _say_result(facts: Mapping[str, Any], learning_rate: float, as_json: bool) -> None:
     result = f"validation loss {facts['loss_before']:.3f} → {facts['loss']:.3f} after {facts['examples']:,} examples"
+    if "examples_scored" in facts:
+        result += f" ({facts['examples_scored']:,} scored besides: compute {facts['compute']:,})"
     say(f"{result}; model in {facts['model']}", facts, as_json)
     if not math.isfinite(facts["loss"]):
         raise ValueError(
@@ -424,7 +426,9 @@ def _check_stored(parts: Mapping[str, Dataset], inputs: ImageInputs) -> None:
 
 def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:
     """Trains, saves and pushes the model; the main process gets the losses, the others None."""
+    from hf_curriculum.reporting.chosen import save_chosen
     from hf_curriculum.studies.recipe import RunLines, disable_progress_bars
+    from hf_curriculum.training.publishing import scoring_cost
 
     output = trainer.args.output_dir
     if trainer.args.disable_tqdm:
@@ -439,13 +443,16 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
         if trainer.args.push_to_hub:
             trainer.args.output_dir = f"{output}/model"  # without checkpoints
             trainer.push_to_hub()
+    trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
     if not trainer.is_world_process_zero():
         return None
     _write_captions(trainer, Path(output) / "held_out")
+    save_chosen(trainer.plan, output)  # its rows are those of the training part, which is nowhere else
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     return {
         "steps": trainer.state.global_step,
         "examples": trainer.examples_seen(),
+        **scoring_cost(trainer),
         "loss_before": losses[0],
         "loss": losses[-1],
         "model": str(Path(output) / "model"),

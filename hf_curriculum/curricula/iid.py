@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hf_curriculum.curricula.filter import Filter
+from hf_curriculum.curricula.online_selection import OnlineSelection
 from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.curricula.weighted import Weighted
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum
@@ -50,10 +51,11 @@ class IID(SizedCurriculum):
 
 
 def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
-    """A control that draws as many examples, in as many optimizer steps, as a plan.
+    """A control that trains on as many examples, in as many optimizer steps, as a plan.
 
-    Two more controls are the same curriculum over the columns that `shuffle_scores` adds: an order at random, and one
-    matched for length.
+    Where a plan chooses among candidates, `"iid"` has as many examples trained on, none of them chosen, and takes less
+    compute; `"hard_first"` chooses too. Two more controls are the same curriculum over the columns that
+    `shuffle_scores` adds: an order at random, and one matched for length.
 
     Args:
         plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
@@ -71,10 +73,12 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     rule = plan.curriculum
     if kind == "iid":
         same = {"unscored": rule.unscored, "batches": rule.batches, "partial_batches": rule.partial_batches}
-        return IID(examples=(plan.num_draws - plan.num_filled) // plan.layout.unit, **same)
+        draws = (plan.num_draws - plan.num_filled) // plan.layout.unit
+        return IID(examples=-(-draws // plan.candidates), **same)
     if kind != "hard_first":
         raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
-    if not rule.needs_easy or isinstance(rule, Weighted):
+    drawing = _drawing(rule)
+    if not rule.needs_easy or isinstance(drawing, Weighted):
         raise ValueError(
             f"{type(rule).__name__} has no hard end to begin with: it does not go from easy to hard by a score. "
             "Compare it with 'iid'."
@@ -86,20 +90,34 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
     if steps == plan.max_steps:
         return flipped
-    if not isinstance(rule, Phases):
+    if not isinstance(drawing, Phases):
         raise ValueError(
             f"{type(rule).__name__} takes {plan.max_steps:,} steps, and with the hard end first {steps:,}: buckets by "
             "value are not the same from both ends. Use cut='rank'."
         )
     # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
-    ends = [-(-end // plan.global_batch_size) for end in (plan.uncut or plan).stage_starts]
+    ends = [-(-end // plan.samples_per_step) for end in (plan.uncut or plan).stage_starts]
     lengths = tuple(end - first for first, end in itertools.pairwise(ends))
-    return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
+    return _with_steps(flipped, lengths)
+
+
+def _drawing(rule: Curriculum) -> Curriculum:
+    """The rule, or the one that draws the candidates that it chooses from."""
+    return rule.then if isinstance(rule, OnlineSelection) else rule
+
+
+def _with_steps(rule: Curriculum, lengths: tuple[int, ...]) -> Curriculum:
+    """Phases of so many steps each, as they are or drawing candidates."""
+    if isinstance(rule, OnlineSelection):
+        return replace(rule, then=_with_steps(rule.then, lengths))
+    return replace(rule, epochs_per_phase=1, steps_per_phase=lengths)
 
 
 def _turned(rule: Curriculum, ranking: Ranking) -> Curriculum:
     """The rule with its thresholds in the order of the other end, and a filter's share as this end has it."""
     if isinstance(rule, Filter):
-        return replace(rule.with_share(ranking), then=_turned(rule.then, ranking))
+        rule = rule.with_share(ranking)
+    if isinstance(rule, Filter | OnlineSelection):
+        return replace(rule, then=_turned(rule.then, ranking))
     thresholds = getattr(rule, "thresholds", None)
     return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

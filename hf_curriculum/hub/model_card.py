@@ -17,7 +17,7 @@ from hf_curriculum.hub.papers import PAPERS
 from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.curves import merges_of, validation_curves
-from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
 
 TAGS = ("curriculum-learning", "hf_curriculum")
@@ -32,9 +32,10 @@ made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, 
 `curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
 (earlier stages: stage, examples, steps, seconds), `history` (the log's evaluations), `results` (metric, value,
 reference, source; on a benchmark of the Hub also its dataset, task, revision, notes: see `eval_results`), `cost`
-(examples, steps, seconds), `hardware`, `versions`, `paper` (a key of `PAPERS`) or None, and what its author says:
-`license`, `language`, `tags`. Where the weights are not on the Hub, `command` trains them again; `use` is Python that
-uses the model, where that is not an Auto class.
+(examples, steps, seconds; `examples_scored` and `compute` of a run that scores while training), `hardware`,
+`versions`, `paper` (a key of `PAPERS`) or None, and what its author says: `license`, `language`, `tags`. Where the
+weights are not on the Hub, `command` trains them again; `use` is Python that uses the model, where that is not an Auto
+class.
 """
 
 
@@ -62,12 +63,13 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
     """The figures of the card as PNG, by path: the pools, and the validation curve if anything was evaluated."""
     found = {}
     if facts["plan"] and facts["plan"]["stages"]:
-        found[f"{figures}/{_GROWTH}"] = to_png(pool_growth({facts["curriculum"]["type"]: pools_of(facts["plan"])}))
+        pools = {facts["curriculum"]["type"]: pools_of(facts["plan"])}
+        found[f"{figures}/{_GROWTH}"] = to_png(pool_growth(pools, counted=counted_in([facts["plan"]])))
     curve = _curve(facts)
     if curve:
         name = facts["curriculum"]["type"]
         joined = merges_of(facts["decisions"], facts["plan"]["global_batch_size"])
-        ends = [] if joined else [stage["last_slot"] + 1 for stage in facts["plan"]["stages"][:-1]]
+        ends = [] if joined else phase_starts(facts["plan"])
         figure = validation_curves({name: curve}, boundaries=ends, merges={name: joined})
         found[f"{figures}/{_CURVES}"] = to_png(figure)
     return found
@@ -152,7 +154,10 @@ def _is_repository(name: str | None) -> bool:
 def _section(facts: Facts, folder: str) -> str:
     template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
     figures, spent = bool(facts["plan"] and facts["plan"]["stages"]), facts["cost"]
-    cost = {"examples trained on": spent["examples"], "optimizer steps": spent["steps"], "seconds": spent["seconds"]}
+    scored = {"examples scored while training": "examples_scored", "compute, 3 to train on an example": "compute"}
+    scored = {name: spent[key] for name, key in scored.items() if key in spent}
+    cost = {"examples trained on": spent["examples"], **scored}
+    cost |= {"optimizer steps": spent["steps"], "seconds": spent["seconds"]}
     text = Template(template).substitute(
         summary=_summary(facts),
         use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"], facts.get("images")),

@@ -376,7 +376,10 @@ class Plan(RenamedAttributes):
             }
             for stage, start, new in zip(self.stages, self.stage_starts, self.new_examples(), strict=False)
         ]
-        return {**self.fingerprint(), "num_filled": self.num_filled, "num_draws": self.num_draws, "stages": rows}
+        totals = {"num_filled": self.num_filled, "num_draws": self.num_draws}
+        if self.candidates > 1:
+            totals |= {"num_examples": self.num_examples, "forwards": self.selection.forwards}
+        return {**self.fingerprint(), **totals, "stages": rows}
 
     def new_examples(self) -> list[int]:
         """Examples of each stage's pool that no earlier stage could draw."""

@@ -1,6 +1,7 @@
 # Made by docs/update_tables.py from names.py.
 from hf_curriculum.reporting.report import CaptionGallery as CaptionGallery
 from hf_curriculum.reporting.report import CaptionLine as CaptionLine
+from hf_curriculum.reporting.chosen import Chosen as Chosen
 from hf_curriculum.reporting.figures.canvas import DARK as DARK
 from hf_curriculum.reporting.report import Gallery as Gallery
 from hf_curriculum.reporting.figures.study import IntervalRow as IntervalRow
@@ -10,6 +11,9 @@ from hf_curriculum.reporting.figures.distribution import ScoreRow as ScoreRow
 from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
 from hf_curriculum.reporting.caption_page import caption_report as caption_report
+from hf_curriculum.reporting.figures.chosen import chosen_counts as chosen_counts
+from hf_curriculum.reporting.chosen import chosen_of as chosen_of
+from hf_curriculum.reporting.figures.chosen import chosen_scores as chosen_scores
 from hf_curriculum.reporting.boxes import draw_boxes as draw_boxes
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until

@@ -22,7 +22,7 @@ from hf_curriculum.reporting.figures.curves import (
 )
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.inspection import (
     add_distributions,
@@ -39,17 +39,19 @@ _SHARE = re.compile(r"curriculum/(?:bucket|quartile)_\d+")
 RunFacts = Mapping[str, Any]
 """One run: `name`, `seed`, `plan` (`Plan.to_dict()`), `describe`, `log` (the trainer's log history), `examples`,
 `steps`, `seconds`, `eval_loss`, `recall` (the fields of a `RecallResult`), and `captions`, a mapping with `generated`
-and `references` per image; and `decisions` (`Plan.log`), where there were any."""
+and `references` per image; and `decisions` (`Plan.log`), where there were any. Runs that score while training have
+`examples_scored` and `compute`, and those that choose `chosen` (`hf_curriculum.reporting.chosen`)."""
 
 
 def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     """The plans as printed before training, and how the pools grow."""
     for run in _one_per_name(runs):
         report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
-    growth = {run["name"]: pools_of(run["plan"]) for run in _one_per_name(runs)}
+    plans = {run["name"]: run["plan"] for run in _one_per_name(runs)}
+    growth = {name: pools_of(plan) for name, plan in plans.items()}
     report.add_figure(
         "Pool growth",
-        partial(pool_growth, growth),
+        partial(pool_growth, growth, counted=counted_in(plans.values())),
         "How many examples training may draw from, by examples seen.",
         name="pool_growth",
     )
@@ -114,10 +116,11 @@ def add_training(report: Report, runs: Sequence[RunFacts], *, loss_unit: str | N
         rounds = [
             {"round": at, "phase": entry["curriculum/phase"], **_quantiles(entry)} for at, entry in enumerate(ends)
         ]
+        chooses = "candidates" in runs[0]["plan"]
         report.add_figure(
-            "Scores of the examples drawn",
+            "Scores of the candidates drawn" if chooses else "Scores of the examples drawn",
             partial(drawn_scores, rounds, name=runs[0]["plan"]["score_column"], easy=runs[0]["plan"]["easy"]),
-            "Checked against the batches that were trained on.",
+            f"Checked against the batches that were {'chosen from' if chooses else 'trained on'}.",
             name="drawn_scores",
         )
     _add_drawn(report, runs[0])
@@ -152,7 +155,7 @@ def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str, label: st
     if any(merges.values()):
         marks = f"in a ring: the bucket that joins there{', in the first seed' if seeds else ''}, * forced in"
     elif first in curves:
-        boundaries = [stage["last_slot"] + 1 for stage in runs[0]["plan"]["stages"][:-1]]
+        boundaries = phase_starts(runs[0]["plan"])
     starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
     since = "from each run's first evaluation" if any(starts) else "from step 0"
     shared = {"metric": metric, "label": label, "boundaries": boundaries, "merges": merges, "arms": arms}
@@ -230,11 +233,14 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         report.add_figure(
             "What was drawn when",
             partial(drawn_shares, [entry["examples"] for entry in log], _columns(log, shares)),
-            "Share of the draws from each bucket, or quarter of the examples by score; the easiest is lowest.",
+            f"Share of the {'candidates' if 'candidates' in run['plan'] else 'draws'} from each bucket, or quarter of "
+            "the examples by score; the easiest is lowest.",
             name="drawn_shares",
         )
     shown = [log[at] for at in dict.fromkeys(np.linspace(0, len(log) - 1, _MOST_ROWS).round().astype(int).tolist())]
     facts = {"pool": "pool_size", "mean score": "score_mean", "spread": "score_std", "repeats": "repeats"}
+    if any("curriculum/chosen_value" in entry for entry in log):
+        facts |= {"score chosen": "chosen_score_mean", "value": "candidate_value", "value chosen": "chosen_value"}
     rows = [
         (
             entry["examples"],
@@ -247,7 +253,8 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
         None if names and len(log) > 1 else "What was drawn when",
         ["examples", "phase", *facts],
         rows,
-        note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase.",
+        note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase."
+        + (" Draws are candidates; value: by which one was chosen." if "candidates" in run["plan"] else ""),
     )
 
 

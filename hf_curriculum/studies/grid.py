@@ -259,7 +259,7 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
 
 
 def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
-    """What a run draws, before anything is scored: `at most 12,000 examples, 1,200 steps of 10`.
+    """What a run trains on, before anything is scored: `at most 12,000 examples, 10 × the data, 1,200 steps of 10`.
 
     Args:
         args: of the run.
@@ -285,8 +285,12 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
             errors.append(str(error))
             continue
         most = "at most " if plan.undecided else ""
-        drawn, passes = plan.num_draws, (plan.num_draws - plan.num_filled) / len(plan.ranking)
-        found.add(f"{most}{drawn:,} examples, {passes:.4g} × the data, {plan.num_steps:,} steps of {size:,}")
+        passes = (plan.num_draws - plan.num_filled) / len(plan.ranking)
+        chosen = "" if plan.candidates == 1 else f"{plan.selection.choice} of {plan.num_draws:,} candidates, "
+        found.add(
+            f"{most}{plan.num_examples:,} examples, {chosen}{passes:.4g} × the data, {plan.num_steps:,} steps of "
+            f"{size:,}"
+        )
     if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()

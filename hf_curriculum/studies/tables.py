@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.markdown import table
+from hf_curriculum.reporting.cost import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
@@ -85,6 +86,7 @@ class StudyTable:
         kind: of all intervals.
         scale: what numbers are multiplied by as text, 100 for a table in per cent; those of CSV, JSON and figures are
             not, and what a paper prints is never changed.
+        costs: metrics that say what a run cost: they are neither scaled nor tested, and have no figure.
     """
 
     rows: tuple[ArmSummary, ...]
@@ -92,6 +94,7 @@ class StudyTable:
     confidence: float
     kind: IntervalKind
     scale: float = 1
+    costs: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> list[str]:
@@ -106,7 +109,8 @@ class StudyTable:
     @property
     def note(self) -> str:
         """What the numbers are, in a sentence or two."""
-        text = "" if self.scale == 1 else f"Values × {self.scale:g}. "
+        but = f" but {', '.join(self.costs)}" if self.costs else ""
+        text = "" if self.scale == 1 else f"Values{but} × {self.scale:g}. "
         text += f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
         if any(row.test for row in self.rows):
             text += (
@@ -115,6 +119,8 @@ class StudyTable:
             )
         if any(not_available(row) for row in self.rows):
             text += " n/a: every run of the arm diverged."
+        if "compute" in self.costs:
+            text += f" {COST_NOTE}"
         if self.paper_columns:
             text += " paper: as it is printed there."
         return text
@@ -126,7 +132,7 @@ class StudyTable:
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
-        return [_texts(row, self.paper_columns, self.scale) for row in self.rows]
+        return [_texts(row, self.paper_columns, 1 if row.metric in self.costs else self.scale) for row in self.rows]
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
@@ -200,8 +206,9 @@ class StudyTable:
         return files
 
     def drawable(self) -> list[str]:
-        """The metrics that some run has."""
-        return [metric for metric in self.metrics if any(row.values for row in self.rows if row.metric == metric)]
+        """The metrics that some run has, without costs."""
+        named = [metric for metric in self.metrics if metric not in self.costs]
+        return [metric for metric in named if any(row.values for row in self.rows if row.metric == metric)]
 
     def add_to(self, report: Report) -> None:
         """Puts table and figures into a report."""
@@ -233,6 +240,8 @@ def summarise(
     Returns:
         the table. What a paper prints for an arm (`paper` of its runs) stands in the column `paper` in the row of the
         metric that it is named after; what is named otherwise in a column `paper, NAME`, beside the first metric.
+        Where a run scored examples while training (`examples_scored` among its numbers), what every arm cost stands
+        below: `examples`, `examples_scored` and `compute`.
 
     Raises:
         ValueError: there is no run or no metric, a control is no arm, or `kind` or `confidence` is not possible.
@@ -248,15 +257,17 @@ def summarise(
     unknown = sorted({*controls, *controls.values()} - set(arms))
     if unknown or (isinstance(control, str) and control not in arms):
         raise ValueError(f"The control {unknown[0] if unknown else control!r} is not an arm of the study: {arms}.")
+    told = COSTS if scores_while_training([run.numbers for run in runs]) else ()
+    costs = tuple(name for name in told if name not in metrics)
     rows = [
         replace(
-            _summary(runs, arm, metric, controls.get(arm), confidence, kind),
+            _summary(runs, arm, metric, None if metric in costs else controls.get(arm), confidence, kind),
             paper=_figures(runs, arm, metric, metrics),
         )
-        for metric in metrics
+        for metric in (*metrics, *costs)
         for arm in arms
     ]
-    return StudyTable(tuple(rows), tuple(runs), confidence, kind, scale)
+    return StudyTable(tuple(rows), tuple(runs), confidence, kind, scale, costs)
 
 
 def _figures(runs: Sequence[StudyRun], arm: str, metric: str, metrics: Sequence[str]) -> dict[str, float | str]:

@@ -35,6 +35,8 @@ from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
+from hf_curriculum.reporting.chosen import add_chosen, find_chosen
+from hf_curriculum.reporting.cost import COST_NOTE, COSTS, cost_at, scores_while_training
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_scores_section, add_training
 from hf_curriculum.streaming.plan import BucketScores
@@ -46,6 +48,7 @@ from hf_curriculum.training.checkpoints import (
     last_complete_checkpoint,
     named_on_hub,
     read_curriculum,
+    read_losses,
     require_complete,
     write_curriculum,
 )
@@ -313,6 +316,7 @@ def gather_facts(
         "results": [_printable(one) for one in (*_evaluated(seen), *results)],
         "cost": {
             "examples": trainer.examples_seen(),
+            **scoring_cost(trainer),
             "steps": trainer.state.global_step,
             "seconds": round(trainer.trained_seconds, 1),
         },
@@ -437,11 +441,20 @@ def _settings(trainer: PublishingTrainer) -> dict[str, Any]:
     values = {name: getattr(args, name) for name in _SETTINGS}
     return {
         "examples per optimizer step": plan.global_batch_size,
+        **({} if plan.candidates == 1 else {"candidates per optimizer step": plan.samples_per_step}),
         "planned optimizer steps": plan.max_steps,
         **{name: value.value if isinstance(value, Enum) else value for name, value in values.items()},
         "seed": args.seed,
         "seed of the order": plan.seed,
     }
+
+
+def scoring_cost(trainer: PublishingTrainer) -> dict[str, int]:
+    """What a run that scores examples beside those that it trains on costs besides; nothing for any other."""
+    plan, step = trainer.plan, trainer.state.global_step
+    if not plan.scored_after(step):
+        return {}
+    return {"examples_scored": plan.scored_after(step), "compute": plan.compute_after(step)}
 
 
 def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:
@@ -492,6 +505,7 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     history = state["log_history"]
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    row_losses = read_losses(checkpoint)
     return {
         "name": name or folder.resolve().name,
         "seed": saved["plan"]["seed"],
@@ -499,10 +513,13 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
         "describe": saved["description"],
         "log": history,
         "decisions": saved["log"],
-        "examples": _examples(history, saved["plan"], state["global_step"]),
+        **cost_at(
+            history, saved["plan"], state["global_step"], decisions=saved["log"], by_losses=row_losses is not None
+        ),
         "steps": state["global_step"],
         "seconds": saved["seconds"],
         "eval_loss": losses[-1] if losses else None,
+        "losses": row_losses,
     }
 
 
@@ -518,7 +535,8 @@ def training_report(
     Args:
         folder: the run's `output_dir`, or one checkpoint.
         controls: name → folder of runs to compare it with.
-        dataset: the training data, for the distribution of its scores and examples at both ends.
+        dataset: the training data, for the distribution of its scores, examples at both ends, and what was chosen
+            among which candidates, of a rule that chooses.
         title: of the page.
 
     Raises:
@@ -532,21 +550,21 @@ def training_report(
         )
     runs = [run, *(read_run(other, name) for name, other in (controls or {}).items())]
     report = Report(title, f"{run['name']}: {run['plan']['curriculum']['type']}")
+    scored = {"examples scored": run["examples_scored"], "compute": run["compute"]} if run["examples_scored"] else {}
     report.add_facts(
         {
             "steps": run["steps"],
             "examples": run["examples"],
+            **scored,
             "seconds of training": round(run["seconds"], 1),
             "validation loss": "–" if run["eval_loss"] is None else f"{run['eval_loss']:.3f}",
         }
     )
     if len(runs) > 1:
-        columns = ["run", "steps", "examples", "seconds", "val. loss"]
-        rows = [
-            (one["name"], one["steps"], one["examples"], round(one["seconds"], 1), one["eval_loss"]) for one in runs
-        ]
-        report.add_table("Runs", columns, rows)
+        _add_runs(report, runs)
     add_plan(report, runs)
+    chosen, not_told = find_chosen(folder, run, dataset, run["losses"])
+    add_chosen(report, [{"name": run["name"], "chosen": chosen, "not_told": not_told}])
     if run["decisions"]:
         add_decisions(report, run["decisions"])
     add_training(report, runs, loss_unit=None)  # of any model
@@ -555,6 +573,18 @@ def training_report(
     if dataset is not None and column is not None:
         add_scores_section(report, dataset, column, run["plan"])
     return report
+
+
+def _add_runs(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
+    """What each run cost and came to, beside each other."""
+    costs = COSTS if scores_while_training(runs) else COSTS[:1]
+    rows = [
+        (one["name"], one["steps"], *(one[name] for name in costs), round(one["seconds"], 1), one["eval_loss"])
+        for one in runs
+    ]
+    columns = ["run", "steps", *(name.replace("_", " ") for name in costs), "seconds", "val. loss"]
+    note = COST_NOTE if len(costs) > 1 else ""
+    report.add_table("Runs", columns, rows, note=note)
 
 
 def add_held_out(report: Report, folder: Path, name: str) -> None:
@@ -578,16 +608,6 @@ def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> Non
         rows,
         note="Each takes effect with the step after its own.",
     )
-
-
-def _examples(history: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], step: int) -> int:
-    """Examples trained on after a step: as logged with it, or else by the plan."""
-    logged = [entry["examples"] for entry in history if entry.get("step") == step and "examples" in entry]
-    if logged:
-        return logged[-1]
-    candidates = plan.get("candidates", 1)
-    samples = step * plan["global_batch_size"] * candidates
-    return sum(min(max(samples - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"]) // candidates
 
 
 def _cell(value: Any) -> Any:

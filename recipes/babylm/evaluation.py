@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from babylm.arguments import SCENES, BabyLMArguments, DataArguments, ModelArguments, variant_of
 from babylm.data import Prepared
-from common.runs import last
+from common.runs import cost_facts, last
 
 from hf_curriculum import (
     CurriculumTrainer,
@@ -54,7 +54,7 @@ def run_facts(
         "plan": trainer.plan.to_dict(),
         "describe": trainer.plan.describe(),
         "log": log,
-        "examples": trainer.plan.num_draws,
+        **cost_facts(trainer),
         "steps": trainer.state.global_step,
         "seconds": seconds,
         "hours": {"text": text and text["seconds"] / 3600, "captions": seconds / 3600},

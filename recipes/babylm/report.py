@@ -16,6 +16,7 @@ from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
 from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
@@ -104,6 +105,7 @@ def write_report(
         partial(add_text_stage, report, [run for run in runs if run.get("text")]),
         partial(add_scores_section, report, data["train"], "noun_count", first["plan"]),
         partial(add_plan, report, runs),
+        partial(add_chosen, report, runs),
         partial(add_captions, report, images, first),
         lambda: report.add_image(
             "Data", contact_sheet(data["train"]), f"Images and captions of {source}.", name="data"

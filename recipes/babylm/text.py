@@ -105,7 +105,7 @@ def train_on_text(
     trainer.train(resume_from_checkpoint=resume_point(trainer.args))
     log = trainer.state.log_history
     facts = {
-        "examples": trainer.plan.num_draws,
+        "examples": trainer.plan.num_examples,
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
         "eval_loss": last(log, "eval_loss"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +13,29 @@ from datasets import Dataset
 from hf_curriculum import CurriculumTrainer, Study, push_scored
 from hf_curriculum.markdown import one_line
 from hf_curriculum.provenance import read_provenance
+from hf_curriculum.reporting.chosen import recorded_choice
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
     """The last number of that name in a trainer's log."""
     return next((entry[name] for entry in reversed(log) if name in entry), None)
+
+
+def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
+    """What a run cost, in examples and in compute, and what it chose among candidates, if it did.
+
+    Args:
+        trainer: after training.
+    """
+    plan, step = trainer.plan, trainer.state.global_step
+    trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
+    chosen = recorded_choice(plan, trainer.args.output_dir)
+    return {
+        "examples": plan.num_examples,
+        "examples_scored": plan.scored_after(step),
+        "compute": plan.compute_after(step),
+        **({} if chosen is None else {"chosen": asdict(chosen)}),
+    }
 
 
 Arguments = TypeVar("Arguments")

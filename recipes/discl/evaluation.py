@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from common.runs import last
+from common.runs import cost_facts, last
 from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.stages import Prepared
 
@@ -29,16 +29,16 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
         "log": log,
         "decisions": list(plan.log),
         "shown": shown(plan),
-        "examples": plan.num_draws,
+        **cost_facts(trainer),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds") or last(log, "train_runtime"),
     }
 
 
 def shown(plan: Plan) -> list[dict[str, Any]]:
-    """What each stage drew: its name, the images it could draw from, and draws in all."""
+    """What each stage trained on: its name, the images it could draw from, and how many it took in all."""
     return [
-        {"stage": stage.name, "rule": stage.rule, "pool": stage.pool_size, "draws": stage.num_draws}
+        {"stage": stage.name, "rule": stage.rule, "pool": stage.pool_size, "draws": stage.num_draws // plan.candidates}
         for stage in plan.stages
     ]
 

@@ -21,6 +21,7 @@ from hf_curriculum.columns import GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.generation.filter import DROPPED
 from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION, SCENES_DIFFUSION_FOLDER
 from hf_curriculum.provenance import numeric_column, read_column
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distributions
 from hf_curriculum.reporting.run_sections import add_plan
 from hf_curriculum.scoring.hard import hard_counts
@@ -96,6 +97,7 @@ def write_report(
     add_shown(report, runs)
     add_classes(report, runs)
     add_plan(report, runs)
+    add_chosen(report, runs)
     return report.write(folder / "report")
 
 

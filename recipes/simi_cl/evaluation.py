@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from common.runs import last
+from common.runs import cost_facts, last
 from simi_cl.arguments import SCENES, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.data import Prepared
 
@@ -42,7 +42,7 @@ def run_facts(trainer: CurriculumTrainer, args: SimiCLArguments) -> dict[str, An
         "log": log,
         "decisions": list(plan.log),
         "merges": merges(plan),
-        "examples": plan.num_draws,
+        **cost_facts(trainer),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
         "eval_loss": last(log, "eval_pairs_loss"),
@@ -52,14 +52,14 @@ def run_facts(trainer: CurriculumTrainer, args: SimiCLArguments) -> dict[str, An
 
 
 def merges(plan: Any) -> list[dict[str, Any]]:
-    """When each bucket joined the pool: the examples drawn before, and whether it was forced in."""
+    """When each bucket joined the pool: the examples trained on before, and whether it was forced in."""
     joined = [
         (number, entry["decision"])
         for number, entry in enumerate(plan.log)
         if entry.get("decision") in ("merge", "forced")
     ]
     return [
-        {"bucket": bucket, "examples": plan.stage_starts[number + 1], "decision": decision}
+        {"bucket": bucket, "examples": plan.stage_starts[number + 1] // plan.candidates, "decision": decision}
         for bucket, (number, decision) in enumerate(joined, start=2)
     ]
 

@@ -17,6 +17,7 @@ from simi_cl.evaluation import SCORES_FILE, VALUES
 from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.provenance import score_values
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
@@ -138,6 +139,7 @@ def write_report(
         table.add_to(report)
     add_training(report, runs)
     add_plan(report, runs)
+    add_chosen(report, runs)
     add_scored_pairs(report, [run for run in runs if run["seed"] == runs[0]["seed"]], data["train"], folder.parent)
     add_captions(report, runs, data["test"])
     return report.write(folder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from common.runs import last
+from common.runs import cost_facts, last
 from datasets import Dataset
 from tonics.arguments import ALIGNER, SCENES, VALIDATION, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import Prepared
@@ -22,6 +23,7 @@ from hf_curriculum.evaluation.retrieval.nouns import class_notes
 from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES
 from hf_curriculum.planning.ontology.triplets import NODE
 from hf_curriculum.provenance import read_column
+from hf_curriculum.reporting.chosen import read_draws
 from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.studies.recipe import RunLines
 
@@ -76,6 +78,7 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
         numbers: which of the prepared rows these are, int64 (rows,).
     """
     log, plan = trainer.state.log_history, trainer.plan
+    chosen = {} if plan.candidates == 1 else read_draws(trainer.args.output_dir, plan.global_batch_size)
     checked = {entry["step"]: entry[HELD_OUT] for entry in log if HELD_OUT in entry}
     return {
         "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
@@ -85,7 +88,7 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
         "decisions": list(plan.log),
         "refreshes": max((entry["refreshes"] for entry in plan.log), default=0),
         "random_share": plan.log[-1]["random_share"] if plan.log else 1.0,
-        "examples": plan.num_draws,
+        **cost_facts(trainer),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
         "held_out_image_r1": list(checked.values())[-1] if checked else None,
@@ -93,23 +96,26 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
         "best_validation_image_r1": trainer.state.best_metric,
         "batches": {
             kind: {**batch, "rows": numbers[batch["rows"]].tolist()}
-            for kind, batch in last_batches(plan, train).items()
+            for kind, batch in last_batches(plan, train, chosen=chosen).items()
         },
     }
 
 
-def last_batches(plan: Plan, train: Dataset, shown: int = 12) -> dict[str, dict[str, Any]]:
+def last_batches(
+    plan: Plan, train: Dataset, shown: int = 12, chosen: Mapping[int, np.ndarray] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     """The last random batch and the last batch of one node that were trained on, of the last steps.
 
     Args:
         plan: of the run.
         train: its rows.
         shown: rows of a batch that are kept.
+        chosen: step → the rows trained on, where not all that are drawn are.
     """
     nodes = read_column(train, NODE).to_pylist()
     found: dict[str, dict[str, Any]] = {}
     for step in reversed(range(max(0, plan.num_steps - _LOOKED_AT), plan.num_steps)):
-        rows = plan.step_rows(step)
+        rows = chosen[step] if step in chosen else plan.step_rows(step)
         rows = rows[rows >= 0].tolist()
         common = set.intersection(
             *({nodes[row]} if isinstance(nodes[row], str) else {*(nodes[row] or ())} for row in rows)

@@ -19,6 +19,7 @@ from hf_curriculum import Report, Study, compare_retrieval, curriculum_from, sum
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.evaluation.retrieval import RetrievalComparison, read_ranks
 from hf_curriculum.planning.ontology.ontology import ENTITY
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.drawn import drawn_shares
 from hf_curriculum.reporting.figures.retrieval import held_out_retrieval
 from hf_curriculum.reporting.inspection import images_of
@@ -150,6 +151,7 @@ def write_report(
     add_curriculum(report, first, prepared, threshold)
     add_batches(report, first, prepared)
     add_plan(report, runs)
+    add_chosen(report, runs)
     return report.write(folder)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common.runs import last
+from common.runs import cost_facts, last
 from wsod.arguments import FROM_BOXES, SCENES, DataArguments, WsodArguments
 from wsod.data import Prepared
 
@@ -39,8 +39,8 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
         "describe": plan.describe(),
         "log": log,
         "decisions": list(plan.log),
-        "examples": plan.num_draws,
-        "passes": (plan.num_draws - plan.num_filled) / len(plan.ranking),
+        **cost_facts(trainer),
+        "passes": (plan.num_draws - plan.num_filled) / plan.candidates / len(plan.ranking),
         "steps": trainer.state.global_step,
         "seconds": last(log, "seconds"),
         "validation_map_50": last(log, "eval_map_50"),

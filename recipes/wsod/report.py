@@ -25,6 +25,7 @@ from hf_curriculum.planning.curriculum import curriculum_from
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.boxes import draw_boxes
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import rank_for_show
 from hf_curriculum.reporting.report import Gallery
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
@@ -126,6 +127,7 @@ def write_report(runs: list[dict[str, Any]], table: Any, prepared: Prepared, sco
         add_detections(report, learnt[-1], prepared, folder.parent)
     add_training(report, runs, loss_unit="nats per image, summed over classes")
     add_plan(report, runs)
+    add_chosen(report, runs)
     if OBJECTS in scored.column_names:
         report.add_text("How right the labels are", str(label_quality(scored, field=prepared.field)), monospace=True)
     add_scored_images(report, scored, prepared.field, first)

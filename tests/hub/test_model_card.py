@@ -19,8 +19,10 @@ from hf_curriculum import (
     CURRICULA,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    OnlineSelection,
     Phases,
     ScoreProvenance,
+    SelfPaced,
     attach_provenance,
 )
 from hf_curriculum.hub import model_card
@@ -486,3 +488,25 @@ def test_results_stand_beside_the_card(tmp_path):
     (entry,) = yaml.safe_load((tmp_path / "out" / ".eval_results" / "nyu-mll--blimp.yaml").read_text())
     assert entry == {"dataset": {"id": "nyu-mll/blimp", "task_id": "npi"}, "value": 0.625}
     assert "| accuracy | 0.625 | nyu-mll/blimp |" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("rule", [OnlineSelection(2, easy="low"), SelfPaced(epochs=4)], ids=lambda rule: rule.type)
+def test_what_was_scored_while_training_is_in_the_card(tmp_path, rule):
+    chooses = rule.type == "online_selection"
+    trainer = make(tmp_path, curriculum=rule, score_column="difficulty" if chooses else None)
+    trainer.train()
+    facts = gather_facts(trainer)
+    plan, step = trainer.plan, trainer.state.global_step
+    assert facts["cost"]["examples"] == plan.num_examples
+    assert facts["cost"]["examples_scored"] == plan.scored_after(step) > 0
+    assert facts["cost"]["compute"] == 3 * plan.num_examples + plan.scored_after(step)
+    assert facts["settings"].get("candidates per optimizer step") == (4 if chooses else None)
+    text = render_model_card(facts)
+    assert f"| examples trained on | {plan.num_examples:,} |" in text
+    assert f"| examples scored while training | {plan.scored_after(step):,} |" in text
+    assert f"| compute, 3 to train on an example | {plan.compute_after(step):,} |" in text
+
+
+def test_the_card_of_a_run_that_scores_nothing_is_as_it_was(facts):
+    assert list(facts["cost"]) == ["examples", "steps", "seconds"]
+    assert "compute" not in render_model_card(facts)

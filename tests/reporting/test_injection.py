@@ -23,8 +23,10 @@ from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
 from hf_curriculum.planning.score_mixture import fit_score_mixture
 from hf_curriculum.reporting.caption_page import caption_report
+from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
+from hf_curriculum.reporting.figures.chosen import chosen_scores
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import (
     ScoreRow,
@@ -109,6 +111,7 @@ def undrawn(monkeypatch):
     for module in ("reporting.report", "hub.data_card"):
         monkeypatch.setattr(f"hf_curriculum.{module}.to_png", lambda figure: out.getvalue())
     for place in (
+        "reporting.chosen.chosen_scores",
         "reporting.run_sections.pool_growth",
         "reporting.run_sections.score_distribution",
         "reporting.run_sections.validation_curves",
@@ -137,6 +140,7 @@ def test_figures_can_be_drawn_of_any_name(text):
         score_distributions({text: ScoreRow([1, 2, 3]), f"{text}!": ScoreRow([1, 2, 3])}),
         drawn_scores([quantiles, {**quantiles, "round": 1, "phase": 2}], name=text),
         interval_rows(rows, label=text, title=text),
+        chosen_scores([{"name": text, "candidates": [0, 1, 2, 3, 4], "chosen": [1, 2, 2, 3, 4]}], name=text),
     ):
         assert to_png(figure).startswith(b"\x89PNG")
 
@@ -153,6 +157,10 @@ def test_report(text, tmp_path, undrawn):
     add_scores_section(report, data, column, run["plan"])
     add_captions(report, data, run)
     report.add_text(text, text).add_table(text, [text], [[text]], note=text)
+    numbers = {"trained": 4, "candidates": 8, "rows": 2, "never": 0, "most": 2, "shares": [0.0, 0.5, 0.5]}
+    part = {"name": text, "candidates": [0, 1, 2, 3, 4], "chosen": [1, 2, 2, 3, 4]}
+    chosen = {**numbers, "choice": text, "columns": {text: [part]}, "means": {text: [1.0, 2.0]}}
+    add_chosen(report, [{"name": text, "chosen": chosen}, {"name": f"{text}!", "not_told": text}])
     page = report.write(tmp_path)
     check_page(page.read_text("utf-8"), text)
     files = {path.name for path in (tmp_path / "figures").iterdir()}

@@ -381,6 +381,28 @@ class TestTable:
         assert [run["status"] for run in facts["runs"]].count("diverged") == 1
         assert summarise(runs, ["eval_loss"], control="control").to_dict() == table.to_dict()
 
+    def test_costs_stand_below_where_a_run_scored_while_training(self, runs, tmp_path):
+        assert summarise(runs, ["eval_loss"], control="control", scale=100).costs == ()
+        for run in runs:
+            if run.status == "finished":
+                scored = 240 if run.arm == "faster" else 0
+                run.result |= {"examples": 60, "examples_scored": scored, "compute": 180 + scored}
+        table = summarise(runs, ["eval_loss"], control="control", scale=100)
+        assert table.metrics == ["eval_loss", "examples", "examples_scored", "compute"]
+        lines = table.to_markdown().splitlines()
+        assert lines[3].startswith("| faster | eval_loss | 4 | 875")
+        assert lines[-1].startswith("Values but examples, examples_scored, compute × 100. Mean over seeds")
+        assert lines[-1].endswith("Compute: 1 for a forward pass of an example, 3 to train on one.")
+        assert "| faster | compute | 4 | 420 [420, 420] | – | – | – | – | 0 | 0 |" in lines
+        files = table.write(tmp_path / "out")
+        assert not {"examples", "compute"} & set(files)
+        with files["csv"].open() as text:
+            rows = {(row["arm"], row["metric"]): row for row in csv.DictReader(text)}
+        assert (rows["control", "compute"]["mean"], rows["faster", "examples_scored"]["mean"]) == ("180.0", "240.0")
+        assert rows["faster", "compute"]["control"] == ""
+        asked = summarise(runs, ["compute"], control="control", scale=100)  # which is not added, but asked for
+        assert (asked.metrics, asked.drawable()) == (["compute", "examples", "examples_scored"], ["compute"])
+
     def test_no_name_breaks_the_markdown_table(self, runs):
         table = summarise(runs, ["eval_loss"], control="control")
         rows = tuple(replace(row, arm=f"{row.arm}\n| a | b \u202e") for row in table.rows)

@@ -5,6 +5,8 @@ from hf_curriculum.reporting.figures.canvas import LIGHT as LIGHT
 from hf_curriculum.reporting.figures.distribution import ScoreRow as ScoreRow
 from hf_curriculum.reporting.figures.canvas import THEMES as THEMES
 from hf_curriculum.reporting.figures.canvas import Theme as Theme
+from hf_curriculum.reporting.figures.chosen import chosen_counts as chosen_counts
+from hf_curriculum.reporting.figures.chosen import chosen_scores as chosen_scores
 from hf_curriculum.reporting.figures.drawn import drawn_scores as drawn_scores
 from hf_curriculum.reporting.figures.curves import examples_until as examples_until
 from hf_curriculum.reporting.figures.retrieval import held_out_retrieval as held_out_retrieval

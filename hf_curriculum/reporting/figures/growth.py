@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.markdown import one_line
@@ -19,11 +19,14 @@ MAX_LABELLED = 6
 """Rounds of a run whose pools are labelled; more labels would cover each other."""
 
 
-def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Theme = LIGHT) -> Figure:
+def pool_growth(
+    runs: Mapping[str, Sequence[tuple[int, int, int]]], *, counted: str = "draws", theme: Theme = LIGHT
+) -> Figure:
     """Pool size against examples seen, one step line per run, the pools of the first run labelled.
 
     Args:
         runs: name -> its rounds as (first draw, last draw, pool size), in order; a round without draws is skipped.
+        counted: what a run's length counts, for the legend.
         theme: colours and width.
 
     Raises:
@@ -62,7 +65,7 @@ def pool_growth(runs: Mapping[str, Sequence[tuple[int, int, int]]], *, theme: Th
             linestyle="-" if index == 0 else (0, (5, 2.5)),
             solid_joinstyle="miter",
             zorder=3 - index * 0.1,
-            label=f"{one_line(name, 28)}: {x[-1] - x[0]:,} draws",
+            label=f"{one_line(name, 28)}: {x[-1] - x[0]:,} {counted}",
         )
         axes.plot(x[-1], y[-1], "o", color=colour, markersize=5, zorder=4)
     _label_pools(axes, theme, next(iter(drawn.values())), largest)
@@ -87,12 +90,25 @@ def plan_growth(plan: Plan, *, theme: Theme = LIGHT) -> Figure:
     shown = {f"{name}, {way}": scenarios for way, scenarios in plan.scenarios().items()} or {name: plan}
     runs = {label: pools_of(one.to_dict()) for label, one in shown.items() if one.known_samples}
     control = [(0, max(plan.control_draws, 1), size)]
-    return pool_growth({**runs, "i.i.d. control": control}, theme=theme)
+    return pool_growth({**runs, "i.i.d. control": control}, counted=counted_in([plan.to_dict()]), theme=theme)
 
 
 def pools_of(plan: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """The rounds of a plan (`Plan.to_dict()`) as `pool_growth` takes them."""
-    return [(first, last + 1, pool) for stage in plan["stages"] for first, last, pool in stage["pools"]]
+    """The rounds of a plan (`Plan.to_dict()`) as `pool_growth` takes them, by examples trained on."""
+    each = plan.get("candidates", 1)
+    pools = [part for stage in plan["stages"] for part in stage["pools"]]
+    return [(first // each, (last + 1) // each, size) for first, last, size in pools]
+
+
+def counted_in(plans: Iterable[Mapping[str, Any]]) -> str:
+    """What `pools_of` counts, in a word: where a plan chooses, not all that is drawn is trained on."""
+    return "examples" if any("candidates" in plan for plan in plans) else "draws"
+
+
+def phase_starts(plan: Mapping[str, Any]) -> list[int]:
+    """Examples trained on before each phase of a plan (`Plan.to_dict()`) but the first."""
+    each = plan.get("candidates", 1)
+    return [(stage["last_slot"] + 1) // each for stage in plan["stages"][:-1]]
 
 
 def _with_draws(name: str, rounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
