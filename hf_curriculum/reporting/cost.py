@@ -10,7 +10,7 @@ from hf_curriculum.planning.describe import TRAINED
 COSTS = ("examples", "examples_scored", "compute")
 """What a run's log and a recipe's results call them."""
 
-COST_NOTE = f"Compute: 1 for a forward pass of an example, {TRAINED} to train on one."
+COST_NOTE = f"Compute: 1 for a forward pass of an example, {TRAINED} to train on one; a reference's own once."
 
 
 def cost_at(
@@ -46,7 +46,8 @@ def cost_at(
     rounds = sum(entry["step"] < step for entry in decisions) if by_losses else 0
     scored = drawn * plan.get("forwards", 0) + rounds * plan["num_rows"]
     scored = logged.get("examples_scored", scored)
-    return {"examples": examples, "examples_scored": scored, "compute": TRAINED * examples + scored}
+    compute = logged.get("compute", TRAINED * examples + scored)
+    return {"examples": examples, "examples_scored": scored, "compute": compute}
 
 
 def scores_while_training(runs: Sequence[Mapping[str, Any]]) -> bool:

@@ -13,6 +13,7 @@ from datasets import Dataset
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.planning.curriculum import is_greater_better, metric_name
 from hf_curriculum.provenance import read_provenance, score_values
+from hf_curriculum.reporting.cost import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.reporting.figures.curves import (
     examples_until,
     has_value,
@@ -312,3 +313,33 @@ def _one_per_name(runs: Sequence[RunFacts]) -> list[RunFacts]:
 def _label(run: RunFacts, runs: Sequence[RunFacts]) -> str:
     several = len({other["seed"] for other in runs}) > 1
     return f"{run['name']}, seed {run['seed']}" if several else run["name"]
+
+
+def add_runs(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
+    """What each run cost and came to, beside each other."""
+    costs = COSTS if scores_while_training(runs) else COSTS[:1]
+    rows = [
+        (one["name"], one["steps"], *(one[name] for name in costs), round(one["seconds"], 1), one["eval_loss"])
+        for one in runs
+    ]
+    columns = ["run", "steps", *(name.replace("_", " ") for name in costs), "seconds", "val. loss"]
+    note = COST_NOTE if len(costs) > 1 else ""
+    report.add_table("Runs", columns, rows, note=note)
+
+
+def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> None:
+    """The log of decisions as a table."""
+    names = list(dict.fromkeys(name for entry in decisions for name in entry))
+    rows = [[_cell(entry.get(name)) for name in names] for entry in decisions]
+    report.add_table(
+        "Decisions",
+        [name.replace("_", " ") for name in names],
+        rows,
+        note="Each takes effect with the step after its own.",
+    )
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {number:.4g}" for name, number in value.items())
+    return round(value, 6) if isinstance(value, float) else value

@@ -36,9 +36,16 @@ from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import read_provenance, score_statistics
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
-from hf_curriculum.reporting.cost import COST_NOTE, COSTS, cost_at, scores_while_training
+from hf_curriculum.reporting.cost import cost_at
 from hf_curriculum.reporting.report import Report
-from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_scores_section, add_training
+from hf_curriculum.reporting.run_sections import (
+    add_captions,
+    add_decisions,
+    add_plan,
+    add_runs,
+    add_scores_section,
+    add_training,
+)
 from hf_curriculum.streaming.plan import BucketScores
 from hf_curriculum.training.callbacks import TrainingClock
 from hf_curriculum.training.checkpoints import (
@@ -561,7 +568,7 @@ def training_report(
         }
     )
     if len(runs) > 1:
-        _add_runs(report, runs)
+        add_runs(report, runs)
     add_plan(report, runs)
     chosen, not_told = find_chosen(folder, run, dataset, run["losses"])
     add_chosen(report, [{"name": run["name"], "chosen": chosen, "not_told": not_told}])
@@ -575,18 +582,6 @@ def training_report(
     return report
 
 
-def _add_runs(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
-    """What each run cost and came to, beside each other."""
-    costs = COSTS if scores_while_training(runs) else COSTS[:1]
-    rows = [
-        (one["name"], one["steps"], *(one[name] for name in costs), round(one["seconds"], 1), one["eval_loss"])
-        for one in runs
-    ]
-    columns = ["run", "steps", *(name.replace("_", " ") for name in costs), "seconds", "val. loss"]
-    note = COST_NOTE if len(costs) > 1 else ""
-    report.add_table("Runs", columns, rows, note=note)
-
-
 def add_held_out(report: Report, folder: Path, name: str) -> None:
     """The images that `hf-curriculum train` held out, and what the model wrote to them, where it did."""
     written = folder / "captions.json"
@@ -596,21 +591,3 @@ def add_held_out(report: Report, folder: Path, name: str) -> None:
     files = Dataset.from_dict({IMAGE: [str(folder / entry["file"]) for entry in entries]})
     if entries:
         add_captions(report, files.cast_column(IMAGE, Image()), {"name": name, "captions": entries})
-
-
-def add_decisions(report: Report, decisions: Sequence[Mapping[str, Any]]) -> None:
-    """The log of decisions as a table."""
-    names = list(dict.fromkeys(name for entry in decisions for name in entry))
-    rows = [[_cell(entry.get(name)) for name in names] for entry in decisions]
-    report.add_table(
-        "Decisions",
-        [name.replace("_", " ") for name in names],
-        rows,
-        note="Each takes effect with the step after its own.",
-    )
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {number:.4g}" for name, number in value.items())
-    return round(value, 6) if isinstance(value, float) else value

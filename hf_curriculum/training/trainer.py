@@ -210,6 +210,20 @@ class CurriculumTrainer(SelectingTrainer):
         """Examples trained on after `step` optimizer steps, so far if None."""
         return self.plan.examples_after(self.state.global_step if step is None else step)
 
+    def costs(self) -> dict[str, int]:
+        """What the run has cost so far: `examples` trained on, `examples_scored` beside, and their `compute`.
+
+        Compute is counted in forward passes of one example: 1 to score one, 3 to train on one; where losses of a
+        reference are read, its own training and its pass over the data are in it once.
+        """
+        plan, step = self.plan, self.state.global_step
+        compute = plan.compute_after(step) + self._reference_compute
+        return {
+            "examples": plan.examples_after(step),
+            "examples_scored": plan.scored_after(step),
+            "compute": compute,
+        }
+
     def _follow_arguments(self) -> None:
         """Makes the plan anew where the arguments or the training data are not those that it was made for."""
         args = self.args
@@ -385,11 +399,9 @@ class CurriculumTrainer(SelectingTrainer):
         # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
         own = all(name.startswith("curriculum/") for name in logs)
         if self.is_in_train:
-            plan, step = self.plan, self.state.global_step
-            logs = {**logs, "examples": self.examples_seen()}
-            if plan.candidates > 1 or plan.curriculum.signal == "losses":
-                compute = plan.compute_after(step) + self._reference_compute
-                logs |= {"examples_scored": plan.scored_after(step), "compute": compute}
+            plan, costs = self.plan, self.costs()
+            scores = plan.candidates > 1 or plan.curriculum.signal == "losses"
+            logs = {**logs, **(costs if scores else {"examples": costs["examples"]})}
             if "loss" in logs or "train_runtime" in logs:
                 drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
                 if plan.candidates > 1:

@@ -27,15 +27,9 @@ def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
     Args:
         trainer: after training.
     """
-    plan, step = trainer.plan, trainer.state.global_step
     trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
-    chosen = recorded_choice(plan, trainer.args.output_dir)
-    return {
-        "examples": plan.num_examples,
-        "examples_scored": plan.scored_after(step),
-        "compute": plan.compute_after(step),
-        **({} if chosen is None else {"chosen": asdict(chosen)}),
-    }
+    chosen = recorded_choice(trainer.plan, trainer.args.output_dir)
+    return {**trainer.costs(), **({} if chosen is None else {"chosen": asdict(chosen)})}
 
 
 Arguments = TypeVar("Arguments")

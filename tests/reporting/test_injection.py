@@ -40,9 +40,15 @@ from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import inspect_scores
-from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
+from hf_curriculum.reporting.run_sections import (
+    add_captions,
+    add_decisions,
+    add_plan,
+    add_results,
+    add_scores_section,
+    add_training,
+)
 from hf_curriculum.studies.study import StudyRun
-from hf_curriculum.training.publishing import add_decisions
 
 HUMPS = np.repeat([1, 2, 3, 11, 12, 13], 40)
 each = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
