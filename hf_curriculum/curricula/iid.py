@@ -6,10 +6,9 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.curricula.weighted import Weighted
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum, WrappingCurriculum
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -71,7 +70,8 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     rule = plan.curriculum
     if kind == "iid":
         same = {"unscored": rule.unscored, "batches": rule.batches, "partial_batches": rule.partial_batches}
-        return IID(examples=(plan.num_draws - plan.num_filled) // plan.layout.unit, **same)
+        draws = plan.num_draws - plan.num_filled
+        return IID(examples=-(-draws // (plan.layout.unit * plan.candidates)), **same)
     if kind != "hard_first":
         raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
     if not rule.needs_easy or isinstance(rule, Weighted):
@@ -92,14 +92,14 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
             "value are not the same from both ends. Use cut='rank'."
         )
     # By value the buckets are others from the other end, so each phase gets the steps that it has in the plan.
-    ends = [-(-end // plan.global_batch_size) for end in (plan.uncut or plan).stage_starts]
+    ends = [-(-end // plan.samples_per_step) for end in (plan.uncut or plan).stage_starts]
     lengths = tuple(end - first for first, end in itertools.pairwise(ends))
     return replace(flipped, epochs_per_phase=1, steps_per_phase=lengths)
 
 
 def _turned(rule: Curriculum) -> Curriculum:
     """The rule with its thresholds in the order of the other end."""
-    if isinstance(rule, Filter):
+    if isinstance(rule, WrappingCurriculum):
         return replace(rule, then=_turned(rule.then))
     thresholds = getattr(rule, "thresholds", None)
     return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

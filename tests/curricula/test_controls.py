@@ -14,6 +14,7 @@ from hf_curriculum import (
     Filter,
     Growing,
     GuidanceSchedule,
+    OnlineSelection,
     Phases,
     SelfPaced,
     Weighted,
@@ -120,3 +121,22 @@ def test_controls_of_a_run_that_max_steps_ends():
     turned = control_of(plan, "hard_first")
     assert turned.steps_per_phase is not None
     assert plan_of(turned, scores, max_steps=40).num_steps == 40
+
+
+@pytest.mark.parametrize(
+    "rule", [OnlineSelection(4, then=Phases(3, 2)), Filter(0.5, OnlineSelection(3, then=IID(epochs=5)))]
+)
+def test_a_control_trains_on_as_many_examples_in_as_many_steps_as_are_chosen(rule):
+    plan = plan_of(rule)
+    control = plan_of(control_of(plan, "iid"))
+    assert control.num_steps == plan.num_steps
+    assert abs(control.num_examples - plan.num_examples) < 16
+    assert control.candidates == 1
+
+
+def test_the_hard_end_first_is_chosen_from_too():
+    plan = plan_of(OnlineSelection(4, then=Phases(4, 2)))
+    flipped = control_of(plan, "hard_first")
+    turned = plan_of(flipped)
+    assert turned.num_steps == plan.num_steps
+    assert (turned.candidates, turned.ranking.easy) == (4, "high")
