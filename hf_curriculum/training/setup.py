@@ -34,7 +34,7 @@ from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.planning.batches import ByImage
-from hf_curriculum.planning.curriculum import Curriculum, metric_name
+from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, metric_name
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores, resolve_easy
@@ -205,7 +205,10 @@ def validate_batch_size(given: int | None, total: int) -> None:
 def validate_metric(trainer: Any) -> None:
     """The metric that a curriculum decides on is one that `evaluate()` can return."""
     rule, data = trainer.curriculum, trainer.eval_dataset
-    metric = getattr(getattr(rule, "then", rule), "metric", None)
+    drawer = rule
+    while isinstance(drawer, WrappingCurriculum):
+        drawer = drawer.then
+    metric = getattr(drawer, "metric", None)
     if rule.signal != "metrics" or metric is None or "{" in metric or _evaluates_itself(trainer):
         return
     name, parts = metric_name(metric), list(data) if isinstance(data, Mapping) else [None]
