@@ -86,6 +86,5 @@ class SelectingTrainer(SchedulingTrainer):
         )
 
     def _save_rng_state(self, output_dir: str) -> None:
-        if self.plan.candidates > 1 and self.plan.selection.score_every > 1:
-            self.selector.save(output_dir)
+        self.selector.save(output_dir)
         super()._save_rng_state(output_dir)
