@@ -27,7 +27,7 @@ class SelectionAudit(DrawAudit):
         Args:
             step: the optimizer step.
             rows: of the training data, int64, shape (places · candidates · rows of one,).
-            values: float64, shape (places, candidates); NaN in all of them where the choice was made by a run before.
+            values: float64, shape (places, candidates).
         """
         self._choices.setdefault(step, []).append((rows, values))
 
@@ -40,8 +40,7 @@ class SelectionAudit(DrawAudit):
         trained = rows.reshape(len(values), -1)
         own = (candidates == trained[:, None]).all(2)
         best = choose(plan.selection, values, candidates[:, :, 0], choice_key(plan, step))
-        unknown = ~np.isfinite(values).any(1)
-        right = own[np.arange(len(own)), best] | (unknown & own.any(1))
+        right = own[np.arange(len(own)), best]
         if not right.all():
             place = int(np.flatnonzero(~right)[0])
             raise RuntimeError(

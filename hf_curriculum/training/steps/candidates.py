@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -110,6 +110,14 @@ def choice_key(plan: Plan, step: int) -> int:
     return mix64(plan.key, _CHOICE, step)
 
 
+class _Chosen(NamedTuple):
+    """What is trained on of a batch: the values of all its candidates, what is logged of them, and the chosen part."""
+
+    values: np.ndarray
+    sums: np.ndarray
+    batch: Any
+
+
 class Selector:
     """Reads the candidates of the next steps and yields what is trained on.
 
@@ -119,9 +127,9 @@ class Selector:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self._ready: deque[tuple[np.ndarray, Any]] = deque()
-        self._known: deque[np.ndarray] = deque()  # choices made before the run was resumed
-        self._since_log: np.ndarray | None = None
+        self._ready: deque[_Chosen] = deque()
+        self._known: deque[np.ndarray] = deque()  # values of before the run was resumed
+        self._since_log = np.zeros(7)
 
     def read(self, iterator: Iterator[Any], num_batches: int) -> Iterator[Any]:
         """The chosen part of each of a step's batches; with `score_every` the next steps' are chosen with them.
@@ -137,7 +145,9 @@ class Selector:
                 for number, batch in enumerate(batches):
                     self._ready.append(self._chosen(model, batch, step + number // num_batches))
         for _ in range(min(num_batches, len(self._ready))):
-            yield self._ready.popleft()[1]
+            ready = self._ready.popleft()
+            self._since_log = self._since_log + ready.sums
+            yield ready.batch
 
     def try_batch(self, batch: Any) -> None:
         """Values the candidates of a batch and cuts some of them out, before training is paid for.
@@ -151,21 +161,18 @@ class Selector:
             self._values(model, batch, rows)
         select_rows(batch, np.arange(self.trainer.plan.layout.unit), size=len(rows))
 
-    def _chosen(self, model: Any, batch: Any, step: int) -> tuple[np.ndarray, Any]:
-        """The choice of each place, and the batch of what was chosen."""
+    def _chosen(self, model: Any, batch: Any, step: int) -> _Chosen:
+        """The values of the candidates of each place, and the batch of what was chosen."""
         trainer, plan = self.trainer, self.trainer.plan
         rows = rows_of(batch)
         by_place = rows.reshape(-1, plan.candidates, plan.layout.unit)  # (places, candidates, rows of one)
-        if self._known:
-            values, chosen = np.full(by_place.shape[:2], np.nan), self._known.popleft()
-        else:
-            values = self._values(model, batch, rows)
-            chosen = choose(plan.selection, values, by_place[:, :, 0], choice_key(plan, step))
+        values = self._known.popleft() if self._known else self._values(model, batch, rows)
+        chosen = choose(plan.selection, values, by_place[:, :, 0], choice_key(plan, step))
         kept = np.arange(len(rows)).reshape(by_place.shape)[np.arange(len(chosen)), chosen].ravel()
-        self._since_log = _sums(plan, values, chosen, rows[kept]) + (0 if self._since_log is None else self._since_log)
         trainer.note_choice(step, rows, values)
         multiple = getattr(trainer.data_collator, "pad_to_multiple_of", None) or 1
-        return chosen, select_rows(batch, kept, size=len(rows), multiple=multiple)
+        taken = select_rows(batch, kept, size=len(rows), multiple=multiple)
+        return _Chosen(values, _sums(plan, values, chosen, rows[kept]), taken)
 
     def _values(self, model: Any, batch: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
         """The value of each candidate, float64, shape (places, candidates): of an image, the mean of its captions'."""
@@ -199,23 +206,23 @@ class Selector:
 
     def facts(self) -> dict[str, float]:
         """What was chosen since this was last asked for, over all processes: see `CurriculumTrainer.log`."""
-        if self._since_log is None:
+        if not self._since_log.any():
             return {}
         device = self.trainer.args.device
         total = torch.tensor(self._since_log, dtype=torch.float32, device=device)
-        self._since_log = None
+        self._since_log = np.zeros(7)
         counts = self.trainer.accelerator.reduce(total, reduction="sum").tolist()
         names = ("candidate_value", "chosen_value", "chosen_score_mean")
         means = {name: part / n for name, part, n in zip(names, counts[:3], counts[3:6], strict=True) if n}
         return {**means, "unvalued": counts[6]}
 
     def save(self, folder: str) -> None:
-        """Writes the choices that were made for steps still to come, of this process, if there are any."""
+        """Writes the values of the candidates of steps still to come, of this process, if there are any."""
         path = self._path(folder)
         path.unlink(missing_ok=True)
         if self._ready:
-            chosen = np.stack([one for one, _ in self._ready]).astype(np.uint16)
-            np.savez(path, chosen=chosen, processes=self.trainer.args.world_size)
+            values = np.stack([one.values for one in self._ready])  # (batches, places, candidates)
+            np.savez(path, values=values, processes=self.trainer.args.world_size)
 
     def resume(self, folder: str | None) -> None:
         """Reads what `save` wrote.
@@ -228,24 +235,24 @@ class Selector:
         """
         self._ready.clear()
         self._known.clear()
-        self._since_log = None
-        if folder is None or not self._chosen_before():
+        self._since_log = np.zeros(7)
+        if folder is None or not self._valued_before():
             return
         trainer, path = self.trainer, self._path(folder)
-        places, chosen, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
+        places, values, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
         if path.is_file():
             with np.load(path) as saved:
-                chosen, processes = saved["chosen"].astype(np.int64), int(saved["processes"])
-        if (processes, chosen.shape[1]) != (trainer.args.world_size, places):
+                values, processes = saved["values"], int(saved["processes"])
+        if (processes, values.shape[1]) != (trainer.args.world_size, places):
             raise ValueError(
                 f"{folder} was saved between two times that candidates were valued (score_every="
                 f"{trainer.plan.selection.score_every}), by another number of processes or another batch size: "
-                "the choices for the next steps cannot be dealt to these. Resume with those of the run, or from a "
+                "the values for the next steps cannot be dealt to these. Resume with those of the run, or from a "
                 "checkpoint at a multiple of score_every."
             )
-        self._known.extend(chosen)
+        self._known.extend(values)
 
-    def _chosen_before(self) -> bool:
+    def _valued_before(self) -> bool:
         """Whether the next step's candidates were valued with those of a step before it."""
         plan, step = self.trainer.plan, self.trainer.state.global_step
         begins = plan.log and plan.log[-1]["step"] == step  # a round, whose candidates were not known before
