@@ -313,7 +313,14 @@ def test_resumed_in_the_middle_of_a_window_with_another_batch_size(tmp_path):
     trainer = captions_trainer(rule, tmp_path, **other)
     with pytest.raises(ValueError, match=r"was saved between two times that candidates were valued \(score_every=3\)"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    (tmp_path / "checkpoint-2" / "selection_0.npz").unlink()
+    held = tmp_path / "checkpoint-2" / "selection_0.npz"
+    with np.load(held) as saved:
+        values = saved["values"]
+    assert values.shape == (1, 4, 2)
+    np.savez(held, values=values, processes=2)
+    with pytest.raises(ValueError, match="by another number of processes or another batch size: the values for the"):
+        captions_trainer(rule, tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    held.unlink()
     with pytest.raises(
         ValueError, match=r"cannot be dealt to these\. Resume with those of the run, or from a checkpoin"
     ):
