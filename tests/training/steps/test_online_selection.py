@@ -196,6 +196,23 @@ def test_the_random_streams_are_those_of_a_plain_run_on_the_chosen_rows(tmp_path
     assert losses[0] == losses[1]
 
 
+def test_the_model_values_without_dropout_and_gradients_and_is_trained_with_them(tmp_path):
+    seen = []
+
+    class Noting(CurriculumTrainer):
+        def example_losses(self, model, inputs):
+            seen.append((model.training, torch.is_grad_enabled(), len(inputs["labels"])))
+            return super().example_losses(model, inputs)
+
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            seen.append((model.training, torch.is_grad_enabled(), len(inputs["labels"])))
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    trainer = captions_trainer(OnlineSelection(2), tmp_path, kind=Noting, max_steps=2)
+    trainer.train()
+    assert seen == [(False, False, 8), *[(False, False, 8), (True, True, 4)] * 2]
+
+
 # ---- Candidates that are valued together ----
 
 
