@@ -127,7 +127,7 @@ CASES: dict[str, Case] = {
     ),
     "online selection, weighted": Case(OnlineSelection(3, temperature=0.5, then=Weighted(epochs=3)), passes=3),
     "online selection by image": Case(
-        OnlineSelection(3, then=Phases(2, 3), batches=ByImage(2), score_every=2), unit=2
+        OnlineSelection(3, "reducible_loss", "hard", then=Phases(2, 3), batches=ByImage(2), score_every=2), unit=2
     ),
     "online selection by length": Case(
         OnlineSelection(2, then=IID(epochs=3), batches=ByLength(window=2), score_every=3), passes=3

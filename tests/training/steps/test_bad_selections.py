@@ -119,6 +119,9 @@ def test_a_reference_that_is_not_there(tmp_path):
 def test_a_reference_without_a_number(tmp_path):
     with pytest.raises(ValueError, match=r"`reference` has no number for any of the 24 examples: there would be noth"):
         captions_trainer(REDUCIBLE, tmp_path, trainer={"train_dataset": with_reference([NAN] * 24)})
+    by_image = OnlineSelection(2, "reducible_loss", "reference", batches=ByImage(2))
+    with pytest.raises(ValueError, match=r"`reference` has no number for any of the 24 examples: there would be noth"):
+        make_plan(by_image, with_reference([NAN] * 24), global_batch_size=4)
 
 
 def test_rows_without_a_reference_are_counted_and_end_no_run(tmp_path):

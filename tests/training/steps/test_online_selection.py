@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from selection_task import (
     PLAIN,
     First,
@@ -27,6 +28,7 @@ from hf_curriculum import (
     IID,
     BabySteps,
     ByImage,
+    ByLength,
     CurriculumTrainer,
     Filter,
     OnlineSelection,
@@ -121,6 +123,38 @@ def test_it_trains_on_what_a_loop_by_hand_chooses(name, tmp_path):
     torch.testing.assert_close(weights_of(trainer), weights, rtol=1e-4, atol=2e-5)
     first = [trainer.plan.step_rows(step).reshape(BATCH, -1)[:, 0].tolist() for step in range(STEPS)]
     assert first != expected
+
+
+def test_with_images_a_candidate_is_an_image_and_its_value_the_mean_of_its_captions(tmp_path):
+    """Rows 5 and 11 have no reference: then that of the other caption of their images counts."""
+    rule = OnlineSelection(3, "reducible_loss", "reference", then=IID(epochs=4), batches=ByImage(2))
+    trainer = captions_trainer(rule, tmp_path, learning_rate=0.0)
+    model, alone = small_git().eval(), 0
+    trainer.train()
+    for step, rows, found in recorded(tmp_path):
+        places = trainer.plan.step_rows(step).reshape(2, 3, 2)
+        expected, numbers = [], []
+        for place in places:
+            assert all(len({row // 2 for row in image}) == 1 for image in place)
+            values = np.array([values_by_hand(rule, model, image) for image in place])
+            alone += np.isnan(values).sum()
+            means = np.nanmean(values, axis=1)
+            expected += place[means.argmax()].tolist()
+            numbers.append(means.max())
+        assert rows == expected
+        assert found == pytest.approx(numbers, rel=1e-4)
+    assert alone > 0
+    assert len(recorded(tmp_path)) == trainer.plan.num_steps == 8
+
+
+def test_batches_by_length_have_candidates_of_a_length():
+    data = Dataset.from_dict({"caption_length": np.random.default_rng(0).permutation(48).tolist()})
+    plan = make_plan(OnlineSelection(3, then=IID(epochs=1), batches=ByLength(window=2)), data, global_batch_size=4)
+    lengths = np.array(data["caption_length"])
+    for step in range(0, plan.num_steps, 2):
+        one, other = sorted(([*lengths[plan.step_rows(number)]] for number in (step, step + 1)), key=min)
+        assert max(one) < min(other)
+        assert len(one) == len(other) == 12
 
 
 # ---- Nothing else differs ----
