@@ -96,7 +96,7 @@ def jobs_of(number: int, chance: random.Random, folder: Path) -> tuple[int, list
     kills = [
         {"kill_at": first},
         chance.choice(
-            [{"kill_in_save": [first - first % 2 + 2, "before_optimizer"]}, {"kill_after": chance.uniform(0.02, 0.3)}]
+            [{"kill_in_save": [first - first % 2 + 2, "before_optimizer"]}, {"kill_after": chance.uniform(0.02, 0.12)}]
         ),
         {"kill_at": max(second, first - first % 2 + 2)},
     ]
@@ -106,7 +106,7 @@ def jobs_of(number: int, chance: random.Random, folder: Path) -> tuple[int, list
 
 def test_killed_at_random_places_no_run_diverges(launch, tmp_path):
     chance, runs = random.Random(0), []
-    for number in range(8):
+    for number in range(9):
         folder = tmp_path / str(number)
         folder.mkdir()
         runs.append((folder, *jobs_of(number, chance, folder)))
