@@ -10,7 +10,7 @@ from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.curricula.online_selection import OnlineSelection
 from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.curricula.weighted import Weighted
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum, WrappingCurriculum
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
@@ -117,7 +117,7 @@ def _turned(rule: Curriculum, ranking: Ranking) -> Curriculum:
     """The rule with its thresholds in the order of the other end, and a filter's share as this end has it."""
     if isinstance(rule, Filter):
         rule = rule.with_share(ranking)
-    if isinstance(rule, Filter | OnlineSelection):
+    if isinstance(rule, WrappingCurriculum):
         return replace(rule, then=_turned(rule.then, ranking))
     thresholds = getattr(rule, "thresholds", None)
     return rule if thresholds is None else replace(rule, thresholds=thresholds[::-1])

@@ -144,23 +144,36 @@ class OnlineSelection(WrappingCurriculum):
         return {**super().reads_in_all, **own}
 
     def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Those of `then`; pools with fewer examples than a place has candidates, rows without a reference."""
-        found = list(self.then.notes(ranking, budget))
-        if len(ranking) < self.candidates:
-            found.append(
-                f"There are {len(ranking):,} examples, and each place has {self.candidates} candidates: it chooses "
-                "among repeats. Use fewer candidates."
+        """Those of `then`, and a note where there are fewer examples than a place has candidates."""
+        found = self.then.notes(ranking, budget)
+        if len(ranking) >= self.candidates:
+            return found
+        return (
+            *found,
+            f"There are {len(ranking):,} examples, and each place has {self.candidates} candidates: it chooses "
+            "among repeats. Use fewer candidates.",
+        )
+
+    def row_notes(self, ranking: Ranking) -> tuple[str, ...]:
+        """A note on rows without a reference.
+
+        Args:
+            ranking: of the rows, where images are drawn too.
+
+        Raises:
+            ValueError: no row has one.
+        """
+        if self.reference is None:
+            return ()
+        missing = int((~np.isfinite(ranking.columns[self.reference][ranking.order])).sum())
+        if missing == len(ranking):
+            raise ValueError(
+                f"`{self.reference}` has no number for any of the {len(ranking):,} examples: there would be "
+                "nothing to choose by. Score the data with a reference model, `ModelLoss(..., reduction='mean')`."
             )
-        if self.reference is not None:
-            missing = int((~np.isfinite(ranking.columns[self.reference][ranking.order])).sum())
-            if missing == len(ranking):
-                raise ValueError(
-                    f"`{self.reference}` has no number for any of the {len(ranking):,} examples: there would be "
-                    "nothing to choose by. Score the data with a reference model, `ModelLoss(..., reduction='mean')`."
-                )
-            if missing:
-                found.append(
-                    f"`{self.reference}` has no number for {missing:,} of {len(ranking):,} examples: they are trained "
-                    "on only where no candidate of their place has one."
-                )
-        return tuple(found)
+        if not missing:
+            return ()
+        return (
+            f"`{self.reference}` has no number for {missing:,} of {len(ranking):,} examples: they are trained "
+            "on only where no candidate of their place has one.",
+        )

@@ -114,6 +114,9 @@ class Selection(Protocol):
     def values(self, candidates: Candidates) -> np.ndarray:
         """The value of each candidate, shape (candidates,)."""
 
+    def row_notes(self, ranking: Ranking) -> tuple[str, ...]:
+        """What to know before training by this rule on these rows."""
+
 
 @dataclass(frozen=True)
 class Curriculum(Configured, RenamedAttributes, ABC):

@@ -407,7 +407,8 @@ class Plan(RenamedAttributes):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What to know before training by this plan: pools smaller than a step, and buckets that ties make uneven."""
-        return (*small_pools(self), *self.curriculum.notes(self.order, self.unit_budget))
+        of_rows = () if self.selection is None else self.selection.row_notes(self.ranking)
+        return (*small_pools(self), *self.curriculum.notes(self.order, self.unit_budget), *of_rows)
 
     def exposure(self) -> Exposure:
         """How many examples are shown how often, by all stages that are known: up to the next decision, if any.

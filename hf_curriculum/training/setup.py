@@ -35,7 +35,7 @@ from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
-from hf_curriculum.planning.curriculum import Curriculum, metric_name
+from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, metric_name
 from hf_curriculum.planning.describe import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
@@ -208,7 +208,10 @@ def validate_batch_size(given: int | None, total: int) -> None:
 def validate_metric(trainer: Any) -> None:
     """The metric that a curriculum decides on is one that `evaluate()` can return."""
     rule, data = trainer.curriculum, trainer.eval_dataset
-    metric = getattr(getattr(rule, "then", rule), "metric", None)
+    drawer = rule
+    while isinstance(drawer, WrappingCurriculum):
+        drawer = drawer.then
+    metric = getattr(drawer, "metric", None)
     if rule.signal != "metrics" or metric is None or "{" in metric or _evaluates_itself(trainer):
         return
     name, parts = metric_name(metric), list(data) if isinstance(data, Mapping) else [None]

@@ -141,3 +141,11 @@ def test_the_control_of_a_choice_trains_on_as_many_examples(rule):
 def test_a_choice_among_draws_without_an_order_has_no_hard_end(then):
     with pytest.raises(ValueError, match="OnlineSelection has no hard end to begin with"):
         control_of(plan_of(OnlineSelection(2, then=then)), "hard_first")
+
+
+def test_the_hard_end_first_is_chosen_from_too():
+    plan = plan_of(OnlineSelection(4, then=Phases(4, 2)))
+    flipped = control_of(plan, "hard_first")
+    turned = plan_of(flipped)
+    assert turned.num_steps == plan.num_steps
+    assert (turned.candidates, turned.ranking.easy) == (4, "high")

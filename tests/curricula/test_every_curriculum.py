@@ -24,6 +24,7 @@ from hf_curriculum import (
     Growing,
     GuidanceSchedule,
     Observed,
+    OnlineSelection,
     Phases,
     SelfPaced,
     Staged,
@@ -32,6 +33,7 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
+from hf_curriculum.planning.curriculum import WrappingCurriculum
 from hf_curriculum.rng import PAD_INDEX
 
 CASES = TABLE.CASES
@@ -47,6 +49,15 @@ def plan_of(case, size, batch, seed=0):
 
 def facts_of(stage):
     return stage.name, stage.rule, stage.slices, stage.num_draws
+
+
+def innermost(rule):
+    """The curriculum that says what is drawn."""
+    return innermost(rule.then) if isinstance(rule, WrappingCurriculum) else rule
+
+
+def drawn_word(plan):
+    return "examples" if plan.candidates == 1 else "candidates"
 
 
 def test_every_curriculum_and_every_kind_of_batch_has_a_case():
@@ -67,9 +78,9 @@ def test_any_piece_of_the_stream_is_the_stream(case, size, batch, seed, data):
     is_padded = case.rule.partial_batches == "keep" or isinstance(case.rule, Staged)
     assert is_padded or len(rows) == len(whole)
     assert len(rows) == plan.num_draws
-    first = plan.log[-1]["step"] * plan.global_batch_size if plan.log else 0
+    first = plan.log[-1]["step"] * plan.samples_per_step if plan.log else 0
     for now in TABLE.rounds(plan_of(case, size, batch, seed), seed):
-        first = now.log[-1]["step"] * now.global_batch_size if now.log else 0
+        first = now.log[-1]["step"] * now.samples_per_step if now.log else 0
         start = data.draw(st.integers(first, now.known_samples))
         stop = data.draw(st.integers(start, now.known_samples))
         assert now.rows(start, stop).tolist() == whole[start:stop].tolist()
@@ -86,7 +97,7 @@ def test_a_plan_made_again_from_what_a_checkpoint_holds_is_the_same(case, size, 
         fresh = make_plan(rule, ranking, global_batch_size=now.global_batch_size, seed=seed)
         losses = None if now.losses is None else now.losses.copy()
         again = fresh.with_log(json.loads(json.dumps(now.log)), losses, now.arrays)
-        first = now.log[-1]["step"] * now.global_batch_size if now.losses is not None else 0
+        first = now.log[-1]["step"] * now.samples_per_step if now.losses is not None else 0
         assert again.rows(first, again.known_samples).tolist() == now.rows(first, now.known_samples).tolist()
         assert (again.max_steps, again.undecided) == (now.max_steps, now.undecided)
         assert again.fingerprint() == now.fingerprint()
@@ -103,10 +114,12 @@ def test_lengths_are_as_stated(case, size, batch, seed):
     before = plan_of(case, size, batch, seed)
     plan, whole = TABLE.realised(before, seed)
     assert before.max_steps == plan.max_steps
-    assert plan.num_steps * plan.global_batch_size == plan.num_samples == len(whole)
+    size = plan.samples_per_step
+    assert size == plan.global_batch_size * plan.candidates
+    assert plan.num_steps * size == plan.num_samples == len(whole)
     if case.rule.signal is None:
         assert plan.max_steps == plan.num_steps == before.num_steps
-        assert 0 <= plan.num_filled < plan.global_batch_size
+        assert 0 <= plan.num_filled < size
         assert not plan.log
     else:
         assert before.num_steps == plan.max_steps
@@ -115,9 +128,11 @@ def test_lengths_are_as_stated(case, size, batch, seed):
         assert plan.num_filled == 0
     if case.passes is not None:
         draws = math.floor(case.passes * len(plan.order) + 0.5)
-        assert plan.num_steps == -(-draws * plan.layout.unit // plan.global_batch_size)
+        assert plan.num_steps == -(-draws * plan.layout.unit // size)
     for step in range(plan.num_steps + 1):
-        assert plan.draws_after(step) == (whole[: step * plan.global_batch_size] != PAD_INDEX).sum()
+        assert plan.draws_after(step) == (whole[: step * size] != PAD_INDEX).sum()
+        assert plan.examples_after(step) * plan.candidates == plan.draws_after(step)
+    assert plan.examples_after(plan.num_steps) == plan.num_examples
 
 
 @every_case
@@ -130,6 +145,7 @@ def test_fitted_to_a_budget_it_takes_exactly_so_many_steps(case, size, batch, se
         return make_plan(rule, ranking, global_batch_size=batch, seed=seed)
 
     before = planned(case.rule)
+    step = before.samples_per_step
     try:
         rule = case.rule.fit_to(steps=steps)
         plan = planned(rule)
@@ -142,20 +158,22 @@ def test_fitted_to_a_budget_it_takes_exactly_so_many_steps(case, size, batch, se
     assert plan.max_steps == plan.num_steps == steps
     assert curriculum_from(json.loads(json.dumps(rule.to_dict()))) == rule
     assert plan.num_filled == 0
-    if isinstance(case.rule, Growing) and case.rule.full_at is None and steps * batch < 1.5 * len(plan.order):
+    drawer = innermost(case.rule)
+    if isinstance(drawer, Growing) and drawer.full_at is None and steps * step < 1.5 * len(plan.order):
         assert [stage.name for stage in plan.stages] == ["growing"]  # no room for a pass over everything
         return
     assert [stage.name for stage in plan.stages] == [stage.name for stage in before.stages]
-    if case.rule.signal is None and not isinstance(case.rule, Growing):
+    if case.rule.signal is None and not isinstance(drawer, Growing):
         # By value, a pool is the same however long the run is.
         assert [stage.slices for stage in plan.stages] == [stage.slices for stage in before.stages]
-        assert plan.cost_ratio == pytest.approx(plan.num_draws / plan.control_draws)
+        scored = 0 if plan.candidates == 1 else plan.num_draws * plan.selection.forwards / 3
+        assert plan.cost_ratio == pytest.approx((plan.num_examples + scored) / plan.control_draws)
         shares = np.diff(before.stage_starts) / before.num_samples * steps
         # A step of rounding, one for each stage that has to have one, and what fills the last batches, stretched too.
-        room = len(shares) * (1 + batch * steps / before.num_samples)
-        assert np.abs(np.diff(plan.stage_starts) / batch - shares).max() < 1 + room
+        room = len(shares) * (1 + step * steps / before.num_samples)
+        assert np.abs(np.diff(plan.stage_starts) / step - shares).max() < 1 + room
     again = planned(case.rule.fit_to(epochs=6))
-    assert again.max_steps == max(1, -(-6 * len(again.order) * again.layout.unit // batch))
+    assert again.max_steps == max(1, -(-6 * len(again.order) * again.layout.unit // step))
 
 
 @every_case
@@ -167,12 +185,12 @@ def test_max_steps_runs_the_first_steps_of_the_whole_run(case, size, batch, seed
     steps = data.draw(st.integers(1, whole.num_steps))
     before = make_plan(case.rule, ranking, global_batch_size=batch, seed=seed, max_steps=steps)
     plan, cut = TABLE.realised(before, seed)
-    assert cut.tolist() == rows[: steps * batch].tolist()
+    assert cut.tolist() == rows[: steps * plan.samples_per_step].tolist()
     assert before.max_steps == plan.max_steps == plan.num_steps == plan.known_steps == steps
     assert plan.num_draws == whole.draws_after(steps) == plan.draws_after(steps)
     assert plan.log == whole.log[: len(plan.log)]
     assert not plan.undecided
-    assert "examples drawn" in plan.describe()
+    assert f"{drawn_word(plan)} drawn" in plan.describe()
     assert [stage.name for stage in plan.stages] == [stage.name for stage in whole.stages[: len(plan.stages)]]
     assert set(plan.pass_ends) - {steps} == {end for end in whole.pass_ends if end < steps}
     assert set(plan.stage_ends) - {steps} == {end for end in whole.stage_ends if end < steps}
@@ -186,7 +204,7 @@ def test_decisions_are_taken_between_whole_steps_and_change_nothing_before_them(
     for number, (earlier, later) in enumerate(itertools.pairwise(plans)):
         entry = later.log[-1]
         assert (entry["round"], entry["step"]) == (number, earlier.known_steps)
-        assert earlier.known_samples % earlier.global_batch_size == 0
+        assert earlier.known_samples % earlier.samples_per_step == 0
         assert later.known_steps > earlier.known_steps or not later.undecided
         assert later.log[:-1] == earlier.log
         settled = slice(0, len(earlier.stages))
@@ -212,7 +230,7 @@ def test_pools_grow_where_promised_and_draws_stay_within_them(case, size, batch,
     plan, _ = TABLE.realised(plan_of(case, size, batch, seed), seed)
     pools = [stage.pool_size for stage in plan.stages]
     assert not case.grows or pools == sorted(pools)
-    forgotten = plan.log[-1]["step"] * plan.global_batch_size if plan.losses is not None else 0
+    forgotten = plan.log[-1]["step"] * plan.samples_per_step if plan.losses is not None else 0
     for stage, start, stop in zip(plan.stages, plan.stage_starts, plan.stage_starts[1:], strict=False):
         assert 1 <= stage.pool_size <= len(plan.order)
         ends = [end for part in stage.slices for end in part]
@@ -243,7 +261,8 @@ def test_its_plan_can_be_printed_at_any_time(case):
     for plan in TABLE.rounds(TABLE.plan_of(case, 40, 8)):
         text = plan.describe()
         assert text.startswith(type(case.rule).__name__)
-        assert "examples drawn" in text
+        assert f"{drawn_word(plan)} drawn" in text
+        assert ("examples trained on, " in text) == (plan.candidates > 1)
         assert ("at most" in text) == plan.undecided
 
 
@@ -301,6 +320,7 @@ def test_where_all_scores_are_equal_a_rule_that_needs_buckets_or_levels_says_so(
         (AdaptiveGuidance, {"epochs": 1, "curriculum_epochs": 1}),
         (Filter, {"keep": 1.0}),
         (Weighted, {"temperature": 0.5}),
+        (OnlineSelection, {"candidates": 1, "temperature": 0.5, "score_every": 1}),
     ],
 )
 def test_the_limits_themselves_are_allowed(make, least):
@@ -323,6 +343,10 @@ def test_the_limits_themselves_are_allowed(make, least):
         (Filter, {"keep": 0.0}),
         (Filter, {"keep": 1.5}),
         (Weighted, {"temperature": 0.0}),
+        (OnlineSelection, {"candidates": 0}),
+        (OnlineSelection, {"score_every": 0}),
+        (OnlineSelection, {"temperature": 0.0}),
+        (OnlineSelection, {"temperature": math.inf}),
         (Weighted, {"temperature": math.inf}),
         (IID, {"epochs": 0}),
         (IID, {"epochs": math.inf}),

@@ -21,7 +21,7 @@ def naive(plan, first, step):
     """Counted row by row."""
     rows = [row for one in range(first, step) for row in plan.step_rows(one).tolist()]
     repeats, seen, stage = 0, set(), None
-    size = plan.global_batch_size
+    size = plan.samples_per_step
     for sample in range(plan.stage_starts[plan.stage_at(first).number], step * size):
         number = next(n for n, end in enumerate(plan.stage_starts[1:]) if sample < end)
         if number != stage:

@@ -51,12 +51,13 @@ class Rows:
 
 
 def make_loader(state, processes, accumulation, rank, workers=0, **kwargs):
+    size = state.plan.samples_per_step
     sampler = CurriculumSampler(
         lambda: state.plan, lambda: state.step, placeholders=lambda: state.skips, with_samples=True
     )
     loader = DataLoader(
         IndexedDataset(Rows(), 0, False),
-        batch_size=BATCH // processes // accumulation,
+        batch_size=size // processes // accumulation,
         sampler=sampler,
         collate_fn=rows_of,
         num_workers=workers,
@@ -117,7 +118,7 @@ def checkpoints(plan):
 def expected_of(plan):
     """step → rows, from the plan alone."""
     final, whole = TABLE.realised(plan)
-    steps = whole.reshape(-1, BATCH)
+    steps = whole.reshape(-1, final.samples_per_step)
     assert len(steps) == final.num_steps
     return {step: sorted(rows[rows != PAD_INDEX].tolist()) for step, rows in enumerate(steps)}
 
@@ -186,7 +187,7 @@ def test_lengths(name):
     plan = plan_of(name)
     sampler = CurriculumSampler(lambda: plan, placeholders=lambda: False, with_samples=True)
     declared = len(sampler)
-    assert declared == plan.max_steps * BATCH
+    assert declared == plan.max_steps * plan.samples_per_step
     assert len(CurriculumSampler(plan, with_samples=True)) == plan.known_samples
     loaders = [make_loader(SimpleNamespace(plan=plan, step=0, skips=False), 2, 2, rank) for rank in range(2)]
     assert [len(loader) for loader in loaders] == [2 * plan.max_steps] * 2

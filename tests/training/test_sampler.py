@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader
 
-from hf_curriculum import IID, BabySteps, CurriculumSampler, Observed, Phases, make_plan
+from hf_curriculum import IID, BabySteps, CurriculumSampler, Observed, OnlineSelection, Phases, make_plan
 
 PLAN = make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8)
 
@@ -133,6 +133,23 @@ def test_every_step_sees_the_same_rows_on_any_number_of_processes(processes, mic
     for step in range(PLAN.num_steps):
         rows = np.concatenate([share[step * per_step : (step + 1) * per_step].ravel() for share in shares])
         assert sorted(rows) == sorted(PLAN.step_rows(step))
+
+
+CHOSEN = make_plan(OnlineSelection(3, then=Phases(3, 2)), np.arange(30.0), global_batch_size=8)
+
+
+@pytest.mark.parametrize(("processes", "micro"), [(1, 8), (1, 4), (2, 4), (2, 2), (4, 1)])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_process_is_given_all_candidates_of_its_places(processes, micro, workers):
+    batches = BatchSampler(CurriculumSampler(CHOSEN), micro * CHOSEN.candidates, drop_last=False)
+    shares = []
+    for rank in range(processes):
+        shard = BatchSamplerShard(batches, processes, rank)
+        loader = DataLoader(range(30), batch_sampler=shard, num_workers=workers, collate_fn=list)
+        shares.append(np.array(list(loader)).reshape(CHOSEN.num_steps, -1, micro, CHOSEN.candidates))
+    together = np.stack(shares, axis=2).reshape(CHOSEN.num_steps, 8, CHOSEN.candidates)
+    for step in range(CHOSEN.num_steps):
+        assert together[step].ravel().tolist() == CHOSEN.step_rows(step).tolist()
 
 
 def test_holes_need_a_loader_that_knows_them():

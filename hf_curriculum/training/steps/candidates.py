@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,14 +70,15 @@ class BatchCandidates:
         return self._trainer.plan.ranking.columns[name][self.rows]
 
     def _measure(self, inputs: Mapping[str, Any]) -> np.ndarray:
-        size, most = len(self.rows), self._trainer.args.eval_batch_size
+        size, trainer = len(self.rows), self._trainer
+        most = max(trainer.args.eval_batch_size, trainer._train_batch_size)  # with gradients they need more memory
         parts = [inputs]
         if size > most:
             parts = [
                 select_rows(inputs, np.arange(start, min(start + most, size)), size=size)
                 for start in range(0, size, most)
             ]
-        losses = torch.cat([self._trainer.example_losses(self._model, part).float() for part in parts])
+        losses = torch.cat([trainer.example_losses(self._model, part).float() for part in parts])
         if tuple(losses.shape) != (size,):
             raise ValueError(
                 f"example_losses returned a tensor of shape {tuple(losses.shape)} for {size} examples, and a "
@@ -109,6 +110,14 @@ def choice_key(plan: Plan, step: int) -> int:
     return mix64(plan.key, _CHOICE, step)
 
 
+class _Chosen(NamedTuple):
+    """What is trained on of a batch: the values of all its candidates, what is logged of them, and the chosen part."""
+
+    values: np.ndarray
+    sums: np.ndarray
+    batch: Any
+
+
 class Selector:
     """Reads the candidates of the next steps and yields what is trained on.
 
@@ -118,9 +127,9 @@ class Selector:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self._ready: deque[tuple[np.ndarray, Any]] = deque()
-        self._known: deque[np.ndarray] = deque()  # choices made before the run was resumed
-        self._since_log: list[np.ndarray] = []
+        self._ready: deque[_Chosen] = deque()
+        self._known: deque[np.ndarray] = deque()  # values of before the run was resumed
+        self._since_log = np.zeros(7)
 
     def read(self, iterator: Iterator[Any], num_batches: int) -> Iterator[Any]:
         """The chosen part of each of a step's batches; with `score_every` the next steps' are chosen with them.
@@ -136,7 +145,9 @@ class Selector:
                 for number, batch in enumerate(batches):
                     self._ready.append(self._chosen(model, batch, step + number // num_batches))
         for _ in range(min(num_batches, len(self._ready))):
-            yield self._ready.popleft()[1]
+            ready = self._ready.popleft()
+            self._since_log = self._since_log + ready.sums
+            yield ready.batch
 
     def try_batch(self, batch: Any) -> None:
         """Values the candidates of a batch and cuts some of them out, before training is paid for.
@@ -150,21 +161,18 @@ class Selector:
             self._values(model, batch, rows)
         select_rows(batch, np.arange(self.trainer.plan.layout.unit), size=len(rows))
 
-    def _chosen(self, model: Any, batch: Any, step: int) -> tuple[np.ndarray, Any]:
-        """The choice of each place, and the batch of what was chosen."""
+    def _chosen(self, model: Any, batch: Any, step: int) -> _Chosen:
+        """The values of the candidates of each place, and the batch of what was chosen."""
         trainer, plan = self.trainer, self.trainer.plan
         rows = rows_of(batch)
         by_place = rows.reshape(-1, plan.candidates, plan.layout.unit)  # (places, candidates, rows of one)
-        if self._known:
-            values, chosen = np.full(by_place.shape[:2], np.nan), self._known.popleft()
-        else:
-            values = self._values(model, batch, rows)
-            chosen = choose(plan.selection, values, by_place[:, :, 0], choice_key(plan, step))
+        values = self._known.popleft() if self._known else self._values(model, batch, rows)
+        chosen = choose(plan.selection, values, by_place[:, :, 0], choice_key(plan, step))
         kept = np.arange(len(rows)).reshape(by_place.shape)[np.arange(len(chosen)), chosen].ravel()
-        self._since_log.append(_sums(plan, values, chosen, rows[kept]))
         trainer.note_choice(step, rows, values)
         multiple = getattr(trainer.data_collator, "pad_to_multiple_of", None) or 1
-        return chosen, select_rows(batch, kept, size=len(rows), multiple=multiple)
+        taken = select_rows(batch, kept, size=len(rows), multiple=multiple)
+        return _Chosen(values, _sums(plan, values, chosen, rows[kept]), taken)
 
     def _values(self, model: Any, batch: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
         """The value of each candidate, float64, shape (places, candidates): of an image, the mean of its captions'."""
@@ -178,33 +186,43 @@ class Selector:
                 f"{type(plan.selection).__name__}.values returned shape {values.shape} for {len(rows)} candidates, "
                 f"and each needs a value of its own. Return shape ({len(rows)},)."
             )
-        if not np.isfinite(values).any():
+        known = self._read_in_full(rows)
+        if known.any() and not np.isfinite(values[known]).any():
             raise ValueError(
                 f"None of the {len(rows)} candidates of a batch has a value that is finite (rows {rows[:4].tolist()} "
-                "…): the model has diverged, or the reference or the rule gives none. There is nothing to choose by."
+                "…): the model has diverged, or the rule gives none. There is nothing to choose by."
             )
         finite = np.isfinite(values.reshape(number.shape))
         sums = np.where(finite, values.reshape(number.shape), 0.0).sum(2)
         return np.divide(sums, finite.sum(2), out=np.full(sums.shape, np.nan), where=finite.any(2))
 
+    def _read_in_full(self, rows: np.ndarray) -> np.ndarray:
+        """Whether no number that the rule reads of a row is missing, bool, shape (rows,)."""
+        plan, known = self.trainer.plan, np.ones(len(rows), dtype=bool)
+        for name, kind in plan.curriculum.reads_in_all.items():
+            if kind in ("numbers", "score"):
+                known &= np.isfinite(plan.ranking.columns[name][rows])
+        return known
+
     def facts(self) -> dict[str, float]:
         """What was chosen since this was last asked for, over all processes: see `CurriculumTrainer.log`."""
-        if not self._since_log:
+        if not self._since_log.any():
             return {}
         device = self.trainer.args.device
-        total = torch.tensor(np.sum(self._since_log, axis=0), dtype=torch.float32, device=device)
-        self._since_log = []
+        total = torch.tensor(self._since_log, dtype=torch.float32, device=device)
+        self._since_log = np.zeros(7)
         counts = self.trainer.accelerator.reduce(total, reduction="sum").tolist()
         names = ("candidate_value", "chosen_value", "chosen_score_mean")
         means = {name: part / n for name, part, n in zip(names, counts[:3], counts[3:6], strict=True) if n}
         return {**means, "unvalued": counts[6]}
 
     def save(self, folder: str) -> None:
-        """Writes the choices that were made for steps still to come, of this process, if there are any."""
+        """Writes the values of the candidates of steps still to come, of this process, if there are any."""
         path = self._path(folder)
         path.unlink(missing_ok=True)
         if self._ready:
-            np.save(path, np.stack([chosen for chosen, _ in self._ready]).astype(np.uint16))
+            values = np.stack([one.values for one in self._ready])  # (batches, places, candidates)
+            np.savez(path, values=values, processes=self.trainer.args.world_size)
 
     def resume(self, folder: str | None) -> None:
         """Reads what `save` wrote.
@@ -217,23 +235,32 @@ class Selector:
         """
         self._ready.clear()
         self._known.clear()
-        self._since_log = []
-        path = None if folder is None else self._path(folder)
-        if path is None or not any(path.parent.glob("selection_*.npy")):
+        self._since_log = np.zeros(7)
+        if folder is None or not self._valued_before():
             return
-        places = self.trainer._train_batch_size // self.trainer.plan.layout.unit
-        found = np.load(path).astype(np.int64) if path.is_file() else np.empty((0, 0))
-        if found.shape[1] != places or len(list(path.parent.glob("selection_*.npy"))) != self.trainer.args.world_size:
+        trainer, path = self.trainer, self._path(folder)
+        places, values, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
+        if path.is_file():
+            with np.load(path) as saved:
+                values, processes = saved["values"], int(saved["processes"])
+        if (processes, values.shape[1]) != (trainer.args.world_size, places):
             raise ValueError(
                 f"{folder} was saved between two times that candidates were valued (score_every="
-                f"{self.trainer.plan.selection.score_every}), by another number of processes or another batch size: "
-                "the choices for the next steps cannot be dealt to these. Resume with those of the run, or from a "
+                f"{trainer.plan.selection.score_every}), by another number of processes or another batch size: "
+                "the values for the next steps cannot be dealt to these. Resume with those of the run, or from a "
                 "checkpoint at a multiple of score_every."
             )
-        self._known.extend(found)
+        self._known.extend(values)
+
+    def _valued_before(self) -> bool:
+        """Whether the next step's candidates were valued with those of a step before it."""
+        plan, step = self.trainer.plan, self.trainer.state.global_step
+        begins = plan.log and plan.log[-1]["step"] == step  # a round, whose candidates were not known before
+        every = 1 if plan.candidates == 1 else plan.selection.score_every
+        return step % every > 0 and step < plan.known_steps and not begins
 
     def _path(self, folder: str) -> Path:
-        return Path(folder) / f"selection_{self.trainer.args.process_index}.npy"
+        return Path(folder) / f"selection_{self.trainer.args.process_index}.npz"
 
 
 def rows_of(batch: Any) -> np.ndarray:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.joint_text import BESIDE
 from hf_curriculum.training.prediction import TEXT_INPUTS
 
 IMAGE_INDEX, EXAMPLE_INDEX = "image_index", "example_index"
-_MASK = "attention_mask"
+_MASK, _REGION_MASK, _DECODER = "attention_mask", "region_mask", "decoder_"
 _BY_ROW = (*TEXT_INPUTS, IMAGE_INDEX, EXAMPLE_INDEX)
 
 
@@ -54,13 +55,20 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
                 f"(with `{IMAGE_INDEX}`, per image), or train without OnlineSelection."
             )
     for name in [name for name in batch if name.endswith(_MASK)]:
-        _trim(found, batch[name], name, multiple)
+        prefix = name.removesuffix(_MASK)
+        _trim(found, batch[name] != 0, found[name] != 0, [prefix + one for one in TEXT_INPUTS], multiple)
+    if _REGION_MASK in batch:
+        regions = [name for name in batch if name.startswith("region_")]
+        _trim(found, batch[_REGION_MASK] != 0, found[_REGION_MASK] != 0, regions, 1)
+    labels = batch.get("labels")
+    if isinstance(labels, torch.Tensor) and not set(TEXT_INPUTS) & (set(batch) - {"labels"}):  # of an encoder–decoder
+        _trim(found, labels != IGNORED, found["labels"] != IGNORED, ["labels"], multiple)
     return found
 
 
 def is_image(name: str) -> bool:
     """Whether an input of a model is of the image: it is neither text nor a number of the row."""
-    return name not in _BY_ROW and not name.startswith(BESIDE)
+    return name not in _BY_ROW and not name.startswith((BESIDE, _DECODER))
 
 
 def _length(value: Any) -> int | None:
@@ -78,18 +86,40 @@ def _taken(value: Any, rows: np.ndarray) -> Any:
     return value[rows] if isinstance(value, np.ndarray) else type(value)([value[row] for row in rows.tolist()])
 
 
-def _trim(found: dict[str, Any], before: torch.Tensor, name: str, multiple: int) -> None:
-    """Cuts padding off the texts that a mask is of, where the batch was padded to its longest text."""
-    mask = found[name]
-    if mask.ndim != 2 or not before.any(0).all():  # a collator that pads to a fixed length
+def _trim(found: dict[str, Any], before: torch.Tensor, now: torch.Tensor, names: Sequence[str], multiple: int) -> None:
+    """Cuts off these entries what is padding in all rows `now`, where the batch was padded to its longest row."""
+    if now.ndim != 2 or not now.any():
         return
-    used = mask.any(0).nonzero().flatten()  # columns with a token
-    if not len(used):
+    width, (first, stop) = now.shape[1], _span(now)
+    if _rounded(*_span(before), multiple) != width:  # a collator that pads to a fixed length
         return
-    first, stop = int(used[0]), int(used[-1]) + 1
-    stop = min(mask.shape[1], first + -(-(stop - first) // multiple) * multiple)
-    prefix = name.removesuffix(_MASK)
-    for other in TEXT_INPUTS:
-        value = found.get(prefix + other)
-        if isinstance(value, torch.Tensor) and value.shape[:2] == mask.shape:
-            found[prefix + other] = value[:, first:stop]
+    kept = min(width, _rounded(first, stop, multiple))
+    first = min(first, width - kept)
+    outside = torch.ones(width, dtype=torch.bool)
+    outside[first : first + kept] = False
+    for name in names:
+        value = found.get(name)
+        if not isinstance(value, torch.Tensor) or value.shape[:2] != now.shape:
+            continue
+        if not name.endswith("labels") or _belongs(value, found, name, outside):
+            found[name] = value[:, first : first + kept]
+
+
+def _span(mask: torch.Tensor) -> tuple[int, int]:
+    """The first column with an entry, and the end of the last."""
+    used = mask.any(0).nonzero().flatten()
+    return int(used[0]), int(used[-1]) + 1
+
+
+def _rounded(first: int, stop: int, multiple: int) -> int:
+    return -(-(stop - first) // multiple) * multiple
+
+
+def _belongs(labels: torch.Tensor, found: Mapping[str, Any], name: str, outside: torch.Tensor) -> bool:
+    """Whether labels are of the text that is cut, and not of a decoder's that happens to be as long."""
+    prefix = name.removesuffix("labels")
+    if f"{prefix}decoder_input_ids" in found:
+        return False
+    ids = found.get(f"{prefix}input_ids")
+    same = isinstance(ids, torch.Tensor) and ids.shape == labels.shape and bool(((labels == ids) | (labels < 0)).all())
+    return same or bool((labels[:, outside.to(labels.device)] == IGNORED).all())
