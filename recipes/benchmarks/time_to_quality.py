@@ -20,10 +20,12 @@ good; a run that never is as good is censored. The learning rate is constant aft
 run reach its best loss at the end alone. Validation captions are never mismatched.
 
 **Compute** is counted in forward passes of one pair: 1 for a forward pass, of whatever model, 3 for a pair trained on.
-A score that a model computes, such as `clip_similarity`, therefore costs as many as there are training pairs, before
-the first step, and each scoring pass of self-paced learning as many. What all arms have in common is in none:
-evaluations, the start, the stored features. True flags cost nothing, and nobody has them. A score is stored in a
-column and paid once: where it is there already, the ratio of compute is that of the examples.
+A score that a model computes, such as `clip_similarity`, therefore costs as many as there are pairs that it scores,
+before the first step, a reference model its own training and one pass over the pairs, each scoring pass of self-paced
+learning as many as there are pairs, and each candidate of an arm that chooses while training 1 or, by grounding, 2.
+What all arms have in common is in none: evaluations, the start, the stored features. True flags cost nothing, and
+nobody has them. Scores and references are stored in columns and paid once: × compute, columns there, is what is left
+where they are there already.
 
 **Decay.** What a user pays for is a shorter run: every arm is trained anew at each of `--budgets`, a share of the
 control's steps, with linear decay to zero, and stands beside the control's whole budget with the same decay.
@@ -32,9 +34,12 @@ control's steps, with linear decay to zero, and stands beside the control's whol
 share of captions whose loss is lower with their own picture. Some captions are true of the other one too.
 
 `oracle` filters by the true flags, the bound of all filters that look for mismatched captions. `filter` keeps as many
-captions as are true, those with the highest `clip_similarity`, and two more arms keep 15 points of all less and more.
-An arm whose rule needs a trusted split, captions that are known to be true, stands beside `i.i.d. + trusted split`,
-which just trains on it.
+captions as are true, those with the highest `clip_similarity`; others keep 15 points of all less or more, find the
+share in the score (`keep="auto"`), have scored only half of the pairs at random, or train at twice the control's
+learning rate. `best of n` chooses among n candidates for each example by reducible loss, whose reference was trained
+on the trusted split, or by another value that its name says, over everything or over what the filter keeps. An arm
+whose rule needs that split, captions that are known to be true, stands beside `i.i.d. + trusted split`, which just
+trains on it.
 """
 
 from __future__ import annotations
@@ -348,6 +353,7 @@ class Reached:
         median: of the examples, with a bootstrap interval over seeds.
         ratio: median of (examples / the control's examples), paired by seed, with its interval.
         compute_ratio: the same of compute.
+        running_ratio: the same of compute from the first step on: scores and references are there already.
         lost: runs that diverged or crashed, which are in none of these.
     """
 
@@ -357,6 +363,7 @@ class Reached:
     median: Interval
     ratio: Interval
     compute_ratio: Interval
+    running_ratio: Interval
     lost: int
 
     @property
@@ -374,14 +381,18 @@ def reached(runs: Sequence[StudyRun]) -> list[Reached]:
     found = []
     for arm in dict.fromkeys(item.arm for item in runs):
         seeds = [seed for seed in targets if (arm, seed) in curves]
-        own, ratios = {}, {}
-        for unit in ("examples", "compute"):
-            own[unit] = {seed: examples_to(curves[arm, seed], targets[seed], unit) for seed in seeds}
-            ratios[unit] = [
-                own[unit][seed] / examples_to(curves[CONTROL, seed], targets[seed], unit) for seed in seeds
-            ]
+        own, control = (
+            {
+                unit: {seed: examples_to(curves[name, seed], targets[seed], unit) for seed in seeds}
+                for unit in ("examples", "compute")
+            }
+            for name in (arm, CONTROL)
+        )
+        ratios = {unit: [own[unit][seed] / control[unit][seed] for seed in seeds] for unit in own}
+        before = {seed: curves[arm, seed][0]["compute"] for seed in seeds}
+        running = [(own["compute"][seed] - before[seed]) / control["compute"][seed] for seed in seeds]
         lost = sum(item.arm == arm and item.status in ("diverged", "crashed") for item in runs)
-        values = (list(own["examples"].values()), ratios["examples"], ratios["compute"])
+        values = (list(own["examples"].values()), ratios["examples"], ratios["compute"], running)
         medians = (bootstrap_interval(part, np.median) for part in values)
         found.append(Reached(arm, own["examples"], own["compute"], *medians, lost))
     return found
@@ -391,7 +402,8 @@ def table(found: Sequence[Reached], runs: Sequence[StudyRun], budget: int) -> st
     """Examples and compute to the control's loss, and where the runs ended, as Markdown."""
     metrics = ["eval_loss", "grounding", "right_pictures"]
     ends = {(row.arm, row.metric): row for row in summarise(runs, metrics, control=CONTROL).rows}
-    header = ["curriculum", "got there", "examples, median [95 %]", "× control", "× compute", "final loss"]
+    header = ["curriculum", "got there", "examples, median [95 %]", "× control", "× compute"]
+    header += ["× compute, columns there", "final loss"]
     header += ["difference [95 %]", "p (t)", "grounding", "right pictures"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in found:
@@ -403,6 +415,7 @@ def table(found: Sequence[Reached], runs: Sequence[StudyRun], budget: int) -> st
             _censored(row.median, f"> {budget:,}"),
             _censored(row.ratio, "never"),
             _censored(row.compute_ratio, "never"),
+            _censored(row.running_ratio, "never"),
             _decimals(loss.mean.value),
             interval_text(loss.test.difference, signed=True) if loss.test else "–",
             f"{loss.test.p_t:.3f}" if loss.test and loss.test.p_t == loss.test.p_t else "–",

@@ -76,6 +76,7 @@ def test_examples_and_compute_until_the_controls_final_loss():
     assert found["fast"].compute == {0: 96 + 48, 1: 192 + 48}
     assert found["fast"].ratio.value == np.median([32 / 96, 64 / 32])
     assert found["fast"].compute_ratio.value == np.median([144 / 288, 240 / 96])
+    assert found["fast"].running_ratio.value == np.median([96 / 288, 192 / 96])
     assert found["slow"].examples == {0: math.inf, 1: 64}
     assert math.isinf(found["slow"].median.value)
     assert (found["slow"].lost, found["slow"].note) == (1, "1 of 2 never, 1 lost")
@@ -88,10 +89,11 @@ def test_the_table_shows_censored_runs_and_where_runs_ended():
     ]
     lines = benchmark.table(benchmark.reached(made), made, 128).splitlines()
     assert lines[2] == (
-        "| i.i.d. | 2 of 2 | 32.00 [32.00, 32.00] | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] | 2.000 | – | – "
+        "| i.i.d. | 2 of 2 | 32.00 [32.00, 32.00] | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] "
+        "| 2.000 | – | – "
         "| 0.500 | 0.750 |"
     )
-    assert lines[3].startswith("| slow | 1 of 2 | > 128 [64.00, > 128] | never [2.00, never] | never [2.00, never] |")
+    assert lines[3].startswith("| slow | 1 of 2 | > 128 [64.00, > 128] " + "| never [2.00, never] " * 3)
     assert "| 2.500 | +0.5 [-5.853, +6.853] | 0.500 |" in lines[3]
 
 
