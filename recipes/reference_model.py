@@ -3,9 +3,9 @@
     accelerate launch recipes/reference_model.py                                # scenes: halves score each other
     accelerate launch recipes/reference_model.py --grounding                    # also how well each caption fits
     accelerate launch recipes/reference_model.py --trusted validation           # one model, on a split that is true
-    accelerate launch recipes/reference_model.py --data photos --trusted checked_photos --grounding
-    accelerate launch recipes/reference_model.py --data FILE --features STORE --model transformer --model_options \
-        '{hidden_size: 96}'
+    accelerate launch recipes/reference_model.py --data photos --trusted checked --vision_weights facebook/dino-vitb16
+    accelerate launch recipes/reference_model.py --data FILE --features STORE --model transformer \
+        --vision_weights none --model_options '{hidden_size: 96}'
 
 Every flag of `TrainingArguments` is one of the recipe. Writes `OUTPUT/scored`, the data with the column
 `reference_loss` (and `grounding`), which a curriculum reads. No model scores rows that it was trained on: its loss of
@@ -19,12 +19,14 @@ A run that was killed resumes each model from its last checkpoint.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from accelerate import PartialState
+from babylm.models import vision_weights
 from datasets import Dataset, DatasetDict
 from reference.arguments import (
     GIT,
@@ -36,24 +38,57 @@ from reference.arguments import (
 )
 from reference.data import halves, load_splits, take_trusted
 from reference.scores import GROUNDING, LOSS, add_columns, mismatch_auc
-from transformers import set_seed
+from transformers import AutoConfig, AutoImageProcessor, GitProcessor, set_seed
 
 from hf_curriculum import (
+    SCENES_CLIP,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     RegionInputs,
     StopWhenDiverged,
+    cache_vision_features,
     open_regions,
     save_scored,
+    train_wordpiece,
 )
+from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.models.captioner import new_captioner, new_region_captioner
+from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.studies.recipe import RunLines, disable_progress_bars, resume_point, run_command
 from hf_curriculum.training.setup import close_process_group
+
+logger = logging.getLogger(__name__)
 
 RULE = "{type: online_selection, candidates: 4, value: reducible_loss, reference: reference_loss}"
 FACTS = "reference.json"
 """What the run came to."""
+
+
+def new_git(words: Dataset, data_args: DataArguments, model_args: ModelArguments) -> tuple[Any, Any]:
+    """A GIT and its processor, on a vision tower of its own or on one that is pretrained and frozen.
+
+    Args:
+        words: whose captions train the tokenizer.
+        data_args: of the run.
+        model_args: of the run.
+    """
+    weights, options = vision_weights(model_args), model_args.model_options
+    if weights is None:
+        return new_captioner(words, data_args.image_size, data_args.vocab_size, **options)
+    if model_args.vision_weights == SCENES_CLIP and data_args.data != SCENES:
+        logger.warning(
+            f"The vision tower is the shipped CLIP's, which has seen drawn scenes alone, and the data is "
+            f"{data_args.data}: it will tell its images badly. Name another, `--vision_weights facebook/dino-vitb16`, "
+            "or train one, `--vision_weights none`."
+        )
+    tokenizer = train_wordpiece(words, data_args.vocab_size)
+    tower = AutoConfig.from_pretrained(weights)
+    tower = getattr(tower, "vision_config", tower)  # of a model of images and text, such as CLIP
+    config = small_git_config(len(tokenizer), tokenizer=tokenizer, vision_config=tower, **options)
+    model = git_from_config(config, vision_model_name_or_path=weights)
+    model.freeze_vision_tower()
+    return model, GitProcessor(AutoImageProcessor.from_pretrained(weights), tokenizer)
 
 
 def train_reference(
@@ -80,9 +115,16 @@ def train_reference(
         the folder of the saved model, and how many examples it was trained on.
     """
     set_seed(training_args.seed)
+    folder = Path(training_args.output_dir)
     if model_args.model == GIT:
-        model, processor = new_captioner(words, data_args.image_size, data_args.vocab_size, **model_args.model_options)
+        model, processor = new_git(words, data_args, model_args)
         stored = {}
+        if model_args.vision_weights is not None:  # the tower is the same in all models
+            splits = DatasetDict(rows=rows.select_columns([IMAGE, IMAGE_ID]))
+            splits["held_out"] = held_out.select_columns([IMAGE, IMAGE_ID])
+            with PartialState().main_process_first():
+                features = cache_vision_features(model, splits, folder / "features", processor.image_processor)
+            stored = {"vision_features": features}
     else:
         regions = RegionInputs(open_regions(data_args.features))
         counts = {"min_count": data_args.min_count, "max_words": args.max_length - 2}
@@ -98,9 +140,8 @@ def train_reference(
         processing_class=processor,
         callbacks=[StopWhenDiverged()],
     )
-    folder = Path(training_args.output_dir)
-    parameters = sum(part.numel() for part in trainer.model.parameters())
-    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} parameters, trained on {len(rows):,} captions")
+    parameters = sum(part.numel() for part in trainer.model.parameters() if part.requires_grad)
+    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} parameters to be trained on {len(rows):,} captions")
     RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
     trainer.save_model(str(folder / "model"))

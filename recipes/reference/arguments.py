@@ -44,6 +44,12 @@ class ModelArguments:
 
     model: str = field(metadata={"help": '"git" on images; "transformer", "updown" or "aoanet" on regions'})
     model_options: dict = field(metadata={"help": "further arguments of its builder, or fields of its configuration"})
+    vision_weights: str | None = field(
+        metadata={
+            "help": "checkpoint of GIT's vision tower, which is then left as it is and runs once per image; "
+            '"scenes_clip" for the shipped one; random and trained if none'
+        }
+    )
 
 
 @dataclass
@@ -74,7 +80,8 @@ def check_arguments(
 
     Raises:
         ValueError: both ways at once, the rows to be scored are the trusted ones, an unknown captioner, one without
-            what it reads or with what it does not, nothing to compare with, or models that are to be pushed.
+            what it reads or with what it does not (features, a vision tower), nothing to compare with, or models that
+            are to be pushed.
     """
     if args.trusted is not None and args.cross_fit:
         raise ValueError(
@@ -93,6 +100,11 @@ def check_arguments(
         remedy = "--features none" if model_args.model == GIT else "--features STORE"
         raise ValueError(
             f"model={model_args.model!r} {reads}, and features={data_args.features!r} was given. Pass `{remedy}`."
+        )
+    if model_args.model != GIT and model_args.vision_weights is not None:
+        raise ValueError(
+            f"vision_weights={model_args.vision_weights!r} was given, and model={model_args.model!r} has no vision "
+            "tower: it reads stored regions. Leave it out, `--vision_weights none`."
         )
     if model_args.model != GIT:
         MODELS[model_args.model].config_class.check_fields(model_args.model_options)

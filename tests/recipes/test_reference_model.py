@@ -138,6 +138,7 @@ def test_the_auc_is_of_the_end_that_is_hard():
         (("--model", "gti"), "model='gti' is none of"),
         (("--model", "updown"), "model='updown' reads stored regions, and features=None was given"),
         (("--features", "store"), "model='git' reads images, and features='store' was given"),
+        (("--model", "updown", "--features", "store"), "vision_weights='scenes_clip' was given, and model='updown'"),
         (("--k", "0"), "k=0 was given"),
         (("--push_to_hub",), "push_to_hub=True was given, and this recipe sends nothing"),
     ],
@@ -179,6 +180,17 @@ def test_halves_score_each_other(monkeypatch, tmp_path, capsys):
     assert printed.rstrip().endswith("reference: reference_loss}'")
 
 
+@pytest.mark.parametrize("weights", [None, "scenes_clip"])
+def test_a_vision_tower_of_its_own_is_trained_and_a_pretrained_one_is_not(weights, caplog):
+    words = Dataset.from_dict({"caption": ["a dog runs", "a cat sleeps"] * 4})
+    data_args, model_args, *_ = arguments_of(data="photos")
+    model, processor = reference_model.new_git(words, data_args, replace(model_args, vision_weights=weights))
+    trained = {name.split(".")[1] for name, part in model.named_parameters() if part.requires_grad}
+    assert ("image_encoder" in trained) is (weights is None)
+    assert processor.image_processor.size["height"] == 64
+    assert ("has seen drawn scenes alone, and the data is photos" in caplog.text) is (weights is not None)
+
+
 @pytest.mark.slow
 def test_a_reference_of_a_trusted_split(monkeypatch, tmp_path, capsys):
     facts, scored = run(monkeypatch, tmp_path, "--trusted", "validation")
@@ -203,7 +215,7 @@ def test_a_captioner_on_regions(monkeypatch, tmp_path):
     Dataset.from_dict({"image_id": ids, "caption": captions}).save_to_disk(str(tmp_path / "data"))
     sizes = "{hidden_size: 16, num_encoder_layers: 1, num_decoder_layers: 1, num_attention_heads: 2}"
     options = ("--data", str(tmp_path / "data"), "--features", str(tmp_path / "store"), "--model", "transformer")
-    options += ("--model_options", sizes, "--min_count", "1", "--grounding")
+    options += ("--model_options", sizes, "--min_count", "1", "--grounding", "--vision_weights", "none")
     facts, scored = run(monkeypatch, tmp_path / "out", *options)
     assert "auc" not in facts
     assert np.isfinite(score_values(scored["train"], "reference_loss")).all()

@@ -392,7 +392,7 @@ class TestTable:
         lines = table.to_markdown().splitlines()
         assert lines[3].startswith("| faster | eval_loss | 4 | 875")
         assert lines[-1].startswith("Values but examples, examples_scored, compute × 100. Mean over seeds")
-        assert lines[-1].endswith("Compute: 1 for a forward pass of an example, 3 to train on one.")
+        assert lines[-1].endswith("3 to train on one; a reference's own once.")
         assert "| faster | compute | 4 | 420 [420, 420] | – | – | – | – | 0 | 0 |" in lines
         files = table.write(tmp_path / "out")
         assert not {"examples", "compute"} & set(files)
