@@ -276,7 +276,7 @@ def test_wrong_captions_are_left_out_and_nothing_where_all_are_right():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mismatched", "share"), [(0.0, None), (0.3, 0.72), (0.5, 0.55), (0.7, None)])
+@pytest.mark.parametrize(("mismatched", "share"), [(0.0, None), (0.3, 0.72), (0.5, 0.55)])
 def test_shares_of_wrong_captions(mismatched, share):
     scores, wrong = similarities(4000, mismatched)
     if share is None:
