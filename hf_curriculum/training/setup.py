@@ -290,9 +290,18 @@ def reference_compute(plan: Plan, data: Any) -> int:
     return TRAINED * made.trained_on.get("examples", 0) + plan.ranking.num_rows
 
 
-def own_loss(trainer_class: type) -> bool:
-    """Whether a class computes the loss in a way of its own, apart from weights that a curriculum asks for."""
-    return "compute_loss" in vars(trainer_class) and trainer_class.__name__ != "WeightingTrainer"
+def other_loss(trainer: Any) -> str | None:
+    """Why the loss that is trained is not the model's own, in words; None where it is."""
+    owner = next(
+        base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "WeightingTrainer"
+    )
+    found = {
+        "compute_loss_func= was given": trainer.compute_loss_func is not None,
+        # TRL's adds statistics to the model's own loss.
+        f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
+        "label_smoothing_factor= was given": trainer.label_smoother is not None,
+    }
+    return next((what for what, is_so in found.items() if is_so), None)
 
 
 def validate_own_losses(trainer: Any, stock: bool) -> None:
@@ -301,21 +310,13 @@ def validate_own_losses(trainer: Any, stock: bool) -> None:
     chooses = rule.selection is not None and rule.selection.candidates > 1
     if not stock or rule.losses_of_training or not (chooses or rule.signal == "losses"):
         return
-    owner = next(base for base in type(trainer).__mro__ if own_loss(base))
-    found = {
-        "compute_loss_func= was given": trainer.compute_loss_func is not None,
-        # TRL's adds statistics to the model's own loss.
-        f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
-        "label_smoothing_factor= was given": trainer.label_smoother is not None,
-    }
-    for what, is_so in found.items():
-        if is_so:
-            goes_by = "chooses" if chooses else "is paced"
-            raise ValueError(
-                f"{what}, and {type(rule).__name__} {goes_by} by `example_losses`, which would still be "
-                "the cross-entropy of the labels: another loss than is trained. Override "
-                "`CurriculumTrainer.example_losses` with the loss of each example."
-            )
+    if what := other_loss(trainer):
+        goes_by = "chooses" if chooses else "is paced"
+        raise ValueError(
+            f"{what}, and {type(rule).__name__} {goes_by} by `example_losses`, which would still be the cross-entropy "
+            "of the labels: another loss than is trained. Override `CurriculumTrainer.example_losses` with the loss "
+            "of each example."
+        )
 
 
 def saved_batch_size(folder: str | os.PathLike[str]) -> int | None:

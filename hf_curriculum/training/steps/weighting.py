@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import Trainer
 
 from hf_curriculum.models.base import CaptionGenerationMixin
 from hf_curriculum.models.packed_loss import ExampleTerms
@@ -17,7 +16,7 @@ from hf_curriculum.planning.plan import Plan
 from hf_curriculum.training.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import base_model, example_losses, loss_sums
-from hf_curriculum.training.setup import own_loss
+from hf_curriculum.training.setup import other_loss
 
 _MOST_BATCHES = 256
 _CLOSE = 1e-2
@@ -242,16 +241,9 @@ def validate_weighting(trainer: Any) -> None:
             f"{name} goes by the loss of each example, and this trainer compares num_generations="
             f"{trainer.args.num_generations} completions of one prompt, which have none. Use another curriculum."
         )
-    owner = next(base for base in type(trainer).__mro__ if own_loss(base))
-    found = {
-        "compute_loss_func= was given": trainer.compute_loss_func is not None,
-        f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
-        "label_smoothing_factor= was given": trainer.label_smoother is not None,
-    }
-    for what, is_so in found.items():
-        if is_so:
-            raise ValueError(
-                f"{what}, and {name} weighs each example's share of the model's own loss, which would not be what is "
-                "trained. Leave it out; where the loss is another one, override `CurriculumTrainer.example_losses`, "
-                "whose weighted mean is then trained."
-            )
+    if what := other_loss(trainer):
+        raise ValueError(
+            f"{what}, and {name} weighs each example's share of the model's own loss, which would not be what is "
+            "trained. Leave it out; where the loss is another one, override `CurriculumTrainer.example_losses`, "
+            "whose weighted mean is then trained."
+        )
