@@ -17,6 +17,15 @@ import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 from safetensors.torch import load_model, save_model
+from time_to_quality_measures import (
+    FORWARD,
+    LAST,
+    TRAINED,
+    curve_of,
+    last_evaluations,
+    other_pictures,
+    picture_numbers,
+)
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -50,12 +59,8 @@ RANDOM, GENERATED, FLAGS = "random", "difficulty", "mismatched"
 TOWER = Path(hf_curriculum.models.__file__).parent / SCENES_CLIP
 """The frozen tower of `start="text"`, and the CLIP whose cosine is `clip_similarity`."""
 ROW, REFERENCE = "row", "reference_loss"
-FORWARD, TRAINED = 1, 3
-"""Compute of one pair, in forward passes."""
 REFERENCE_EXAMPLES, REFERENCE_RATE = 6400, 4e-3
 """Examples that a reference model is trained on, and its learning rate, which decays to zero."""
-LAST = 4
-"""Evaluations whose mean counts as where a run ends."""
 HELD_OUT = 0.1
 """Share of the pairs in the validation split, and with `start="text"` as many in the trusted split."""
 VOCABULARY, LONGEST = 400, 40
@@ -221,27 +226,6 @@ def pooled(features: np.ndarray) -> np.ndarray:
     side = math.isqrt(len(features) - 1)
     squares = features[1:].astype(np.float32).reshape(side // 2, 2, side // 2, 2, -1).mean((1, 3))
     return np.concatenate([features[:1], squares.reshape(-1, features.shape[1]).astype(features.dtype)])
-
-
-def other_pictures(image_ids: Sequence[str]) -> list[int]:
-    """For each row one of another image: the first such from half of the rows further on.
-
-    Raises:
-        ValueError: all rows are of one image.
-
-    Example:
-        >>> other_pictures(["a", "a", "b", "b", "b"])
-        [2, 3, 0, 0, 1]
-    """
-    size = len(image_ids)
-    if len(set(image_ids)) < 2:
-        raise ValueError(
-            f"The validation split has {size} captions of {len(set(image_ids))} picture: whether a caption fits its "
-            "own better than another one cannot be measured. Give more pairs, `--num_pairs`."
-        )
-    return [
-        next(j for k in range(size) if image_ids[j := (i + size // 2 + k) % size] != image_ids[i]) for i in range(size)
-    ]
 
 
 def with_other_pictures(
@@ -486,51 +470,6 @@ class PictureTrainer(CurriculumTrainer):
         numbers = numbers if at_end else {"loss": numbers["loss"]}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in numbers.items()}
         return EvalLoopOutput(None, None, metrics, sum(len(part) for part in own))
-
-
-def picture_numbers(own: torch.Tensor, other: torch.Tensor, tokens: torch.Tensor) -> dict[str, float]:
-    """Loss, grounding and share of right pictures, of each caption's loss per token with either picture.
-
-    Shapes: own, other, tokens (captions,).
-
-    Example:
-        >>> picture_numbers(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), torch.tensor([3, 1]))
-        {'loss': 1.25, 'grounding': 1.25, 'right_pictures': 0.5}
-    """
-    weights = tokens / tokens.sum()
-    loss = float((own * weights).sum())
-    return {
-        "loss": loss,
-        "grounding": float((other * weights).sum()) - loss,
-        "right_pictures": float((own < other).float().mean()),
-    }
-
-
-def curve_of(log: Sequence[Mapping[str, Any]], every: int, before: int) -> list[dict[str, float]]:
-    """What a run had reached at its evaluations, and what it had cost until then.
-
-    Args:
-        log: the trainer's history.
-        every: steps between evaluations; a curriculum that evaluates more often to decide is not measured more often.
-        before: compute spent before the first step.
-
-    Returns:
-        `examples`, `compute` (in forward passes) and `loss` of each, in order; of the last ones `grounding` and
-        `right_pictures` too.
-    """
-    curve = {}
-    for entry in log:
-        if "eval_loss" in entry and entry["step"] % every == 0:
-            cost = TRAINED * entry["examples"] + FORWARD * entry.get("examples_scored", 0) + before
-            names = [name for name in ("loss", "grounding", "right_pictures") if f"eval_{name}" in entry]
-            numbers = {name: entry[f"eval_{name}"] for name in names}
-            curve[entry["step"]] = {"examples": entry["examples"], "compute": cost, **numbers}
-    return [curve[step] for step in sorted(curve)]
-
-
-def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """Those whose mean counts as where a run ends; that before the first step is none of them."""
-    return [point for point in curve if point["examples"]][-LAST:]
 
 
 def train_table(setting: Setting, rows: int, store: Path, start_folder: Path | None) -> tuple[Dataset, int]:

@@ -26,6 +26,7 @@ from hf_curriculum.studies.study import StudyRun
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 import time_to_quality as benchmark
+import time_to_quality_arms as table
 import time_to_quality_runs as runs
 
 NOISY = dataclasses.replace(runs.STARTS["text"], mismatched=0.5)
@@ -209,7 +210,7 @@ def test_arms_from_scratch_are_the_controls_and_every_curriculum_by_every_score(
     assert found["noun_count: hard first"]["hard_first"]
     assert not found["noun_count: phases by rank"]["hard_first"]
     assert len(benchmark.RULES) >= 6
-    assert len(found) == len(benchmark.UNSORTED) + 1 + 2 * (1 + len(benchmark.RULES))
+    assert len(found) == len(table.UNSORTED) + 1 + 2 * (1 + len(benchmark.RULES))
     assert "oracle" in benchmark.arms(dataclasses.replace(SCRATCH, mismatched=0.3), [], None)
     kept = benchmark.arms(SCRATCH, ["noun_count"], ["phases by rank"])
     assert list(kept) == ["i.i.d.", "noun_count: phases by rank"]
@@ -237,9 +238,9 @@ def test_text_arms_stand_beside_the_curricula_of_the_scores_asked_for():
 
 
 def test_a_rule_that_needs_a_trusted_split_stands_beside_training_on_it(monkeypatch):
-    assert benchmark.TRUSTED not in benchmark.arms(NOISY, [], ["filter"])
-    monkeypatch.setitem(benchmark.TEXT_ARMS, "new", benchmark.Arm(benchmark._iid, needs_trusted=True))
-    assert list(benchmark.arms(NOISY, [], ["new"])) == ["i.i.d.", benchmark.TRUSTED, "new"]
+    assert table.TRUSTED not in benchmark.arms(NOISY, [], ["filter"])
+    monkeypatch.setitem(benchmark.TEXT_ARMS, "new", table.Arm(table._iid, needs_trusted=True))
+    assert list(benchmark.arms(NOISY, [], ["new"])) == ["i.i.d.", table.TRUSTED, "new"]
 
 
 @pytest.mark.parametrize("start", [NOISY, SCRATCH], ids=["text", "scratch"])
@@ -362,7 +363,7 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert text in capsys.readouterr().out
     facts = json.loads((tmp_path / "time_to_quality_text_50.json").read_text())
     order = ["oracle", "filter", "best of 2", "filter, hardest first", "conditioned on similarity"]
-    assert [arm["arm"] for arm in facts["arms"]] == ["i.i.d.", *order, benchmark.TRUSTED]
+    assert [arm["arm"] for arm in facts["arms"]] == ["i.i.d.", *order, table.TRUSTED]
     assert facts["learning_rate"] in (1e-3, 4e-3)
     assert len(facts["decayed"]) == 4
     assert f"Learning rate of all arms: {facts['learning_rate']:g}" in text
@@ -375,7 +376,7 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert made["best of 2"]["curve"][0]["compute"] == 3 * 64 + 160
     assert made["best of 2"]["curve"][-1]["compute"] == 3 * 64 + 160 + (3 + 2) * 1024
     assert made["filter, decayed at 0.5"]["examples"] == 512
-    assert (made["filter"]["pairs"], made[benchmark.TRUSTED]["pairs"]) == (160, 180)
+    assert (made["filter"]["pairs"], made[table.TRUSTED]["pairs"]) == (160, 180)
     assert made["filter"]["start"] == json.loads((start / "start.json").read_text())
     assert made["filter"]["start"]["lines_trained_on"] == 380
     for name in ("time_to_quality_text_50.png", "time_to_quality_text_50_dark.png", "text_50/study.csv"):
