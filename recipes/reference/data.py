@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import PartialState
+from common.scenes import noisy_scenes
 from datasets import Dataset, DatasetDict
 from reference.arguments import SCENES, DataArguments
 
-from hf_curriculum import drop_empty_captions, load_captioned, make_scenes
+from hf_curriculum import drop_empty_captions, load_captioned
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import read_column
@@ -23,20 +24,9 @@ def load_splits(data_args: DataArguments) -> DatasetDict:
         ValueError: there is no `train`; of `load_captioned`.
     """
     with PartialState().main_process_first():
-        return _scenes(data_args) if data_args.data == SCENES else _captioned(data_args)
-
-
-def _scenes(data_args: DataArguments) -> DatasetDict:
-    """Scenes whose training captions alone may belong to other images."""
-    options = {
-        "image_size": data_args.scene_size,
-        "captions_per_image": data_args.captions_per_image,
-        "validation": data_args.validation,
-        "test": 0.0,
-    }
-    true = make_scenes(data_args.num_examples, **options)
-    true["train"] = make_scenes(data_args.num_examples, mismatched=data_args.mismatched, **options)["train"]
-    return true
+        if data_args.data == SCENES:
+            return noisy_scenes(data_args, validation=data_args.validation, test=0.0)
+        return _captioned(data_args)
 
 
 def _captioned(data_args: DataArguments) -> DatasetDict:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from common.scenes import noisy_scenes
 from datasets import Dataset, DatasetDict
 from simi_cl.arguments import SCENES, DataArguments, SimiCLArguments
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +20,6 @@ from hf_curriculum import (
     drop_empty_captions,
     hold_out,
     load_captioned,
-    make_scenes,
     open_regions,
     train_word_tokenizer,
 )
@@ -120,20 +120,9 @@ def _prepare(given: str, folder: Path) -> Prepared:
 def _load(given: str) -> DatasetDict:
     data_args = DataArguments(**dict.fromkeys(_UNREAD), **json.loads(given))
     with PartialState().main_process_first():
-        return _scenes(data_args) if data_args.data == SCENES else _captioned(data_args)
-
-
-def _scenes(data_args: DataArguments) -> DatasetDict:
-    """Scenes whose training captions alone may belong to other images."""
-    options = {
-        "image_size": data_args.scene_size,
-        "captions_per_image": data_args.captions_per_image,
-        "validation": data_args.held_out,
-        "test": data_args.held_out,
-    }
-    true = make_scenes(data_args.num_examples, **options)
-    true["train"] = make_scenes(data_args.num_examples, mismatched=data_args.mismatched, **options)["train"]
-    return true
+        if data_args.data == SCENES:
+            return noisy_scenes(data_args, validation=data_args.held_out, test=data_args.held_out)
+        return _captioned(data_args)
 
 
 def _captioned(data_args: DataArguments) -> DatasetDict:
