@@ -122,6 +122,7 @@ TEXT_ARMS: dict[str, Arm] = {
     "filter, 15 points more": Arm(lambda base: _kept(base, 0.15), CLIP),
     "filter, twice the rate": Arm(_kept, CLIP, rate=2.0),
     "filter, half scored": Arm(_kept, CLIP, scored=0.5),
+    "filter, half scored, twice the rate": Arm(_kept, CLIP, scored=0.5, rate=2.0),
     "filter, 15 points less, half scored": Arm(_kept_less, CLIP, scored=0.5),
     "filter, 15 points less, half scored, twice the rate": Arm(_kept_less, CLIP, scored=0.5, rate=2.0),
     "filter, then phases": Arm(lambda base: _kept(base, then=_phases), CLIP),

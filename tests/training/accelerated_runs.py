@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,7 +19,7 @@ from datasets import Dataset
 from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForSequenceClassification, set_seed
 
-from hf_curriculum import BabySteps, CurriculumTrainer, CurriculumTrainingArguments
+from hf_curriculum import BabySteps, CurriculumTrainer, CurriculumTrainingArguments, OnlineSelection
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.training.setup import close_process_group
 
@@ -35,6 +36,7 @@ SETTINGS = {
     "fsdp": SHARDED,
     "git_fsdp": SHARDED | FAST | {"fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["CaptionGitLayer"]}},
 }
+SETTINGS |= {f"choosing_{mode}": SETTINGS[mode] for mode in ("git", "git_fsdp", "compile")}
 
 
 def make_data(mode: str) -> Dataset:
@@ -55,7 +57,7 @@ def make_model(mode: str) -> torch.nn.Module:
         still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return git_from_config(small_git_config(text_layers=2, vision_layers=1, image_size=32, **size, **still))
     model = BertForSequenceClassification(BertConfig(num_hidden_layers=2, intermediate_size=32, **size))
-    if mode == "lora":
+    if mode.endswith("lora"):
         from peft import LoraConfig, get_peft_model
 
         model = get_peft_model(model, LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
@@ -71,9 +73,12 @@ def train(mode: str, folder: Path) -> None:
     set_seed(0)
     model = make_model(mode)
     world = int(os.environ.get("WORLD_SIZE", 1))
+    rule = BabySteps(3, patience=1, epochs=3)
+    if mode.startswith("choosing"):
+        rule = OnlineSelection(2, "loss", then=rule)
     args = CurriculumTrainingArguments(
         str(folder),
-        curriculum=BabySteps(3, patience=1, epochs=3, easy="low"),
+        curriculum=replace(rule, easy="low"),
         score_column="difficulty",
         use_cpu=True,
         report_to=[],

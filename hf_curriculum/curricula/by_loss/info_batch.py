@@ -45,8 +45,9 @@ class InfoBatch(SizedCurriculum):
         ValueError: an argument is out of range, or the budget ends before a pass could leave anything out.
 
     Source: Qin et al. 2024, *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning* (their r is
-        `prune`, 0.5; their δ is `until`, 0.875). They leave out each example below the mean with probability r; here
-        their number is fixed, so that the weights of a pass always add up to the number of examples.
+        `prune`, 0.5; their δ is `until`, 0.875). They write that each example below the mean is left out with
+        probability r, and their code fixes the number; so it is here, with weights that always add up to the number of
+        examples.
 
     Example:
         >>> InfoBatch(epochs=6).to_dict()
