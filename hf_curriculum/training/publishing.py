@@ -77,8 +77,8 @@ class PublishingTrainer(Trainer):
     - `hub_strategy` works as in `Trainer`. A push in the background that fails is reported at once; training goes on.
     - An error says what the Hub answered, what to do, and that nothing here is lost. It never holds a token.
 
-    A subclass has a `plan`, counts `examples_seen()` and keeps a clock. Without training data there is no plan, and a
-    push is that of `Trainer`.
+    A subclass has a `plan`, counts `examples_seen()` and `costs()`, and keeps a clock. Without training data there is
+    no plan, and a push is that of `Trainer`.
     """
 
     plan: Plan
@@ -458,10 +458,8 @@ def _settings(trainer: PublishingTrainer) -> dict[str, Any]:
 
 def scoring_cost(trainer: PublishingTrainer) -> dict[str, int]:
     """What a run that scores examples beside those that it trains on costs besides; nothing for any other."""
-    plan, step = trainer.plan, trainer.state.global_step
-    if not plan.scored_after(step):
-        return {}
-    return {"examples_scored": plan.scored_after(step), "compute": plan.compute_after(step)}
+    costs = trainer.costs()
+    return {name: costs[name] for name in ("examples_scored", "compute")} if costs["examples_scored"] else {}
 
 
 def _hardware(trainer: PublishingTrainer) -> dict[str, Any]:

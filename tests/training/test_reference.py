@@ -7,10 +7,12 @@ import logging
 import numpy as np
 import pytest
 from datasets import Dataset
+from selection_task import captioned, captions_trainer
 
 from hf_curriculum import IID, OnlineSelection, ScoreProvenance, make_plan
 from hf_curriculum.fingerprint import sketch_texts
 from hf_curriculum.provenance import append_columns
+from hf_curriculum.training.publishing import gather_facts, scoring_cost
 from hf_curriculum.training.setup import reference_compute
 
 RULE = OnlineSelection(2, "reducible_loss", "reference_loss", then=IID(epochs=2))
@@ -50,3 +52,14 @@ def test_a_reference_that_was_trained_on_the_rows_it_scored_is_warned_of(first, 
 def test_halves_that_score_each_other_are_not_memorised(caplog):
     cost(scored_by({"examples": 10, "cross_fitted": True}, rows()))
     assert not caplog.text
+
+
+def test_what_the_reference_cost_is_in_every_account_of_the_run(tmp_path):
+    data = captioned()[0]
+    seen = {"examples": 1000, "captions": sketch_texts(rows(first=1000))}
+    trainer = captions_trainer(RULE, tmp_path, max_steps=2, trainer={"train_dataset": scored_by(seen, data)})
+    trainer.train()
+    whole = 3 * 1000 + len(data) + 3 * 8 + 16
+    assert trainer.costs()["compute"] == trainer.state.log_history[-1]["compute"] == whole
+    assert gather_facts(trainer)["cost"]["compute"] == whole
+    assert scoring_cost(trainer) == {"examples_scored": 16, "compute": whole}
