@@ -23,6 +23,7 @@ from hf_curriculum import (
     ByImage,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    OnlineSelection,
     Phases,
     SelfPaced,
     with_curriculum,
@@ -75,6 +76,29 @@ def test_any_trainer_on_two_processes(launch, tmp_path):
     for name in OTHERS.TRAINERS:
         whole, resumed = json.loads((tmp_path / name / "facts.json").read_text())
         check_run(whole, resumed, drawn(tmp_path, name, 2))
+
+
+CHOOSING = OnlineSelection(2, "loss", then=IID(epochs=4), easy="low")
+
+
+@pytest.mark.parametrize("name", ["sft", "seq2seq"])
+def test_a_trainer_of_the_models_own_loss_chooses_among_candidates(name, tmp_path):
+    trainer = OTHERS.make_trainer(name, tmp_path, curriculum=CHOOSING)
+    trainer.train()
+    whole = OTHERS.facts_of(trainer)
+    assert whole["steps"] == 12
+    for rows, planned in zip(drawn(tmp_path, name, 1), whole["planned"], strict=True):
+        assert len(rows) == 8
+        assert set(rows) <= set(planned)
+    trainer = OTHERS.make_trainer(name, tmp_path, curriculum=CHOOSING)
+    trainer.train(resume_from_checkpoint=str(tmp_path / name / f"checkpoint-{OTHERS.SAVED_AT}"))
+    assert OTHERS.facts_of(trainer) == whole
+
+
+@pytest.mark.parametrize("name", ["reward", "sentence", "grpo"])
+def test_a_trainer_of_another_loss_says_that_it_cannot_choose_by_it(name, tmp_path):
+    with pytest.raises(ValueError, match=r"compute_loss of its own, and OnlineSelection chooses by `example_losses`"):
+        OTHERS.make_trainer(name, tmp_path, curriculum=CHOOSING).train()
 
 
 class HandMadeTrainer(CurriculumTrainer, SFTTrainer):

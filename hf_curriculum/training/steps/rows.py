@@ -102,7 +102,7 @@ def _trim(found: dict[str, Any], before: torch.Tensor, now: torch.Tensor, names:
         if not isinstance(value, torch.Tensor) or value.shape[:2] != now.shape:
             continue
         if not name.endswith("labels") or _belongs(value, found, name, outside):
-            found[name] = value[:, first : first + kept]
+            found[name] = value[:, first : first + kept].contiguous()  # models call labels.view(-1)
 
 
 def _span(mask: torch.Tensor) -> tuple[int, int]:

@@ -22,6 +22,7 @@ def assert_same(found, expected):
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
         assert torch.equal(found[name], value), name
+        assert found[name].is_contiguous(), name
 
 
 def padded_left(**options):
