@@ -32,7 +32,8 @@ class OnlineSelection(WrappingCurriculum):
     Args:
         candidates: examples drawn for each that is trained on; with 1 there is nothing to choose: the run is that of
             `then`, bit for bit.
-        value: one of these four. Another value is a subclass with a `values` of its own.
+        value: one of these four; it has no default, because none is good for all data. Another value is a subclass
+            with a `values` of its own, which needs none.
         reference: the column with the loss of a reference model, of the same kind as the model's own: the mean over
             tokens, `ModelLoss(..., reduction="mean")`. Rows without it are taken where no candidate of the place has
             it.
@@ -60,14 +61,14 @@ class OnlineSelection(WrappingCurriculum):
         >>> from hf_curriculum import Filter
         >>> print(OnlineSelection(2, "reducible_loss", "reference_loss"))
         OnlineSelection(candidates=2, value='reducible_loss', reference='reference_loss', then=IID())
-        >>> Filter(0.7, OnlineSelection()).selection.candidates
+        >>> Filter(0.7, OnlineSelection(value="grounding")).selection.candidates
         4
     """
 
     type: ClassVar[str] = "online_selection"
 
     candidates: int = 4
-    value: str = "loss"
+    value: str | None = None
     reference: str | None = None
     then: Curriculum = field(default_factory=lambda: curriculum_from("iid"))
     temperature: float | None = field(default=None, kw_only=True)
@@ -86,7 +87,15 @@ class OnlineSelection(WrappingCurriculum):
                 f"OnlineSelection(temperature={self.temperature}) is not possible; a temperature is a number more "
                 "than 0, in the unit of the value. Leave it out to take the best."
             )
-        self._choice("value", VALUES)
+        if self.value is not None:
+            self._choice("value", VALUES)
+        elif type(self).values is OnlineSelection.values:
+            raise ValueError(
+                "OnlineSelection(value=None) does not say which candidate is the best, and nothing is in general. "
+                "Give value='reducible_loss' with reference= (what a model trained on true captions has learnt), "
+                "'grounding' (what the model reads off the image), 'loss' (what it does not know yet) or '-loss' "
+                "(what it knows), or subclass it with a `values` of its own."
+            )
         if (self.value == "reducible_loss") != (self.reference is not None):
             missing = "needs a reference" if self.reference is None else "reads none"
             raise ValueError(

@@ -188,7 +188,7 @@ def main() -> None:
                 step, forward = bench.step(OnlineSelection(number)), bench.forward(number)
                 ratios[f"step_{number}_to_parts"] = step / (forward + plain)
                 ratios[f"step_{number}_to_plain"] = step / plain
-            choosing, as_many = bench.waited(OnlineSelection(4), BATCH), bench.waited(IID(), 4 * BATCH)
+            choosing, as_many = bench.waited(OnlineSelection(4, "loss"), BATCH), bench.waited(IID(), 4 * BATCH)
             ratios |= {"waited_4_ms": 1000 * choosing, "waited_as_many_ms": 1000 * as_many}
             found.append(ratios)
     facts = {name: statistics.median(one[name] for one in found) for name in found[0]}

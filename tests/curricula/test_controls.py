@@ -42,9 +42,9 @@ def plan_of(rule, scores=SCORES, **kwargs):
         BabySteps(3, epochs=5),
         Filter(0.5, Phases(3)),
         Phases(2, steps_per_phase=(7, 9)),
-        OnlineSelection(3, then=Phases(3, 2, "value")),
+        OnlineSelection(3, "loss", then=Phases(3, 2, "value")),
         OnlineSelection(2, "-loss", then=Growing(epochs=3)),
-        Filter(0.5, OnlineSelection(2, then=Phases(3))),
+        Filter(0.5, OnlineSelection(2, "loss", then=Phases(3))),
     ],
 )
 def test_hard_first_is_as_long_and_begins_at_the_other_end(rule):
@@ -126,7 +126,9 @@ def test_controls_of_a_run_that_max_steps_ends():
     assert plan_of(turned, scores, max_steps=40).num_steps == 40
 
 
-@pytest.mark.parametrize("rule", [OnlineSelection(3, then=Phases(4, 2)), Filter(0.3, OnlineSelection(4, then=IID(1)))])
+@pytest.mark.parametrize(
+    "rule", [OnlineSelection(3, "loss", then=Phases(4, 2)), Filter(0.3, OnlineSelection(4, "loss", then=IID(1)))]
+)
 def test_the_control_of_a_choice_trains_on_as_many_examples(rule):
     plan = plan_of(rule)
     control = plan_of(control_of(plan, "iid"))
@@ -140,11 +142,11 @@ def test_the_control_of_a_choice_trains_on_as_many_examples(rule):
 @pytest.mark.parametrize("then", [IID(1), Weighted(epochs=1, temperature=0.1)], ids=lambda rule: rule.type)
 def test_a_choice_among_draws_without_an_order_has_no_hard_end(then):
     with pytest.raises(ValueError, match="OnlineSelection has no hard end to begin with"):
-        control_of(plan_of(OnlineSelection(2, then=then)), "hard_first")
+        control_of(plan_of(OnlineSelection(2, "loss", then=then)), "hard_first")
 
 
 def test_the_hard_end_first_is_chosen_from_too():
-    plan = plan_of(OnlineSelection(4, then=Phases(4, 2)))
+    plan = plan_of(OnlineSelection(4, "loss", then=Phases(4, 2)))
     flipped = control_of(plan, "hard_first")
     turned = plan_of(flipped)
     assert turned.num_steps == plan.num_steps

@@ -320,7 +320,7 @@ def test_where_all_scores_are_equal_a_rule_that_needs_buckets_or_levels_says_so(
         (AdaptiveGuidance, {"epochs": 1, "curriculum_epochs": 1}),
         (Filter, {"keep": 1.0}),
         (Weighted, {"temperature": 0.5}),
-        (OnlineSelection, {"candidates": 1, "temperature": 0.5, "score_every": 1}),
+        (OnlineSelection, {"value": "loss", "candidates": 1, "temperature": 0.5, "score_every": 1}),
     ],
 )
 def test_the_limits_themselves_are_allowed(make, least):
@@ -343,10 +343,10 @@ def test_the_limits_themselves_are_allowed(make, least):
         (Filter, {"keep": 0.0}),
         (Filter, {"keep": 1.5}),
         (Weighted, {"temperature": 0.0}),
-        (OnlineSelection, {"candidates": 0}),
-        (OnlineSelection, {"score_every": 0}),
-        (OnlineSelection, {"temperature": 0.0}),
-        (OnlineSelection, {"temperature": math.inf}),
+        (OnlineSelection, {"value": "loss", "candidates": 0}),
+        (OnlineSelection, {"value": "loss", "score_every": 0}),
+        (OnlineSelection, {"value": "loss", "temperature": 0.0}),
+        (OnlineSelection, {"value": "loss", "temperature": math.inf}),
         (Weighted, {"temperature": math.inf}),
         (IID, {"epochs": 0}),
         (IID, {"epochs": math.inf}),

@@ -211,9 +211,9 @@ def test_it_is_not_chosen_from():
     with pytest.raises(
         ValueError, match=r"OnlineSelection\(then=...\) holds a InfoBatch, which goes by the losses that"
     ):
-        OnlineSelection(then=InfoBatch())
+        OnlineSelection(value="loss", then=InfoBatch())
     with pytest.raises(ValueError, match="most candidates never are"):
-        OnlineSelection(then=Filter(0.5, InfoBatch()))
+        OnlineSelection(value="loss", then=Filter(0.5, InfoBatch()))
 
 
 @pytest.mark.parametrize(

@@ -120,24 +120,26 @@ CASES: dict[str, Case] = {
     "staged": Case(Staged({"b": IID(epochs=2), "a": Phases(2, 1)}), grows=False),
     "weighted": Case(Weighted(epochs=2), passes=2),
     "weighted by temperature": Case(Weighted(temperature=2.0, epochs=2, easy="high"), passes=2),
-    "online selection": Case(OnlineSelection(3, then=IID(epochs=2)), passes=2),
+    "online selection": Case(OnlineSelection(3, "loss", then=IID(epochs=2)), passes=2),
     "online selection by reference": Case(
         OnlineSelection(2, "reducible_loss", "caption_length", then=Growing(initial=0.2, epochs=3)), passes=3
     ),
-    "online selection, baby steps": Case(OnlineSelection(2, then=BabySteps(2, patience=1, epochs=4)), passes=4),
+    "online selection, baby steps": Case(
+        OnlineSelection(2, "loss", then=BabySteps(2, patience=1, epochs=4)), passes=4
+    ),
     "online selection, self-paced": Case(
         OnlineSelection(2, "-loss", then=SelfPaced(initial=0.4, epochs=5)), grows=False, passes=5
     ),
-    "online selection, weighted": Case(OnlineSelection(3, temperature=0.5, then=Weighted(epochs=3)), passes=3),
+    "online selection, weighted": Case(OnlineSelection(3, "loss", temperature=0.5, then=Weighted(epochs=3)), passes=3),
     "online selection by image": Case(
         OnlineSelection(3, "reducible_loss", "hard", then=Phases(2, 3), batches=ByImage(2), score_every=2), unit=2
     ),
     "online selection by length": Case(
-        OnlineSelection(2, then=IID(epochs=3), batches=ByLength(window=2), score_every=3), passes=3
+        OnlineSelection(2, "loss", then=IID(epochs=3), batches=ByLength(window=2), score_every=3), passes=3
     ),
     "online selection by node": Case(OnlineSelection(2, "grounding", then=Phases(2, 2), batches=ByNode())),
-    "online selection of a half": Case(Filter(0.5, OnlineSelection(2, then=Phases(2, 3)))),
-    "online selection over a filter": Case(OnlineSelection(2, then=Filter(0.7, IID(epochs=3))), passes=3),
+    "online selection of a half": Case(Filter(0.5, OnlineSelection(2, "loss", then=Phases(2, 3)))),
+    "online selection over a filter": Case(OnlineSelection(2, "loss", then=Filter(0.7, IID(epochs=3))), passes=3),
 }
 
 

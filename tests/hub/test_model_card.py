@@ -490,7 +490,9 @@ def test_results_stand_beside_the_card(tmp_path):
     assert "| accuracy | 0.625 | nyu-mll/blimp |" in (tmp_path / "out" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("rule", [OnlineSelection(2, easy="low"), SelfPaced(epochs=4)], ids=lambda rule: rule.type)
+@pytest.mark.parametrize(
+    "rule", [OnlineSelection(2, "loss", easy="low"), SelfPaced(epochs=4)], ids=lambda rule: rule.type
+)
 def test_what_was_scored_while_training_is_in_the_card(tmp_path, rule):
     chooses = rule.type == "online_selection"
     trainer = make(tmp_path, curriculum=rule, score_column="difficulty" if chooses else None)

@@ -12,7 +12,7 @@ from hf_curriculum import IID, OnlineSelection
 from hf_curriculum.reporting.chosen import chosen_of
 
 
-@pytest.mark.parametrize("rule", [IID(epochs=2), OnlineSelection(3, easy="low")], ids=lambda rule: rule.type)
+@pytest.mark.parametrize("rule", [IID(epochs=2), OnlineSelection(3, "loss", easy="low")], ids=lambda rule: rule.type)
 def test_what_is_kept(make_trainer, rule):  # noqa: F811
     trainer = make_trainer(rule)
     trainer.train()

@@ -81,7 +81,7 @@ def test_the_line_in_words():
 
 
 def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_trainer, data, tmp_path):
-    trainer = make_trainer(OnlineSelection(2, then=Phases(3, epochs_per_phase=2), easy="low"))
+    trainer = make_trainer(OnlineSelection(2, "loss", then=Phases(3, epochs_per_phase=2), easy="low"))
     trainer.train()
     found = chosen_of(trainer.plan, trainer.args.output_dir)
     parts = found.columns["difficulty"]
@@ -90,7 +90,9 @@ def test_phases_are_parts_and_what_losses_ordered_before_is_not_told(make_traine
     assert parts[0]["candidates"][4] < parts[2]["candidates"][4]
     folder = str(tmp_path / "paced")
     saving = {"save_strategy": "steps", "save_steps": 50}
-    paced = make_trainer(OnlineSelection(2, then=SelfPaced(epochs=6)), output_dir=folder, score_column=None, **saving)
+    paced = make_trainer(
+        OnlineSelection(2, "loss", then=SelfPaced(epochs=6)), output_dir=folder, score_column=None, **saving
+    )
     paced.train()
     found = chosen_of(paced.plan, folder)
     run = read_run(folder)
@@ -166,9 +168,9 @@ def test_the_plan_is_made_again_from_the_data_or_it_is_said_why_not(trained, dat
 def test_a_plan_of_any_length_is_made_again(make_trainer, data, tmp_path):
     for number, (rule, given) in enumerate(
         {
-            OnlineSelection(2, easy="low"): {"num_train_epochs": 1.3},
-            OnlineSelection(2, then=Phases(2), easy="low"): {},
-            OnlineSelection(3, then=Phases(2, 5), easy="low"): {"max_steps": 4},
+            OnlineSelection(2, "loss", easy="low"): {"num_train_epochs": 1.3},
+            OnlineSelection(2, "loss", then=Phases(2), easy="low"): {},
+            OnlineSelection(3, "loss", then=Phases(2, 5), easy="low"): {"max_steps": 4},
         }.items()
     ):
         folder = str(tmp_path / str(number))
@@ -251,7 +253,7 @@ def test_figures_of_nothing():
 
 
 def test_rows_that_were_no_candidates_are_not_counted(make_trainer):
-    trainer = make_trainer(Filter(0.5, OnlineSelection(2), easy="low"), num_train_epochs=2)
+    trainer = make_trainer(Filter(0.5, OnlineSelection(2, "loss"), easy="low"), num_train_epochs=2)
     trainer.train()
     found = chosen_of(trainer.plan, trainer.args.output_dir)
     assert (found.rows, found.all_rows, found.candidates) == (12, 24, trainer.plan.num_draws)
@@ -261,7 +263,9 @@ def test_rows_that_were_no_candidates_are_not_counted(make_trainer):
 def test_images_are_counted_by_their_captions(make_trainer, data):
     images = data.add_column("image_id", [str(row // 2) for row in range(24)])
     trainer = make_trainer(
-        OnlineSelection(3, easy="low", batches=ByImage(2)), num_train_epochs=3, trainer={"train_dataset": images}
+        OnlineSelection(3, "loss", easy="low", batches=ByImage(2)),
+        num_train_epochs=3,
+        trainer={"train_dataset": images},
     )
     trainer.train()
     found, plan = chosen_of(trainer.plan, trainer.args.output_dir), trainer.plan

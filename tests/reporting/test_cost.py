@@ -13,7 +13,12 @@ from hf_curriculum.training.publishing import read_run
 
 @pytest.mark.parametrize(
     "rule",
-    [IID(epochs=3), OnlineSelection(3, then=Phases(2), easy="low"), OnlineSelection(2, "-loss"), SelfPaced(epochs=4)],
+    [
+        IID(epochs=3),
+        OnlineSelection(3, "loss", then=Phases(2), easy="low"),
+        OnlineSelection(2, "-loss"),
+        SelfPaced(epochs=4),
+    ],
     ids=lambda rule: rule.type,
 )
 def test_what_is_read_of_a_run_is_what_its_plan_says(make_trainer, rule):
@@ -41,7 +46,7 @@ def test_a_log_is_believed_and_one_of_another_step_is_not():
 
 def test_figures_count_what_is_trained_on():
     plain = make_plan(Phases(2, 3), np.arange(40.0), global_batch_size=4)
-    chosen = make_plan(OnlineSelection(3, then=Phases(2, 3)), np.arange(40.0), global_batch_size=4)
+    chosen = make_plan(OnlineSelection(3, "loss", then=Phases(2, 3)), np.arange(40.0), global_batch_size=4)
     assert (pools_of(plain.to_dict()), phase_starts(plain.to_dict())) == ([(0, 60, 20), (60, 180, 40)], [60])
     assert (pools_of(chosen.to_dict()), phase_starts(chosen.to_dict())) == ([(0, 20, 20), (20, 60, 40)], [20])
     assert chosen.to_dict()["num_examples"] == chosen.num_examples == 60

@@ -218,7 +218,12 @@ def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
         ),
         ({"type": "phases", "num_phases": 4, "cut": "value"}, -1, "a number of examples that depends on the scores"),
         (
-            {"type": "online_selection", "candidates": 4, "then": {"type": "phases", "num_phases": 2}},
+            {
+                "type": "online_selection",
+                "candidates": 4,
+                "value": "loss",
+                "then": {"type": "phases", "num_phases": 2},
+            },
             -1,
             "40 examples, the best of 160 candidates, 1.5 × the data, 4 steps of 10",
         ),

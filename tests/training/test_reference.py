@@ -37,7 +37,7 @@ def test_its_training_and_one_pass_over_the_data_are_counted_once():
     assert cost(scored_by(seen, data)) == 3 * 1000 + 300
     assert cost(scored_by({}, data)) == 300  # a model that does not say what it was trained on
     assert cost(data.add_column("reference_loss", [1.0] * 300)) == 0  # losses of no recorded model
-    assert cost(data, OnlineSelection(2, then=IID(epochs=2))) == 0
+    assert cost(data, OnlineSelection(2, "loss", then=IID(epochs=2))) == 0
 
 
 @pytest.mark.parametrize(("first", "warns"), [(0, True), (100, True), (250, False), (1000, False)])

@@ -135,7 +135,7 @@ def test_every_step_sees_the_same_rows_on_any_number_of_processes(processes, mic
         assert sorted(rows) == sorted(PLAN.step_rows(step))
 
 
-CHOSEN = make_plan(OnlineSelection(3, then=Phases(3, 2)), np.arange(30.0), global_batch_size=8)
+CHOSEN = make_plan(OnlineSelection(3, "loss", then=Phases(3, 2)), np.arange(30.0), global_batch_size=8)
 
 
 @pytest.mark.parametrize(("processes", "micro"), [(1, 8), (1, 4), (2, 4), (2, 2), (4, 1)])

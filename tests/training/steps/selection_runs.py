@@ -26,10 +26,10 @@ PRECISION = ("fp32", "bf16")
 TWO = SelfPaced(0.4, epochs=2, warmup_epochs=0.3, final_epochs=0.3)
 FOUR = SelfPaced(0.5, epochs=2.6, warmup_epochs=0.6, final_epochs=0.4)
 RULES = {
-    "every step": OnlineSelection(3, then=IID()),
+    "every step": OnlineSelection(3, "loss", then=IID()),
     "every 2": OnlineSelection(2, "-loss", then=TWO, score_every=2),
-    "every 3": OnlineSelection(2, then=Phases(2, (1, 1.5)), easy="low", temperature=0.5, score_every=3),
-    "every 4": OnlineSelection(2, then=FOUR, score_every=4),
+    "every 3": OnlineSelection(2, "loss", then=Phases(2, (1, 1.5)), easy="low", temperature=0.5, score_every=3),
+    "every 4": OnlineSelection(2, "loss", then=FOUR, score_every=4),
 }
 """Rounds of `"every 2"` and `"every 4"` end in the middle of a window."""
 CELLS = list(itertools.product((0, 2), (1, 2), PRECISION))

@@ -31,6 +31,7 @@ from hf_curriculum import (
     OnlineSelection,
     Phases,
     Staged,
+    curriculum_from,
     make_plan,
     save_bucketed,
     train_wordpiece,
@@ -59,8 +60,14 @@ REDUCIBLE = OnlineSelection(3, "reducible_loss", "reference")
         ({"value": "entropy"}, r"OnlineSelection\(value='entropy'\) is not possible; value is one of 'loss'"),
         ({"value": "reducible_loss"}, r"this value needs a reference\. Give value='reducible_loss' and the column"),
         ({"reference": "reference"}, r"this value reads none\. Give value='reducible_loss'"),
-        ({"then": OnlineSelection()}, r"OnlineSelection\(then=\.\.\.\) holds an OnlineSelection: what the inner"),
-        ({"then": Filter(0.5, OnlineSelection(1))}, r"OnlineSelection\(then=\.\.\.\) holds an OnlineSelection: what"),
+        (
+            {"then": OnlineSelection(value="loss")},
+            r"OnlineSelection\(then=\.\.\.\) holds an OnlineSelection: what the inner",
+        ),
+        (
+            {"then": Filter(0.5, OnlineSelection(1, "loss"))},
+            r"OnlineSelection\(then=\.\.\.\) holds an OnlineSelection: what",
+        ),
         ({"then": IID(partial_batches="keep")}, r"holds a curriculum with partial_batches='keep': in the last batch"),
         ({"then": Filter(0.5, IID(partial_batches="keep"))}, r"holds a curriculum with partial_batches='keep'"),
         ({"then": Phases(2, easy="low")}, r"OnlineSelection\(then=\.\.\.\) holds a curriculum with `easy`"),
@@ -69,7 +76,17 @@ REDUCIBLE = OnlineSelection(3, "reducible_loss", "reference")
 )
 def test_rules_that_cannot_be(given, match):
     with pytest.raises(ValueError, match=match):
-        OnlineSelection(**given)
+        OnlineSelection(**{"value": "loss", **given})
+
+
+def test_what_the_best_is_has_no_default():
+    message = r"does not say which candidate is the best, and nothing is in general\. Give value='reducible_loss' with"
+    for given in ({}, {"reference": "reference"}):
+        with pytest.raises(ValueError, match=message):
+            OnlineSelection(2, **given)
+    with pytest.raises(ValueError, match=message):
+        curriculum_from({"type": "filter", "keep": 0.5, "then": "online_selection"})
+    assert ShortCaptions(2).value is None
 
 
 def test_candidates_are_whole():
@@ -79,7 +96,7 @@ def test_candidates_are_whole():
         OnlineSelection(1.5)
 
 
-@pytest.mark.parametrize("inner", [OnlineSelection(2), Filter(0.5, OnlineSelection(2))])
+@pytest.mark.parametrize("inner", [OnlineSelection(2, "loss"), Filter(0.5, OnlineSelection(2, "loss"))])
 def test_a_part_of_staged_cannot_choose(inner):
     with pytest.raises(ValueError, match=r"Staged has an OnlineSelection for 'b', and a step has as many candidates"):
         Staged({"a": IID(), "b": inner})
@@ -87,14 +104,18 @@ def test_a_part_of_staged_cannot_choose(inner):
 
 def test_passes_within_staged_that_end_with_smaller_batches_have_no_candidate_for_some_places():
     with pytest.raises(ValueError, match=r"partial_batches='keep'"):
-        OnlineSelection(2, then=Staged({"a": IID(epochs=1), "b": IID(epochs=1, partial_batches="keep")}))
+        OnlineSelection(2, "loss", then=Staged({"a": IID(epochs=1), "b": IID(epochs=1, partial_batches="keep")}))
 
 
 def test_streams_cannot_be_chosen_from(tmp_path):
     data = Dataset.from_dict({"x": list(range(12)), "difficulty": np.arange(12.0)})
     folder = tmp_path / "buckets"
     save_bucketed(data, folder, 2, score_column="difficulty", easy="low")
-    for rule in (OnlineSelection(2), Filter(0.5, OnlineSelection(2)), OnlineSelection(2, then=Phases(2))):
+    for rule in (
+        OnlineSelection(2, "loss"),
+        Filter(0.5, OnlineSelection(2, "loss")),
+        OnlineSelection(2, "loss", then=Phases(2)),
+    ):
         with pytest.raises((TypeError, ValueError), match="OnlineSelection"):
             BucketedStream(folder, rule, global_batch_size=2)
 
@@ -144,7 +165,7 @@ def test_rows_without_a_reference_are_counted_and_end_no_run(tmp_path):
 
 
 def test_fewer_rows_than_candidates_are_noted():
-    plan = make_plan(OnlineSelection(8, then=IID(epochs=10)), np.arange(5.0), global_batch_size=2)
+    plan = make_plan(OnlineSelection(8, "loss", then=IID(epochs=10)), np.arange(5.0), global_batch_size=2)
     assert "There are 5 examples, and each place has 8 candidates: it chooses among repeats" in plan.describe()
 
 
@@ -194,7 +215,7 @@ def test_a_model_that_diverges_is_said_to(tmp_path):
         def example_losses(self, model, inputs):
             return super().example_losses(model, inputs) * (NAN if self.state.global_step == 2 else 1)
 
-    trainer = captions_trainer(OnlineSelection(2), tmp_path, kind=Diverging)
+    trainer = captions_trainer(OnlineSelection(2, "loss"), tmp_path, kind=Diverging)
     with pytest.raises(
         ValueError, match=r"the model has diverged, or the rule gives none\. There is nothing to choose"
     ):
@@ -207,7 +228,7 @@ def test_losses_of_another_shape_are_found_before_the_first_step(tmp_path):
         def example_losses(self, model, inputs):
             return super().example_losses(model, inputs).mean(0, keepdim=True)
 
-    trainer = captions_trainer(OnlineSelection(2), tmp_path, kind=Mean)
+    trainer = captions_trainer(OnlineSelection(2, "loss"), tmp_path, kind=Mean)
     with pytest.raises(ValueError, match=r"example_losses returned a tensor of shape \(1,\) for 8 examples"):
         trainer.train()
 
@@ -247,7 +268,7 @@ def test_batches_that_cannot_be_cut_are_found_before_the_first_step(tmp_path):
         ),
     ):
         made = collator(tokenizer, processor, max_length=14)
-        trainer = captions_trainer(OnlineSelection(2), tmp_path, kind=kind, trainer={"data_collator": made})
+        trainer = captions_trainer(OnlineSelection(2, "loss"), tmp_path, kind=kind, trainer={"data_collator": made})
         with pytest.raises(error, match=match):
             trainer.train()
         assert trainer.state.global_step == 0
@@ -262,7 +283,7 @@ def test_another_loss_than_is_chosen_by(tmp_path):
         def example_losses(self, model, inputs):
             return super().example_losses(model, inputs)
 
-    rule = Filter(0.5, OnlineSelection(2), easy="low")
+    rule = Filter(0.5, OnlineSelection(2, "loss"), easy="low")
     for kind, given, arguments, what in (
         (Own, {}, {}, "Own has a compute_loss of its own"),
         (CurriculumTrainer, {"compute_loss_func": len}, {}, "compute_loss_func= was given"),
@@ -270,18 +291,18 @@ def test_another_loss_than_is_chosen_by(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"{what}, and Filter chooses by `example_losses`, which would still be"):
             captions_trainer(rule, tmp_path, kind=kind, trainer=given, **arguments)
-        captions_trainer(OnlineSelection(1), tmp_path, kind=kind, trainer=given, **arguments)
+        captions_trainer(OnlineSelection(1, "loss"), tmp_path, kind=kind, trainer=given, **arguments)
     captions_trainer(rule, tmp_path, kind=Both)
 
 
 def test_images_are_not_torn_apart(tmp_path):
-    rule = OnlineSelection(2, batches=ByImage(2))
+    rule = OnlineSelection(2, "loss", batches=ByImage(2))
     settings = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
     with pytest.raises(
         ValueError, match=r"A forward pass trains on 1 examples, and a candidate is an image with 2 capt"
     ):
         captions_trainer(rule, tmp_path, **settings)
-    captions_trainer(OnlineSelection(1, batches=ByImage(2)), tmp_path, **settings)
+    captions_trainer(OnlineSelection(1, "loss", batches=ByImage(2)), tmp_path, **settings)
 
 
 def test_completions_have_no_loss_before_they_are_written():
@@ -291,7 +312,7 @@ def test_completions_have_no_loss_before_they_are_written():
     columns = read_columns(captioned()[0], {"image_id": "groups"})
     ranking = Ranking.unordered(24)
     object.__setattr__(ranking, "columns", columns)
-    plan = make_plan(OnlineSelection(2, batches=ByImage(2)), ranking, global_batch_size=4)
+    plan = make_plan(OnlineSelection(2, "loss", batches=ByImage(2)), ranking, global_batch_size=4)
     with pytest.raises(
         ValueError, match=r"compares num_generations=2 completions of one prompt, which have none before"
     ):
@@ -299,7 +320,7 @@ def test_completions_have_no_loss_before_they_are_written():
 
 
 def test_the_metric_of_a_curriculum_deep_inside_is_one_that_is_returned(tmp_path):
-    rule = Filter(0.5, OnlineSelection(2, then=BabySteps(2, metric="cider")), easy="low")
+    rule = Filter(0.5, OnlineSelection(2, "loss", then=BabySteps(2, metric="cider")), easy="low")
     data = captioned()[0].select(range(4))
     trainer = captions_trainer(rule, tmp_path, trainer={"eval_dataset": data})
     with pytest.raises(
@@ -309,7 +330,7 @@ def test_the_metric_of_a_curriculum_deep_inside_is_one_that_is_returned(tmp_path
 
 
 def test_resumed_in_the_middle_of_a_window_with_another_batch_size(tmp_path):
-    rule = OnlineSelection(2, score_every=3)
+    rule = OnlineSelection(2, "loss", score_every=3)
     settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}
     captions_trainer(rule, tmp_path, **settings).train()
     other = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, **settings}
@@ -351,7 +372,7 @@ def chosen_of(folder, plan):
 
 @pytest.mark.parametrize("name", ["bf16", "gradient_checkpointing", "torch_compile", "lora", "max_seconds"])
 def test_it_works_together_with(name, tmp_path):
-    rule, settings, model = OnlineSelection(3), {"max_steps": 3}, small_git()
+    rule, settings, model = OnlineSelection(3, "loss"), {"max_steps": 3}, small_git()
     if name == "torch_compile":
         settings |= {"torch_compile": True, "torch_compile_backend": "eager"}
     elif name == "lora":
@@ -377,7 +398,9 @@ def test_a_batch_size_that_is_lowered_for_memory(tmp_path):
                 raise RuntimeError("CUDA out of memory. (not really)")
             return super().training_step(model, inputs, *args, **kwargs)
 
-    trainer = captions_trainer(OnlineSelection(3), tmp_path, kind=Small, max_steps=3, auto_find_batch_size=True)
+    trainer = captions_trainer(
+        OnlineSelection(3, "loss"), tmp_path, kind=Small, max_steps=3, auto_find_batch_size=True
+    )
     trainer.train()
     assert trainer.plan.global_batch_size == 2
     assert trainer.plan.samples_per_step == 6
@@ -394,7 +417,7 @@ def test_text_beside_captions_has_no_say(tmp_path):
     runs = {}
     for name, kind, made in (("joint", JointTextTrainer, collator), ("alone", CurriculumTrainer, captions_collator())):
         given = {"data_collator": made, **({"text_weight": 0.5} if name == "joint" else {})}
-        trainer = captions_trainer(OnlineSelection(3), tmp_path / name, kind=kind, trainer=given, max_steps=2)
+        trainer = captions_trainer(OnlineSelection(3, "loss"), tmp_path / name, kind=kind, trainer=given, max_steps=2)
         trainer.train()
         runs[name] = recorded(tmp_path / name)
         assert ("text_loss" in trainer.state.log_history[0]) == (name == "joint")
@@ -426,7 +449,7 @@ def test_a_language_model_of_trl(tmp_path):
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes))
     args = kind.args_class(
         str(tmp_path),
-        curriculum=OnlineSelection(3),
+        curriculum=OnlineSelection(3, "loss"),
         max_steps=2,
         eos_token=tokenizer.eos_token,
         bf16=False,

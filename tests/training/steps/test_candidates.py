@@ -13,7 +13,7 @@ from hf_curriculum import OnlineSelection, make_plan
 from hf_curriculum.training.prediction import example_losses
 from hf_curriculum.training.steps.candidates import BatchCandidates, choice_key, choose
 
-NAN, RULE = float("nan"), OnlineSelection()
+NAN, RULE = float("nan"), OnlineSelection(value="loss")
 
 
 def chosen(values, rule=RULE, key=0, rows=None):
@@ -29,7 +29,7 @@ def test_the_largest_value_is_chosen_and_of_equal_ones_the_first():
 def test_one_without_a_value_is_chosen_only_where_no_other_is():
     values = [[NAN, -9, -8], [np.inf, -1, NAN], [NAN, NAN, -np.inf], [NAN, -1e300, NAN]]
     assert chosen(values) == [2, 1, 0, 1]
-    warm = OnlineSelection(temperature=0.1)
+    warm = OnlineSelection(value="loss", temperature=0.1)
     for key in range(200):
         picked = chosen(values, warm, key)
         assert picked[0] in (1, 2)
@@ -39,7 +39,8 @@ def test_one_without_a_value_is_chosen_only_where_no_other_is():
 def test_with_a_temperature_frequencies_are_those_of_the_softmax():
     values, temperature, places = np.array([0.0, 0.4, -0.3, 1.0]), 0.7, 40_000
     picked = np.array(
-        chosen(np.tile(values, (places, 1)), OnlineSelection(temperature=temperature), key=3), dtype=np.int64
+        chosen(np.tile(values, (places, 1)), OnlineSelection(value="loss", temperature=temperature), key=3),
+        dtype=np.int64,
     )
     share = np.exp(values / temperature)
     share /= share.sum()
@@ -49,7 +50,7 @@ def test_with_a_temperature_frequencies_are_those_of_the_softmax():
 
 
 def test_a_draw_is_a_function_of_the_row_and_the_step():
-    warm, rows = OnlineSelection(temperature=2.0), np.arange(400).reshape(100, 4)
+    warm, rows = OnlineSelection(value="loss", temperature=2.0), np.arange(400).reshape(100, 4)
     values = np.random.default_rng(0).normal(size=(100, 4))
     picked = chosen(values, warm, 5, rows)
     assert [chosen(values[[place]], warm, 5, rows[[place]])[0] for place in range(100)] == picked
@@ -59,7 +60,7 @@ def test_a_draw_is_a_function_of_the_row_and_the_step():
     keys = {choice_key(plan, step) for step in range(100)}
     keys |= {choice_key(make_plan(warm, np.arange(20.0), global_batch_size=2, seed=1), step) for step in range(100)}
     assert len(keys) == 200
-    assert chosen(values, OnlineSelection(temperature=1e-6), 5, rows) == chosen(values)
+    assert chosen(values, OnlineSelection(value="loss", temperature=1e-6), 5, rows) == chosen(values)
 
 
 def candidates_of(collator=None, most=100, size=6, others=None):

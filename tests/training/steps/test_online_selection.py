@@ -104,12 +104,12 @@ def train_by_hand(rule, plan):
 
 
 RULES = {
-    "loss": OnlineSelection(3),
+    "loss": OnlineSelection(3, "loss"),
     "-loss": OnlineSelection(2, "-loss", then=Phases(2, 2), easy="low"),
     "grounding": OnlineSelection(3, "grounding"),
     "reducible loss": OnlineSelection(3, "reducible_loss", "reference"),
     "a value of one's own": ShortCaptions(3),
-    "temperature": OnlineSelection(3, temperature=0.3),
+    "temperature": OnlineSelection(3, "loss", temperature=0.3),
 }
 
 
@@ -149,7 +149,9 @@ def test_with_images_a_candidate_is_an_image_and_its_value_the_mean_of_its_capti
 
 def test_batches_by_length_have_candidates_of_a_length():
     data = Dataset.from_dict({"caption_length": np.random.default_rng(0).permutation(48).tolist()})
-    plan = make_plan(OnlineSelection(3, then=IID(epochs=1), batches=ByLength(window=2)), data, global_batch_size=4)
+    plan = make_plan(
+        OnlineSelection(3, "loss", then=IID(epochs=1), batches=ByLength(window=2)), data, global_batch_size=4
+    )
     lengths = np.array(data["caption_length"])
     for step in range(0, plan.num_steps, 2):
         one, other = sorted(([*lengths[plan.step_rows(number)]] for number in (step, step + 1)), key=min)
@@ -242,7 +244,7 @@ def test_the_model_values_without_dropout_and_gradients_and_is_trained_with_them
             seen.append((model.training, torch.is_grad_enabled(), len(inputs["labels"])))
             return super().compute_loss(model, inputs, *args, **kwargs)
 
-    trainer = captions_trainer(OnlineSelection(2), tmp_path, kind=Noting, max_steps=2)
+    trainer = captions_trainer(OnlineSelection(2, "loss"), tmp_path, kind=Noting, max_steps=2)
     trainer.train()
     assert seen == [(False, False, 8), *[(False, False, 8), (True, True, 4)] * 2]
 
@@ -254,7 +256,7 @@ def test_the_model_values_without_dropout_and_gradients_and_is_trained_with_them
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_with_score_every_the_model_before_the_first_of_the_steps_chooses(tmp_path, every, accumulation):
     """Steps of a round: those of the next one are not known before it begins."""
-    rule = OnlineSelection(3, then=SelfPaced(initial=0.4, epochs=7, warmup_epochs=1), score_every=every)
+    rule = OnlineSelection(3, "loss", then=SelfPaced(initial=0.4, epochs=7, warmup_epochs=1), score_every=every)
     valued = []
 
     class Noting(CurriculumTrainer):
@@ -291,8 +293,8 @@ def test_with_score_every_the_model_before_the_first_of_the_steps_chooses(tmp_pa
 def test_a_filter_over_it_and_one_within(tmp_path):
     for number, rule in enumerate(
         [
-            Filter(0.5, OnlineSelection(2, then=Phases(2, 1)), easy="low"),
-            OnlineSelection(2, then=Filter(0.5, IID(epochs=2)), easy="low"),
+            Filter(0.5, OnlineSelection(2, "loss", then=Phases(2, 1)), easy="low"),
+            OnlineSelection(2, "loss", then=Filter(0.5, IID(epochs=2)), easy="low"),
         ]
     ):
         trainer = captions_trainer(rule, tmp_path / str(number))
@@ -308,7 +310,7 @@ def test_a_filter_over_it_and_one_within(tmp_path):
 
 def test_a_checkpoint_is_hardly_larger(tmp_path):
     sizes = []
-    for place, rule in {"plain": IID(), "chosen": OnlineSelection(4, then=IID())}.items():
+    for place, rule in {"plain": IID(), "chosen": OnlineSelection(4, "loss", then=IID())}.items():
         trainer = captions_trainer(rule, tmp_path / place, max_steps=2, save_strategy="steps", save_steps=2)
         trainer.train()
         folder = tmp_path / place / "checkpoint-2"
@@ -324,11 +326,11 @@ def test_a_checkpoint_is_hardly_larger(tmp_path):
 
 def test_a_file_that_another_run_left_is_not_read(tmp_path):
     settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}
-    captions_trainer(OnlineSelection(3, score_every=4), tmp_path, **settings).train()
+    captions_trainer(OnlineSelection(3, "loss", score_every=4), tmp_path, **settings).train()
     left = tmp_path / "checkpoint-2" / "selection_0.npz"
     assert left.is_file()
     (tmp_path / "checkpoint-2" / "selection_1.npz").write_bytes(left.read_bytes())
-    for rule in (OnlineSelection(3), OnlineSelection(3, score_every=2), IID()):
+    for rule in (OnlineSelection(3, "loss"), OnlineSelection(3, "loss", score_every=2), IID()):
         whole = captions_trainer(rule, tmp_path, **settings)
         whole.train()
         again = captions_trainer(rule, tmp_path, **settings)
@@ -344,6 +346,6 @@ def test_a_plan_counts_what_is_scored():
     text = plan.describe()
     assert "80 candidates drawn: 2 × the data in 4 steps of 5" in text
     assert "20 examples trained on, the best of 80 candidates; scoring them is 2.67 × the training compute" in text
-    alone = make_plan(OnlineSelection(1), np.arange(40.0), global_batch_size=5)
+    alone = make_plan(OnlineSelection(1, "loss"), np.arange(40.0), global_batch_size=5)
     assert alone.scored_after(3) == 0
     assert "candidates" not in alone.describe().splitlines()[-1]

@@ -13,7 +13,7 @@ from hf_curriculum import CurriculumTrainer, OnlineSelection, make_plan
 from hf_curriculum.training.steps.candidates import Selector
 from hf_curriculum.training.steps.selecting import SelectionAudit
 
-RULE = OnlineSelection(3)
+RULE = OnlineSelection(3, "loss")
 
 
 class Replaced(CurriculumTrainer):
@@ -73,7 +73,7 @@ def test_the_file_says_what_was_chosen_and_its_value(tmp_path):
 
 
 def audit_of(folder, **more):
-    plan = make_plan(OnlineSelection(2, **more), np.arange(12.0), global_batch_size=2)
+    plan = make_plan(OnlineSelection(2, "loss", **more), np.arange(12.0), global_batch_size=2)
     return plan, SelectionAudit(plan=plan, process=0, num_processes=1, micro_batch=4, file=folder / "draws.jsonl")
 
 

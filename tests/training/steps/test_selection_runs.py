@@ -73,9 +73,9 @@ STEPS, KILLS = 11, 20
 RULES = [
     OnlineSelection(2, "-loss", then=Phases(2, 1), easy="low"),
     OnlineSelection(
-        3, then=SelfPaced(initial=0.4, growth=1.3, warmup_epochs=0.4, examples=8 * 3 * STEPS), score_every=3
+        3, "loss", then=SelfPaced(initial=0.4, growth=1.3, warmup_epochs=0.4, examples=8 * 3 * STEPS), score_every=3
     ),
-    OnlineSelection(2, then=Phases(3, 1), temperature=0.3, score_every=2, easy="low"),
+    OnlineSelection(2, "loss", then=Phases(3, 1), temperature=0.3, score_every=2, easy="low"),
 ]
 
 
