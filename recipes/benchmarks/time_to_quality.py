@@ -31,7 +31,8 @@ where they are there already.
 control's steps, with linear decay to zero, and stands beside the control's whole budget with the same decay.
 
 **Measured** are the validation loss; grounding, the loss with another picture minus that with the own one; and the
-share of captions whose loss is lower with their own picture. Some captions are true of the other one too.
+share of captions whose loss is lower with their own picture. Some captions are true of the other one too. Of arms
+that choose while training also the share of mismatched captions among what the last quarter of the run trained on.
 
 `oracle` filters by the true flags, the bound of all filters that look for mismatched captions. `filter` keeps as many
 captions as are true, those with the highest `clip_similarity`; others keep 15 points of all less or more, find the
@@ -50,7 +51,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,8 @@ from typing import Any
 import numpy as np
 import torch
 from time_to_quality_arms import CONTROL, RULES, TEXT_ARMS, arms, decayed_arms, rate_arms
-from time_to_quality_measures import last_evaluations
-from time_to_quality_runs import GENERATED, STARTS, Setting, run
+from time_to_quality_measures import last_evaluations, mismatched_chosen
+from time_to_quality_runs import FLAGS, GENERATED, STARTS, Setting, run, score
 
 from hf_curriculum import Study, summarise
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
@@ -162,13 +163,30 @@ def reached(runs: Sequence[StudyRun]) -> list[Reached]:
     return found
 
 
-def table(found: Sequence[Reached], runs: Sequence[StudyRun], budget: int) -> str:
-    """Examples and compute to the control's loss, and where the runs ended, as Markdown."""
+def mismatched_shares(runs: Sequence[StudyRun], base: Setting) -> dict[str, float]:
+    """Of each arm that chooses while training: the share of mismatched captions in the end, the mean over seeds."""
+    files: dict[str, list[Path]] = {}
+    for item in runs:
+        file = item.folder / "draws-rank0.jsonl"  # written where something is chosen
+        if item.status == "finished" and file.is_file():
+            files.setdefault(item.arm, []).append(file)
+    if not files or not base.mismatched:
+        return {}
+    flags, _ = score(base.data, FLAGS)
+    return {arm: float(np.mean([mismatched_chosen(file, flags) for file in found])) for arm, found in files.items()}
+
+
+def table(
+    found: Sequence[Reached], runs: Sequence[StudyRun], budget: int, mismatched: Mapping[str, float] | None = None
+) -> str:
+    """Examples and compute to the control's loss, and where the runs ended, as Markdown; `mismatched` says for some
+    arms which share of what they trained on in the end was mismatched."""
     metrics = ["eval_loss", "grounding", "right_pictures"]
     ends = {(row.arm, row.metric): row for row in summarise(runs, metrics, control=CONTROL).rows}
     header = ["curriculum", "got there", "examples, median [95 %]", "× control", "× compute"]
     header += ["× compute, columns there", "final loss"]
     header += ["difference [95 %]", "p (t)", "grounding", "right pictures"]
+    header += ["mismatched in the end"] if mismatched else []
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in found:
         there = sum(map(math.isfinite, row.examples.values()))
@@ -186,6 +204,8 @@ def table(found: Sequence[Reached], runs: Sequence[StudyRun], budget: int) -> st
             _decimals(grounding.mean.value),
             _decimals(right.mean.value),
         ]
+        if mismatched:
+            cells.append(_decimals(mismatched.get(row.arm, math.nan)))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -243,12 +263,14 @@ class Outcome:
         rates: of `rate_losses`.
         runs: of all arms, the control first.
         decayed: final losses with decay.
+        mismatched: of `mismatched_shares`.
     """
 
     base: Setting
     rates: Mapping[float, float]
     runs: Sequence[StudyRun]
     decayed: Decayed
+    mismatched: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -265,7 +287,7 @@ class Outcome:
             f"{base.draws:,} examples per run, {seeds} seed{'s' * (seeds != 1)}. Learning rate of all arms: "
             f"{base.learning_rate:g}; the control ends at {rates}.\n"
         )
-        parts = [about, table(reached(self.runs), self.runs, base.draws)]
+        parts = [about, table(reached(self.runs), self.runs, base.draws, self.mismatched)]
         if decayed := decay_table(self.decayed):
             parts += [
                 "Final loss with linear decay to zero (in brackets: seeds in which it is no higher than the control's "
@@ -285,6 +307,7 @@ class Outcome:
                 "examples": {seed: count if count < math.inf else None for seed, count in row.examples.items()},
                 "compute": {seed: count if count < math.inf else None for seed, count in row.compute.items()},
                 "end": ends[row.arm],
+                "mismatched_in_the_end": self.mismatched.get(row.arm),
             }
             for row in reached(self.runs)
         ]
@@ -383,7 +406,8 @@ def measure(base: Setting, stages: Stages, options: argparse.Namespace) -> str:
     for item in made:
         if item.status == "finished":
             decayed[names[item.arm]][item.seed] = item.result["eval_loss"]
-    return Outcome(base, rate_losses(tried), [*control, *runs], decayed).write(stages.folder)
+    whole = [*control, *runs]
+    return Outcome(base, rate_losses(tried), whole, decayed, mismatched_shares(whole, base)).write(stages.folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

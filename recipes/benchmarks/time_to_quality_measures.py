@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 FORWARD, TRAINED = 1, 3
@@ -56,6 +59,17 @@ def curve_of(log: Sequence[Mapping[str, Any]], every: int, before: int) -> list[
 def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
     """Those whose mean counts as where a run ends; that before the first step is none of them."""
     return [point for point in curve if point["examples"]][-LAST:]
+
+
+def mismatched_chosen(file: Path, flags: np.ndarray) -> float:
+    """The share of mismatched captions among what was trained on in the last quarter of a run's steps.
+
+    Args:
+        file: a line `[step, rows, …]` of each step.
+        flags: of each training row whether its caption is mismatched, shape (rows,).
+    """
+    steps = [json.loads(line)[1] for line in file.read_text().splitlines()]
+    return float(np.mean(flags[np.concatenate(steps[-(-3 * len(steps) // 4) :])]))
 
 
 def other_pictures(image_ids: Sequence[str]) -> list[int]:

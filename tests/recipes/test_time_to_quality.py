@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 import time_to_quality as benchmark
 import time_to_quality_arms as table
 import time_to_quality_runs as runs
+from time_to_quality_measures import mismatched_chosen
 
 NOISY = dataclasses.replace(runs.STARTS["text"], mismatched=0.5)
 SCRATCH = runs.STARTS["scratch"]
@@ -96,6 +97,19 @@ def test_the_table_shows_censored_runs_and_where_runs_ended():
     )
     assert lines[3].startswith("| slow | 1 of 2 | > 128 [64.00, > 128] " + "| never [2.00, never] " * 3)
     assert "| 2.500 | +0.5 [-5.853, +6.853] | 0.500 |" in lines[3]
+
+
+def test_of_what_was_chosen_the_last_quarter_of_the_steps_counts(tmp_path):
+    flags = np.array([0.0, 1.0, 1.0, 0.0])
+    steps = [[1, 1], [2, 2], [0, 0], [0, 1], [3, 3], [0, 1], [2, 1], [0, 3]]
+    file = tmp_path / "draws-rank0.jsonl"
+    file.write_text("".join(json.dumps([step, rows, [0.5, 0.5]]) + "\n" for step, rows in enumerate(steps)))
+    assert mismatched_chosen(file, flags) == 0.5
+    arm = [finished("i.i.d.", 0, 5.0, 4.0), finished("best", 0, 5.0, 3.0)]
+    text = benchmark.table(benchmark.reached(arm), arm, 64, {"best": 0.5})
+    assert [line.split(" | ")[-1] for line in text.splitlines() if line[2] in "icb"] == [
+        *("mismatched in the end |", "– |", "0.500 |")
+    ]
 
 
 def test_compute_counts_three_for_an_example_and_one_for_each_pair_scored():
@@ -379,6 +393,10 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert (made["filter"]["pairs"], made[table.TRUSTED]["pairs"]) == (160, 180)
     assert made["filter"]["start"] == json.loads((start / "start.json").read_text())
     assert made["filter"]["start"]["lines_trained_on"] == 380
+    shares = {arm["arm"]: arm["mismatched_in_the_end"] for arm in facts["arms"]}
+    assert {arm for arm, share in shares.items() if share is not None} == {"best of 2"}
+    assert f"{shares['best of 2']:.3f} |\n" in text
+    assert "| mismatched in the end |" in text
     for name in ("time_to_quality_text_50.png", "time_to_quality_text_50_dark.png", "text_50/study.csv"):
         assert (tmp_path / name).stat().st_size > 100
 
