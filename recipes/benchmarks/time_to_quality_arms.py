@@ -9,7 +9,7 @@ from typing import Any
 
 from time_to_quality_runs import FLAGS, RANDOM, REFERENCE, Setting
 
-CONTROL, TRUSTED = "i.i.d.", "i.i.d. + trusted split"
+CONTROL, TRUSTED, TWICE = "i.i.d.", "i.i.d. + trusted split", "i.i.d., twice the rate"
 CLIP = "clip_similarity"
 
 TWO_HUMPS = (0.3, 0.5)
@@ -115,6 +115,7 @@ class Arm:
 
 TEXT_ARMS: dict[str, Arm] = {
     CONTROL: Arm(_iid),
+    TWICE: Arm(_iid, rate=2.0),
     "oracle": Arm(_kept, FLAGS),
     "filter": Arm(_kept, CLIP),
     "filter, share found": Arm(_found, CLIP),
@@ -231,6 +232,8 @@ def decayed_arms(
 ) -> dict[tuple[str, float], dict[str, Any]]:
     """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps.
 
+    The control of `--start text` is there at twice its learning rate too: a rate that decays may begin higher.
+
     Raises:
         ValueError: a budget leaves no step, or is more than the control's.
     """
@@ -243,6 +246,7 @@ def decayed_arms(
                 "compared with the whole one: give shares between 0 and 1 that leave a step."
             )
         shorter = dataclasses.replace(base, num_steps=steps, evaluate_every=steps, decay=True)
-        chosen = arms(shorter, scores, only if budget < 1 else [])
+        whole = [TWICE] if base.start == "text" else []
+        chosen = arms(shorter, scores, only if budget < 1 else whole)
         found |= {(name, budget): setting for name, setting in chosen.items()}
     return found

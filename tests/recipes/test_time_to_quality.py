@@ -209,6 +209,13 @@ def test_decayed_runs_stand_beside_the_controls_whole_budget():
         "| filter | 1.200 (1 of 2) | – |",
         "| phases | – | – |",
     ]
+    both = {**losses, ("i.i.d., twice the rate", 1.0): {0: 1.0, 1: 1.25}}  # ends lower, so it is compared with
+    assert benchmark.decay_table(both).splitlines()[2:] == [
+        "| i.i.d. | 1.400 (0 of 2) | 1.150 |",
+        "| filter | 1.200 (0 of 2) | – |",
+        "| phases | – | – |",
+        "| i.i.d., twice the rate | – | 1.125 |",
+    ]
     assert benchmark.decay_table({("i.i.d.", 1.0): {}}) == ""
     del losses["i.i.d.", 1.0]  # not made yet: there is nothing to compare with
     assert benchmark.decay_table(losses).splitlines()[3] == "| filter | 1.200 |"
@@ -281,7 +288,9 @@ def test_decayed_arms_are_shorter_and_the_control_has_its_whole_budget_too():
         ("i.i.d.", 0.5): (20, 20, True),
         ("filter", 0.5): (20, 20, True),
         ("i.i.d.", 1.0): (40, 40, True),
+        ("i.i.d., twice the rate", 1.0): (40, 40, True),
     }
+    assert found["i.i.d., twice the rate", 1.0]["learning_rate"] == 2 * base.learning_rate
     assert next(iter(found)) == ("i.i.d.", 1.0)  # what the others are compared with is made first
     assert found["filter", 0.25]["curriculum"]["then"] == {"type": "iid", "examples": 320}
     assert benchmark.decayed_arms(base, [], None, []) == {}
@@ -367,8 +376,8 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     assert len(results()) == 4
     (start,) = tmp_path.glob("start-*")
     benchmark.main(options)
-    # two rates; five arms and the trusted split; with decay the control and two at half, and the control at its whole
-    assert len(results()) == 2 + 6 + 3 + 1
+    # two rates; five arms, the trusted split; with decay the control and two at half, and the controls at their whole
+    assert len(results()) == 2 + 6 + 3 + 2
     before = {file: file.stat().st_mtime_ns for file in [*results(), start / "weights.safetensors"]}
     capsys.readouterr()
     benchmark.main(options)
@@ -379,7 +388,7 @@ def test_a_tiny_run_from_text_stops_and_goes_on(tmp_path, capsys, monkeypatch):
     order = ["oracle", "filter", "best of 2", "filter, hardest first", "conditioned on similarity"]
     assert [arm["arm"] for arm in facts["arms"]] == ["i.i.d.", *order, table.TRUSTED]
     assert facts["learning_rate"] in (1e-3, 4e-3)
-    assert len(facts["decayed"]) == 4
+    assert len(facts["decayed"]) == 5
     assert f"Learning rate of all arms: {facts['learning_rate']:g}" in text
     made = {item["arm"]: item["result"] for item in map(json.loads, (file.read_text() for file in results()))}
     # 160 of 200 pairs are for training, and each has been scored before the filter's first step
