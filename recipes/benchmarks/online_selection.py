@@ -153,7 +153,7 @@ class Bench:
 
     def forward(self, candidates: int) -> float:
         """Seconds of a scoring forward pass of a step's candidates."""
-        trainer, taken = self.trainer(OnlineSelection(candidates)), []
+        trainer, taken = self.trainer(OnlineSelection(candidates, "loss")), []
         batches = iter(trainer.get_train_dataloader())
         for _ in range(self.steps):
             batch = {name: value for name, value in next(batches).items() if name != "example_index"}
@@ -185,7 +185,7 @@ def main() -> None:
             plain, stock = bench.step(IID()), bench.stock_step()
             ratios = {"plain_ms": 1000 * plain, "plain_to_trainer": plain / stock}
             for number in (2, 4):
-                step, forward = bench.step(OnlineSelection(number)), bench.forward(number)
+                step, forward = bench.step(OnlineSelection(number, "loss")), bench.forward(number)
                 ratios[f"step_{number}_to_parts"] = step / (forward + plain)
                 ratios[f"step_{number}_to_plain"] = step / plain
             choosing, as_many = bench.waited(OnlineSelection(4, "loss"), BATCH), bench.waited(IID(), 4 * BATCH)

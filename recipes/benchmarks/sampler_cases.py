@@ -21,6 +21,7 @@ from hf_curriculum import (
     GuidanceSchedule,
     NodeSampling,
     Observed,
+    OnlineSelection,
     Phases,
     Plan,
     SelfPaced,
@@ -79,6 +80,7 @@ _OTHERS = {
     "node_sampling, no image twice": replace(
         _NODE_SAMPLING, rule=NodeSampling(epochs=4, image_column="image_id"), batch=256
     ),
+    "online_selection": Case(OnlineSelection(value="loss")),
     "self_paced": Case(SelfPaced(epochs=5), decisions=2),
     "staged": Case(Staged({"part 0": IID(epochs=1), "part 1": Phases(2, 1)})),
     "weighted": Case(Weighted(temperature=1.0)),
