@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from sklearn.mixture import GaussianMixture
 
 from hf_curriculum import (
@@ -257,10 +257,8 @@ def test_the_page_of_a_scored_data_set_shows_the_humps(monkeypatch):
 
 def similarities(count, mismatched):
     """CLIP similarities of so many scenes with a share of wrong captions, and which are wrong."""
-    common = {"captions_per_image": 2, "validation": 0.0, "test": 0.0}
-    images = make_scenes(count, image_size=96, **common)["train"].select_columns(["image", "objects"])
-    noisy = make_scenes(count, image_size=32, mismatched=mismatched, **common)["train"]
-    pairs = concatenate_datasets([noisy.remove_columns(["image", "objects"]), images], axis=1)
+    shape = {"image_size": 96, "captions_per_image": 2}
+    pairs = make_scenes(count, mismatched=mismatched, validation=0.0, test=0.0, **shape)["train"]
     scored = add_scores(pairs, CLIPSimilarity())
     return np.array(scored["clip_similarity"][:], dtype=np.float32), np.array(scored["mismatched"][:])
 

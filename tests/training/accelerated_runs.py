@@ -36,7 +36,7 @@ SETTINGS = {
     "fsdp": SHARDED,
     "git_fsdp": SHARDED | FAST | {"fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["CaptionGitLayer"]}},
 }
-SETTINGS |= {f"choosing_{mode}": SETTINGS[mode] for mode in ("git", "git_fsdp", "compile")}
+SETTINGS |= {f"choosing_{mode}": SETTINGS[mode] for mode in ("git", "git_fsdp")}
 
 
 def make_data(mode: str) -> Dataset:
