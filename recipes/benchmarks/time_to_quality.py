@@ -64,6 +64,7 @@ from time_to_quality_measures import last_evaluations, mismatched_chosen
 from time_to_quality_runs import FLAGS, GENERATED, STARTS, Setting, run, score
 
 from hf_curriculum import Study, summarise
+from hf_curriculum.reporting.chosen import read_draws
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.studies.statistics import Interval, bootstrap_interval
@@ -166,15 +167,14 @@ def reached(runs: Sequence[StudyRun]) -> list[Reached]:
 
 def mismatched_shares(runs: Sequence[StudyRun], base: Setting) -> dict[str, float]:
     """Of each arm that chooses while training: the share of mismatched captions in the end, the mean over seeds."""
-    files: dict[str, list[Path]] = {}
+    chosen: dict[str, list[dict[int, np.ndarray]]] = {}
     for item in runs:
-        file = item.folder / "draws-rank0.jsonl"  # written where something is chosen
-        if item.status == "finished" and file.is_file():
-            files.setdefault(item.arm, []).append(file)
-    if not files or not base.mismatched:
+        if item.status == "finished" and (draws := read_draws(item.folder, base.batch_size)):
+            chosen.setdefault(item.arm, []).append(draws)  # recorded where something is chosen
+    if not chosen or not base.mismatched:
         return {}
     flags, _ = score(base.data, FLAGS)
-    return {arm: float(np.mean([mismatched_chosen(file, flags) for file in found])) for arm, found in files.items()}
+    return {arm: float(np.mean([mismatched_chosen(draws, flags) for draws in found])) for arm, found in chosen.items()}
 
 
 def table(

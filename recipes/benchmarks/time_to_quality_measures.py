@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,14 +59,14 @@ def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, 
     return [point for point in curve if point["examples"]][-LAST:]
 
 
-def mismatched_chosen(file: Path, flags: np.ndarray) -> float:
+def mismatched_chosen(draws: Mapping[int, np.ndarray], flags: np.ndarray) -> float:
     """The share of mismatched captions among what was trained on in the last quarter of a run's steps.
 
     Args:
-        file: a line `[step, rows, …]` of each step.
+        draws: step → the rows trained on, in order.
         flags: of each training row whether its caption is mismatched, shape (rows,).
     """
-    steps = [json.loads(line)[1] for line in file.read_text().splitlines()]
+    steps = list(draws.values())
     return float(np.mean(flags[np.concatenate(steps[-(-3 * len(steps) // 4) :])]))
 
 
