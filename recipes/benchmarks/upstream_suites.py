@@ -1,14 +1,15 @@
 """Runs test suites of Hugging Face's libraries twice: as they are, and with this library's classes in place.
 
-Of the tests that pass as they are, those that fail with `CurriculumTrainer` for `Trainer`, `CaptionGitForCausalLM` for
-`GitForCausalLM`, `CurriculumSampler` below `BatchSampler`, and a `Component` (what scorers are made of) around all
-that `datasets` hashes are printed, with the first line of their error. The suites come from checkouts (a folder or a
-bare repository); what a newer installed release has taken away is filled in by placeholders, so that an older suite
-can be imported.
+Of the tests that pass as they are, those that fail with our classes are printed, with the first line of their error:
+`CurriculumTrainer` stands in for `Trainer`, `with_curriculum(SFTTrainer)` for `SFTTrainer`, `CaptionGitForCausalLM` for
+`GitForCausalLM`, `CurriculumSampler` below `BatchSampler`, and a `Component` (the base of scorers) around all that
+`datasets` hashes. The suites come from checkouts (a folder or a bare repository). Placeholders stand in for names that
+a newer installed release no longer has, so that an older suite can be imported.
 
     python recipes/benchmarks/upstream_suites.py --transformers path/to/transformers \\
-        --accelerate path/to/accelerate --datasets path/to/datasets
+        --accelerate path/to/accelerate --datasets path/to/datasets --trl path/to/trl
 
+The models and data of TRL's suite come from the Hub's cache: fill it first, or give stand-ins under the same names.
 `parameterized`, `sentencepiece` and `httpx` are needed too. A suite of another release than the one installed has
 tests that fail as they are; those count nowhere.
 """
@@ -35,10 +36,12 @@ SUITES = {
         "tests/trainer/test_trainer.py",
         "tests/trainer/test_trainer_callback.py",
         "tests/trainer/test_trainer_seq2seq.py",
+        "tests/trainer/test_training_args.py",
         "tests/models/git/test_modeling_git.py",
     ),
     "accelerate": ("tests/test_data_loader.py",),
     "datasets": ("tests/test_fingerprint.py", "tests/test_arrow_dataset.py"),
+    "trl": ("tests/test_sft_trainer.py",),
 }
 PARTS = {"tests/test_arrow_dataset.py": "caching or stateful or keep_features or load_from_cache"}
 """Of these files only a part, as pytest's `-k` names it."""
@@ -98,6 +101,9 @@ def put_in_place() -> None:
         "GitForCausalLM": CaptionGitForCausalLM,
     }
     give("transformers", names)
+    if "trl" in sys.modules:
+        trainer = with_curriculum(sys.modules["trl"].SFTTrainer)
+        sys.modules["trl"].SFTTrainer, sys.modules["trl"].SFTConfig = trainer, trainer.args_class
     hash_components()
     stock = torch.utils.data.BatchSampler
 
@@ -155,11 +161,11 @@ def in_order(sampler: Any) -> Any:
 
 
 def fill_in_removed(path: Path) -> None:
-    """Gives `transformers` a placeholder for every name that a file of tests imports and it no longer has."""
+    """Gives `transformers` and `trl` a placeholder for every name that a file of tests imports and they no longer have."""
     parts = [
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
     ]
-    parts = [node for node in parts if (node.module or "").partition(".")[0] == "transformers"]
+    parts = [node for node in parts if (node.module or "").partition(".")[0] in ("transformers", "trl")]
     for node in parts:
         try:
             import_module(node.module)
