@@ -1,7 +1,7 @@
 """Runs test suites of Hugging Face's libraries twice: as they are, and with this library's classes in place.
 
 Of the tests that pass as they are, those that fail with our classes are printed, with the first line of their error:
-`CurriculumTrainer` stands in for `Trainer`, `with_curriculum(SFTTrainer)` for `SFTTrainer`, `CaptionGitForCausalLM` for
+`CurriculumTrainer` for `Trainer`, `with_curriculum(SFTTrainer)` for `SFTTrainer`, `CaptionGitForCausalLM` for
 `GitForCausalLM`, `CurriculumSampler` below `BatchSampler`, and a `Component` (the base of scorers) around all that
 `datasets` hashes. The suites come from checkouts (a folder or a bare repository). Placeholders stand in for names that
 a newer installed release no longer has, so that an older suite can be imported.
@@ -161,7 +161,7 @@ def in_order(sampler: Any) -> Any:
 
 
 def fill_in_removed(path: Path) -> None:
-    """Gives `transformers` and `trl` a placeholder for every name that a file of tests imports and they no longer have."""
+    """Gives `transformers` and `trl` a placeholder for each name that a file of tests imports and they have lost."""
     parts = [
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
     ]

@@ -10,16 +10,13 @@ from typing import Any
 from hf_curriculum.data.regions.base import RegionSource, refuse_special
 from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, load_array, pickled
 from hf_curriculum.data.regions.readers.folders import FeatureFolder
-from hf_curriculum.data.regions.readers.pickles import DetectronProposals
 from hf_curriculum.data.regions.readers.tsv import OscarFolder, RegionTable, SceneGraphTable
 from hf_curriculum.data.regions.store import FACTS, RegionStore
 
 TABLE = re.compile(r"\.tsv(\.\d+)?$", re.IGNORECASE)
 """Names of tables: bottom-up attention's largest comes in parts, `*.tsv.0` and `*.tsv.1`."""
 PICKLES = (".pt", ".pth", ".pkl", ".pickle")
-"""Ends of files that are pickles, as Oscar's `*_captions.pt`."""
-PLAIN_PICKLES = (".pkl", ".pickle")
-"""Ends of pickles of which arrays, lists, texts and numbers are read, and nothing else is loaded."""
+"""Ends of files that are pickles, as Oscar's `*_captions.pt` and Detectron's proposals."""
 
 
 def open_regions(path: str | Path, **options: Any) -> RegionSource:
@@ -34,7 +31,6 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     | a folder with an .npz or .npy file of features per image (`cocobu_att`) | `FeatureFolder` |
     | a folder with a .npy or .mat file of boxes per image (Cap2Det, MCG) | `ProposalFolder` |
     | .npz, .h5, .hdf5, .mat with many images | `RegionArchive` |
-    | .pkl with `boxes`, `ids` and perhaps `scores` (Detectron's proposals) | `DetectronProposals` |
 
     Large tables are indexed by one pass at first use; `write_line_index` keeps that index next to the file, and
     `pack_regions` turns any of these into a store, which is read many times faster.
@@ -45,7 +41,7 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
 
     Raises:
         FileNotFoundError: no such file or folder.
-        ValueError: a file of another kind, or a pickle of a model's library (`*.pt`), which is never opened.
+        ValueError: a file of another kind, or a pickle (`*.pt`, `*.pkl`), which is never opened.
         TypeError: an option that the reader does not have.
 
     Example:
@@ -59,11 +55,9 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     if not path.exists():
         RegionSource(path)  # says what is missing
     refuse_special(path)
-    if path.is_file() and path.suffix.lower() in PLAIN_PICKLES:
-        reader = DetectronProposals
-    elif path.suffix.lower() in PICKLES:
+    if path.suffix.lower() in PICKLES:
         raise ValueError(pickled(path))
-    elif path.is_dir():
+    if path.is_dir():
         reader = _folder_reader(path)
     elif TABLE.search(path.name):
         reader = _table_reader(path)

@@ -185,7 +185,9 @@ def pickled(path: str | Path) -> str:
         f"{path} holds pickled Python objects, not plain arrays of numbers (allow_pickle=False): opening one runs any "
         "code that its writer wished. If you trust who wrote it, convert it once: read it with the library that wrote "
         "it (`torch.load(path, weights_only=True)` for tensors), save each image by "
-        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)`, and open the folder `converted`."
+        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)`, and open the folder `converted`. "
+        "Of Detectron's proposals, load `boxes` and `ids` with `pickle` in a process of your own, and write one file: "
+        "`np.savez('proposals.npz', **dict(zip(map(str, ids), boxes)))`."
     )
 
 
