@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
 from hf_curriculum.config import kind_of
+from hf_curriculum.data.readers.outside_files import named_files, validate_files
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -149,12 +150,16 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
         )
 
 
-def load_scored(path: str | Path) -> Dataset | DatasetDict:
+def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """Loads what `save_scored` wrote, and checks that the data and `scores.json` agree.
+
+    Args:
+        path: the folder.
+        allow_outside: let rows name files outside of the folder, and addresses: for data that you trust.
 
     Raises:
         FileNotFoundError: no `scores.json`.
-        ValueError: the data has other splits, rows or provenance than the file says.
+        ValueError: the data has other splits, rows or provenance than the file says, or names files outside.
     """
     content, dataset = _load_file(path), load_from_disk(str(path))
     parts = as_splits(dataset, "`load_scored`")
@@ -167,6 +172,8 @@ def load_scored(path: str | Path) -> Dataset | DatasetDict:
         )
     checked = {}
     for name, part in parts.items():
+        if not allow_outside:
+            validate_files(named_files(part), [path], path)
         kept, in_file = read_provenance(part), load_provenance(path, name)
         lost = {column: made for column, made in in_file.items() if column not in kept}
         if any(in_file.get(column) != made for column, made in kept.items()):

@@ -14,8 +14,9 @@ import hf_curriculum
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("moved", "names", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint", "scored_data"),
-    *("parts", "data", "scenes", "models", "scorers", "scoring", "generation", "planning", "curricula", "streaming"),
+    *("moved", "names", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint"),
+    *("parts", "data", "scored_data", "scenes", "models", "scorers", "scoring", "generation"),
+    *("planning", "curricula", "streaming"),
     *("evaluation", "reporting", "hub", "training", "studies", "cli"),
 ]
 """Each imports only from those before it, and from the files beside them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -9,9 +10,13 @@ import re
 import signal
 import socket
 import struct
+import tarfile
+import threading
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -24,6 +29,8 @@ from typer.testing import CliRunner
 
 import hf_curriculum
 from hf_curriculum import (
+    IID,
+    BucketedStream,
     CaptionLength,
     add_scores,
     add_scores_sharded,
@@ -32,6 +39,8 @@ from hf_curriculum import (
     load_scored,
     load_url_list,
     open_regions,
+    push_scored,
+    save_bucketed,
     save_scored,
 )
 from hf_curriculum.cli import app
@@ -118,6 +127,39 @@ class TestArrays:
         with pytest.raises(ValueError, match=r"allow_pickle=False|Python objects in dtype"):
             regions["1"]
         assert not mark.exists()
+
+    @pytest.mark.parametrize("kind", ["external", "virtual", "external link", "soft link"])
+    @pytest.mark.parametrize("name", ["boxes.h5", "boxes.mat"])
+    def test_hdf5_that_takes_its_numbers_from_other_files(self, tmp_path, kind, name):
+        h5py = pytest.importorskip("h5py")
+        (tmp_path / "secret").write_bytes(b"-----BEGIN PRIVATE KEY-----".ljust(32))
+        with h5py.File(tmp_path / "other.h5", "w") as file:
+            file["boxes"] = np.ones((2, 4))
+        (tmp_path / "data").mkdir()
+        with h5py.File(tmp_path / "data" / name, "w") as file:
+            if kind == "external":
+                file.create_dataset("boxes", (2, 4), "f4", external=[(str(tmp_path / "secret"), 0, 32)])
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout((2, 4), "f8")
+                layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "boxes", (2, 4))
+                file.create_virtual_dataset("boxes", layout)
+            else:
+                link = h5py.SoftLink("/inner") if kind == "soft link" else h5py.ExternalLink("../other.h5", "boxes")
+                file["boxes"] = link
+        with pytest.raises(ValueError, match=r"other files, which could be any|is a link, which may lead to any"):
+            list(open_regions(tmp_path / "data" if name == "boxes.mat" else tmp_path / "data" / name).values())
+
+    def test_small_files_that_claim_large_arrays(self, tmp_path, monkeypatch):
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("1", (400_000_000, 4), "f4", chunks=(1000, 4))
+        assert (tmp_path / "a.h5").stat().st_size < 10_000
+        with pytest.raises(ValueError, match=r"'1' of .*a\.h5 claims 6,400,000,000 bytes"):
+            open_regions(tmp_path / "a.h5")["1"]
+        np.savez_compressed(tmp_path / "a.npz", **{"1": np.zeros((100, 4))})
+        monkeypatch.setattr("hf_curriculum.data.regions.readers.arrays.MOST_BYTES", 3000)
+        with pytest.raises(ValueError, match=r"'1\.npy' of .*a\.npz claims 3,328 bytes"):
+            open_regions(tmp_path / "a.npz")["1"]
 
 
 @pytest.fixture
@@ -335,22 +377,131 @@ class TestNamesOfOtherFiles:
         assert not (tmp_path / "out").exists()
         assert CliRunner().invoke(app, [*words, "--allow-outside"]).exit_code == 0
 
-    @pytest.mark.parametrize("command", ["push", "inspect", "plan"])
-    def test_scored_data_that_name_files_of_this_machine(self, folder, tmp_path, command):
-        images = [str(picture(folder, name)) for name in ("a.png", "b.png")]
-        data = Dataset.from_dict({"image": images, "caption": ["a dog", "a"]}).cast_column("image", datasets.Image())
-        saved = tmp_path / "scored"
-        save_scored(add_scores(data, CaptionLength()), saved)
-        words = {"push": ["me/x", "--dry-run"], "plan": ["{type: iid, epochs: 1}"], "inspect": []}[command]
-        assert CliRunner().invoke(app, [command, str(saved), *words]).exit_code == 0  # they hold their images
-        (file,) = saved.glob("*.arrow")
-        table = load_scored(saved).data.table
-        named = pa.array([{"bytes": None, "path": name} for name in images], table.schema.field("image").type)
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.set_column(0, table.schema.field("image"), named))
-        refused = CliRunner().invoke(app, [command, str(saved), *words])
-        assert refused.exit_code == 1
-        assert "names 2 files outside of" in refused.output
+    @pytest.mark.parametrize("place", ["image", "list", "record"])
+    @pytest.mark.parametrize("outside", ["file", "address"])
+    def test_scored_data_that_name_files_of_this_machine(self, folder, tmp_path, place, outside, asked):
+        secret = str(picture(folder, "secret.png"))
+        name = secret if outside == "file" else f"{asked.address}/a.png"
+        saved = scored_in(tmp_path / "scored", folder, place)
+        held = CliRunner().invoke(app, ["push", str(saved), "me/x", "--dry-run"])
+        assert held.exit_code == 0
+        assert "images and other files embedded: 2, " in held.output
+        name_files(saved, place, name)
+        with pytest.raises(ValueError, match=r"names 1 files outside of .*allow_outside=True"):
+            load_scored(saved)
+        assert len(load_scored(saved, allow_outside=True)) == 2
+        commands = {"push": ["me/x", "--dry-run", "--thumbnails"], "plan": ["{type: iid, epochs: 1}"], "inspect": []}
+        for command, words in commands.items():
+            refused = CliRunner().invoke(app, [command, str(saved), *words])
+            assert refused.exit_code == 1, command
+            assert "names 1 files outside of" in refused.output
+        assert asked.requests == []
+
+    def test_a_push_asks_for_no_address(self, folder, tmp_path, asked):
+        saved = scored_in(tmp_path / "scored", folder, "list")
+        name_files(saved, "list", f"{asked.address}/a.png")
+        with pytest.raises(ValueError, match=r"names http://.* in place of an image, and a push embeds images"):
+            push_scored(load_scored(saved, allow_outside=True), "me/x", dry_run=True)
+        assert asked.requests == []
+
+    @pytest.mark.parametrize("outside", ["file", "address", "shard"])
+    def test_buckets_that_name_files_of_this_machine(self, folder, tmp_path, outside, asked):
+        secret = picture(tmp_path, "secret.png", (9, 7))
+        buckets = tmp_path / "buckets"
+        save_bucketed(
+            load_scored(scored_in(tmp_path / "scored", folder, "image")), buckets, 1, score_column="caption_length"
+        )
+        assert len(list(BucketedStream(buckets, IID(epochs=1)))) == 2
+        content = json.loads((buckets / "buckets.json").read_text())
+        shard = content["buckets"][0]["shards"][0]
+        if outside == "shard":
+            os.rename(buckets / shard["file"], tmp_path / "0.parquet")
+            shard["file"] = "../0.parquet"
+        else:
+            name = str(secret) if outside == "file" else f"{asked.address}/a.png"
+            table = pq.read_table(buckets / shard["file"])
+            rows = pa.array([{"bytes": None, "path": name}] * 2, table.schema.field("image").type)
+            pq.write_table(table.set_column(0, table.schema.field("image"), rows), buckets / shard["file"])
+            shard["bytes"] = (buckets / shard["file"]).stat().st_size
+        write_index(buckets, content)
+        with pytest.raises(ValueError, match="names 1 files outside of"):
+            list(BucketedStream(buckets, IID(epochs=1)))
+        assert asked.requests == []
+
+    def test_json_of_a_tar_holds_no_image(self, folder, tmp_path):
+        """An archive's JSON may name an image as a Parquet file does."""
+        secret = picture(tmp_path, "secret.png", (9, 7))
+        save_bucketed(
+            load_scored(scored_in(tmp_path / "scored", folder, "image")),
+            tmp_path / "b",
+            1,
+            format="webdataset",
+            score_column="caption_length",
+        )
+        content = json.loads((tmp_path / "b" / "buckets.json").read_text())
+        shard = content["buckets"][0]["shards"][0]
+        with tarfile.open(tmp_path / "b" / shard["file"], "w") as archive:
+            for number in range(2):
+                for ending, text in (("txt", "a dog"), ("json", json.dumps({"image": {"path": str(secret)}}))):
+                    member = tarfile.TarInfo(f"{number}.{ending}")
+                    member.size = len(text)
+                    archive.addfile(member, BytesIO(text.encode()))
+        shard["bytes"] = (tmp_path / "b" / shard["file"]).stat().st_size
+        write_index(tmp_path / "b", content)
+        assert [example["image"] for example in BucketedStream(tmp_path / "b", IID(epochs=1))] == [None, None]
+
+
+def scored_in(saved, folder, place):
+    """A saved data set of two scored rows that hold their images: as such, in a list, or in a list of records."""
+    kinds = {"image": datasets.Image(), "list": datasets.List(datasets.Image())}
+    kinds["record"] = datasets.List({"seen": datasets.Image()})
+    image = str(picture(folder, "a.png"))
+    cells = {"image": image, "list": [image], "record": [{"seen": image}]}
+    features = Features({"image": kinds[place], "caption": Value("string")})
+    data = Dataset.from_dict({"image": [cells[place]] * 2, "caption": ["a dog", "a"]}, features=features)
+    save_scored(add_scores(data, CaptionLength()), saved)
+    return saved
+
+
+def name_files(saved, place, name):
+    """Rewrites the file of `scored_in` so that its rows name another file in place of an image."""
+    (file,) = saved.glob("*.arrow")
+    table = datasets.load_from_disk(saved).data.table
+    named = {"bytes": None, "path": name}
+    cell = {"image": named, "list": [named], "record": [{"seen": named}]}[place]
+    field = table.schema.field("image")
+    table = table.set_column(0, field, pa.array([cell] * 2, field.type)).combine_chunks()
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_index(folder, content):
+    """Writes buckets.json with the digest that its content has."""
+    content = {name: value for name, value in content.items() if name not in ("digest", "format_version")}
+    file = folder / "buckets.json"
+    digest = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+    file.write_text(json.dumps({"format_version": 1, "digest": digest, **content}))
+
+
+@pytest.fixture
+def asked():
+    """A server on loopback that remembers what it was asked for."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            found.requests.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        found = SimpleNamespace(requests=[], address=f"http://127.0.0.1:{server.server_port}")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield found
+        server.shutdown()
 
 
 def fifo(path):

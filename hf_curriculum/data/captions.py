@@ -24,6 +24,7 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
 from hf_curriculum.provenance import replace_table
 from hf_curriculum.rng import hash64, mix64
@@ -256,16 +257,6 @@ def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, A
         yield from batch[column]
 
 
-def image_paths(dataset: Dataset, column: str = IMAGE) -> Iterator[str]:
-    """The paths of the images that are not stored in the data set, but read from a file or an address."""
-    for batch in dataset.select_columns([column]).with_format("arrow").iter(10_000):
-        for chunk in batch[column].chunks if isinstance(batch[column], pa.ChunkedArray) else [batch[column]]:
-            contents = chunk.field("bytes")
-            if contents.null_count:  # known without a look at the images
-                paths = pc.struct_field(chunk, "path")
-                yield from paths.filter(pc.and_(pc.is_null(contents), pc.is_valid(paths))).to_pylist()
-
-
 def image_key(image: dict[str, Any] | None) -> str:
     """Identifies an image without opening files: the digest of its bytes, or its path."""
     if image is None or (image["bytes"] is None and image["path"] is None):
@@ -388,7 +379,7 @@ def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | Non
     files = arrow_rows(dataset, column)
     if files is None or len(dataset) < sum(file.rows for file in set(files)) / 2:
         return None
-    return None if any(True for _ in image_paths(dataset, column)) else files
+    return None if any(True for _ in named_files(dataset, [column])) else files
 
 
 def stored_keys(dataset: Dataset, column: str = IMAGE) -> Iterator[pa.Array]:

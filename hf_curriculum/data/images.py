@@ -35,11 +35,11 @@ from hf_curriculum.data.captions import (
     cache_file,
     file_digests,
     image_key,
-    image_paths,
     stored_files,
     stored_images,
     stored_keys,
 )
+from hf_curriculum.data.readers.outside_files import named_files
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -384,7 +384,7 @@ def _check(item: tuple[str, dict[str, Any] | None], max_pixels: int) -> tuple[st
 
 def refuse_special_files(dataset: Dataset, column: str = IMAGE) -> None:
     """Raises a `ValueError` if an image is a FIFO, socket or device, which decoding might wait for without end."""
-    for path in dict.fromkeys(image_paths(dataset, column)):
+    for path in dict.fromkeys(named_files(dataset, [column])):
         kind = special_file(path)
         if kind not in (None, "folder"):
             raise ValueError(

@@ -15,7 +15,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import kind_of, special_file
-from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text, image_paths
+from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import (
@@ -29,9 +29,9 @@ from hf_curriculum.data.readers.folder import (
     find_caption_file,
     find_parquet_beside_images,
     find_split_folders,
-    validate_inside,
 )
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.outside_files import named_files, validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
@@ -141,7 +141,7 @@ def load_captioned(
         own = [download_folder()] if download else []
         if roots and not allow_outside:
             for part in splits.values():
-                validate_inside(image_paths(part) if IMAGE in part.column_names else [], [*roots, *own], source)
+                validate_inside(named_files(part), [*roots, *own], source)
         captions = caption_columns(columns, next(iter(loaded.values())).column_names)
     if objects is not None:
         splits = add_objects(splits, objects)

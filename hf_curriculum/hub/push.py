@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetDict, Image, Value
+from datasets import Dataset, DatasetDict, Value
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
 from hf_curriculum.config import kind_of
+from hf_curriculum.data.readers.outside_files import holds_files, named_files
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.errors import check_token, explained, redact
 from hf_curriculum.planning.buckets import Cut, cut_buckets
@@ -57,7 +58,7 @@ class PushContents:
         visibility: `"public"`, `"private"`, or what a repository that is not there yet will be.
         rows: split → rows.
         columns: column → its type.
-        images: how many are embedded.
+        images: how many are embedded, in lists too; audio, video and documents count.
         image_bytes: what they take in the files.
         files: path in the repository → bytes.
         removed: files of an earlier push that go.
@@ -82,7 +83,7 @@ class PushContents:
             f"to {self.repo_id} ({self.visibility})",
             "rows: " + ", ".join(f"{count:,} in {split}" for split, count in self.rows.items()),
             "columns: " + ", ".join(f"{name} ({kind})" for name, kind in self.columns.items()),
-            f"images embedded: {self.images:,}, {self.image_bytes:,} bytes",
+            f"images and other files embedded: {self.images:,}, {self.image_bytes:,} bytes",
             f"files: {len(self.files):,}, {sum(self.files.values()):,} bytes",
             *(f"  {path}, {size:,} bytes" for path, size in self.files.items()),
             *(f"  {path}, taken away" for path in self.removed),
@@ -181,6 +182,7 @@ def push_scored(
     validate_repo_id(repo_id)
     check_token(token)
     splits, split = _splits(dataset, split)
+    _refuse_addresses(splits)
     column = _score_column(splits[split], score_column, num_buckets)
     buckets = {"num_buckets": num_buckets, "cut": cut, "score_column": column, "split": split, "easy": easy}
     buckets |= {"thresholds": thresholds, "unscored": unscored, "seed": seed}
@@ -273,7 +275,7 @@ def _contents(target: _Target, splits: Mapping[str, Dataset], folder: Path) -> P
     """What is in a folder that is about to be sent."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
     features = next(iter(splits.values())).features
-    names = [name for name, feature in features.items() if isinstance(feature, Image)]
+    names = [name for name, feature in features.items() if holds_files(feature)]
     images = [_images(file, names) for path, file in files.items() if path.endswith(".parquet") and names]
     return PushContents(
         repo_id=target.repo_id,
@@ -292,11 +294,12 @@ def _contents(target: _Target, splits: Mapping[str, Dataset], folder: Path) -> P
 
 
 def _images(file: Path, names: Sequence[str]) -> tuple[int, int]:
-    """Images in a Parquet file, and their bytes there, as its footer says."""
+    """Embedded files in columns of a Parquet file, at any depth, and their bytes there, as its footer says."""
     metadata, count, size = pq.read_metadata(file), 0, 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema in [f"{name}.bytes" for name in names]:
+            path = column.path_in_schema.split(".")
+            if path[0] in names and path[-1] == "bytes":
                 count += column.num_values - (column.statistics.null_count if column.statistics else 0)
                 size += column.total_compressed_size
     return count, size
@@ -383,6 +386,16 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
         raise ValueError(f"The splits {missing} have no rows, which no file could show. Leave them out.")
     read_provenance(DatasetDict(splits))  # splits scored in different ways are refused
     return splits, name
+
+
+def _refuse_addresses(splits: Mapping[str, Dataset]) -> None:
+    """Raises a `ValueError` for images that are addresses, which embedding them would ask for."""
+    for name, part in splits.items():
+        if address := next((name for name in named_files(part) if "://" in name), None):
+            raise ValueError(
+                f"The split {name!r} names {address} in place of an image, and a push embeds images. Fetch them "
+                "first, where you trust the addresses: load_captioned(dataset, download=True)."
+            )
 
 
 def _score_column(dataset: Dataset, column: str | None, num_buckets: int | None) -> str | None:

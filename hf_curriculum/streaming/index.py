@@ -12,6 +12,7 @@ import numpy as np
 from datasets import Features
 
 from hf_curriculum.config import digest
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
 
@@ -134,7 +135,7 @@ class BucketIndex:
 
         Raises:
             FileNotFoundError: there is no index, or a shard is missing.
-            ValueError: the index is of another version or was changed, or a shard has another size.
+            ValueError: the index is of another version or was changed, or a shard has another size or is outside.
         """
         file = Path(path) / FILE_NAME
         if not file.is_file():
@@ -159,9 +160,10 @@ class BucketIndex:
                 f"{file} was changed after it was written: its digest is {recorded}, its content gives "
                 f"{index.digest}. Positions in the stream would point at other rows. Run `save_bucketed` again."
             )
-        for bucket in index.buckets:
-            for shard in bucket.shards:
-                _check_size(Path(path), shard)
+        shards = [shard for bucket in index.buckets for shard in bucket.shards]
+        validate_inside([str(Path(path, shard.file).absolute()) for shard in shards], [path], file)
+        for shard in shards:
+            _check_size(Path(path), shard)
         return index
 
 

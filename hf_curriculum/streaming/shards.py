@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features, Image, LargeList, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
 
 TEXT, JSON = "txt", "json"
 _JPEG, _PNG = "jpg", "png"
@@ -102,6 +103,7 @@ class TarShard:
         self._layout = _layout(str(file), file.stat().st_mtime_ns)
         self._content = file.open("rb")
         self._columns = list(features)
+        self._in_json = {name for name in features if not holds_files(features[name])}
         self._floats = {
             name
             for name, feature in features.items()
@@ -128,7 +130,7 @@ class TarShard:
             self._content.seek(offset)
             content = self._content.read(size)
             if ending == JSON:
-                row.update(json.loads(content))
+                row.update({name: value for name, value in json.loads(content).items() if name in self._in_json})
             elif ending == TEXT:
                 row[CAPTION] = content.decode()
             else:
@@ -185,6 +187,7 @@ class ParquetShard:
 
     def __init__(self, file: Path, features: Features) -> None:
         self._file = pq.ParquetFile(file)
+        self._path, self._features = file, features
         self._columns = list(features)
         groups = self._file.metadata
         self._starts = [0]
@@ -213,6 +216,7 @@ class ParquetShard:
             return
         self._arrays = []  # the last group goes before the next one comes
         table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        validate_files(files_in(table, self._features), [self._path.parent], self._path)
         self._arrays = [table.column(name).combine_chunks() for name in self._columns]
         self._group = group
 

@@ -129,7 +129,7 @@ def test_a_dry_run_of_a_push_needs_no_network(given, monkeypatch, reason):
         "to me/name (not known who sees it: the Hub did not answer)",
         "rows: 24 in train, 10 in test",
     ]
-    assert "images embedded: 34, " in done.stdout
+    assert "images and other files embedded: 34, " in done.stdout
     assert "  data/train-00000-of-00001.parquet, " in done.stdout
     assert "not known without the Hub: whether the repository is there, which of its files this would" in lines[-1]
     contents = json.loads(result("push", given / "parts", "me/name", "--dry-run", "--json").stdout)

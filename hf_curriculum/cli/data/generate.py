@@ -155,6 +155,7 @@ def _load(source: Path, split: str, all_hard: bool) -> Dataset:
     from datasets import DatasetDict, Value, load_from_disk
 
     from hf_curriculum.columns import HARD
+    from hf_curriculum.data.readers.outside_files import named_files, validate_files
     from hf_curriculum.provenance import append_columns
 
     try:
@@ -168,6 +169,7 @@ def _load(source: Path, split: str, all_hard: bool) -> Dataset:
         if split not in data:
             raise typer.BadParameter(f"{source} has the splits {list(data)}, and not {split!r}.", param_hint="--split")
         data = data[split]
+    validate_files(named_files(data), [source], source)
     if all_hard:
         marks = pa.array(np.ones(len(data), bool))
         return append_columns(data, {HARD: marks}, {}, features={HARD: Value("bool")}, overwrite=True)

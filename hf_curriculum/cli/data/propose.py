@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
@@ -201,7 +200,7 @@ def _of_folder(folder: Path) -> Dataset:
     from datasets import Dataset, Image
 
     from hf_curriculum.columns import IMAGE, IMAGE_ID
-    from hf_curriculum.data.readers.folder import validate_inside
+    from hf_curriculum.data.readers.outside_files import validate_inside
 
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
@@ -216,14 +215,12 @@ def _saved(path: Path, allow_outside: bool) -> Dataset | DatasetDict:
     """A saved data set; its images are its own, or in its folder."""
     from datasets import load_from_disk
 
-    from hf_curriculum.columns import IMAGE
-    from hf_curriculum.data.captions import image_paths
-    from hf_curriculum.data.readers.folder import validate_inside
+    from hf_curriculum.data.readers.outside_files import named_files, validate_files
 
     loaded = load_from_disk(str(path))
     for part in loaded.values() if isinstance(loaded, dict) else [loaded]:
-        if IMAGE in part.column_names and not allow_outside:
-            validate_inside(filter(os.path.exists, image_paths(part)), [path], path)
+        if not allow_outside:
+            validate_files(named_files(part), [path], path)
     return loaded
 
 

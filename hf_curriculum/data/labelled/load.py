@@ -11,14 +11,14 @@ from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL, require_columns
 from hf_curriculum.config import kind_of, special_file
-from hf_curriculum.data.captions import image_paths
 from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
 from hf_curriculum.data.labelled.classes import Classes, encode_labels
 from hf_curriculum.data.labelled.sources import class_folders, find_column, is_iwildcam, read_files
 from hf_curriculum.data.load import is_for_datasets, load_splits, source_roots
 from hf_curriculum.data.readers.columns import as_images, with_ids
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, validate_unused
-from hf_curriculum.data.readers.folder import locate_images, validate_inside
+from hf_curriculum.data.readers.folder import locate_images
+from hf_curriculum.data.readers.outside_files import named_files, validate_inside
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def load_labelled(
         roots = source_roots(path, images, load_dataset_options)
         if roots and not allow_outside:
             for part in splits.values():
-                validate_inside(image_paths(part), roots, source)
+                validate_inside(named_files(part), roots, source)
     if check_images:
         checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
         splits |= drop_unreadable_images(splits, log_path=unreadable_log, **checking)

@@ -15,7 +15,8 @@ from hf_curriculum.config import special_file
 from hf_curriculum.data.images import image_size
 from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
 from hf_curriculum.data.readers.files import choose_split
-from hf_curriculum.data.readers.folder import find_image_folder, locate_images, validate_inside
+from hf_curriculum.data.readers.folder import find_image_folder, locate_images
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from hf_curriculum.data.readers.folder import (
     find_only_table,
     find_split_folders,
     locate_images,
-    validate_inside,
 )
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -110,48 +110,3 @@ def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
         f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
         "text alone."
     )
-
-
-def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], source: str | Path) -> None:
-    """Checks that data which names files names those in its own folders alone, links followed.
-
-    Otherwise whoever wrote a caption file could have any file of this machine read, stored with the data and
-    published. A link that leads out of the folders counts as outside, since archives may hold links; the cache of the
-    Hub, whose files are links to the `blobs` beside them, counts as inside.
-
-    Args:
-        paths: files, whether they exist or not; None and "" name none.
-        roots: the folders. One that is a link itself stands for where it leads.
-        source: what named the paths, for the error.
-
-    Raises:
-        ValueError: a path is outside, or an address.
-    """
-    inside = tuple(os.path.join(root, "") for root in _real_roots(roots))
-    folders: dict[str, str] = {}
-    outside = []
-    for path in dict.fromkeys(filter(None, paths)):
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
-        real = os.path.join(folders[folder], name)
-        if name in ("", ".", "..") or os.path.islink(real):
-            real = os.path.realpath(real)
-        if "://" in path or not real.startswith(inside):
-            outside.append(path if real == os.path.abspath(path) else f"{path} (which is {real})")
-    if outside:
-        raise ValueError(
-            f"{source} names {len(outside)} files outside of {' and '.join(map(str, roots))}: {', '.join(outside[:3])}"
-            f"{', …' * (len(outside) > 3)}. They would be read, stored with the data and published with it. Put them "
-            "into that folder, name theirs with `images=`, or, for data that you trust, pass `allow_outside=True` "
-            "(hf-curriculum score: --allow-outside)."
-        )
-
-
-def _real_roots(roots: Sequence[str | Path]) -> Iterable[str]:
-    for root in roots:
-        yield os.path.realpath(root)
-        for folder in (Path(os.path.abspath(root)), *Path(os.path.abspath(root)).parents):
-            blobs = folder.parent.parent / "blobs"
-            if folder.parent.name == "snapshots" and blobs.is_dir():
-                yield os.path.realpath(blobs)

@@ -17,7 +17,7 @@ from datasets import Dataset, Features, Image, Value
 from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.readers.folder import validate_inside
+from hf_curriculum.data.readers.outside_files import validate_inside
 
 logger: logging.Logger = logging.getLogger(__name__)
 

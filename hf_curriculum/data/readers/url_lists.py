@@ -28,7 +28,6 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest, write_atomically
-from hf_curriculum.data.readers.folder import validate_inside
 from hf_curriculum.data.readers.img2dataset import (
     IMAGE_SUFFIXES,
     URL,
@@ -38,6 +37,7 @@ from hf_curriculum.data.readers.img2dataset import (
     load_img2dataset,
     log_downloads,
 )
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps
 from hf_curriculum.data.text import cached_arrow, ending, open_text
 from hf_curriculum.provenance import replace_table

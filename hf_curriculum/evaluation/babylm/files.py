@@ -110,14 +110,18 @@ def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
     """One split of a repository of the Hub, of a folder saved by `save_to_disk`, or of one with data files."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
+    from hf_curriculum.data.readers.outside_files import named_files, validate_files
+
     saved = Path(source) / "dataset_dict.json"
     single = Path(source) / "state.json"
-    if single.is_file():
-        return load_from_disk(source)
-    found = load_from_disk(source) if saved.is_file() else load_dataset(source, config)
-    if not isinstance(found, DatasetDict) or split not in found:
+    on_disk = single.is_file() or saved.is_file()
+    found = load_from_disk(source) if on_disk else load_dataset(source, config)
+    if not single.is_file() and (not isinstance(found, DatasetDict) or split not in found):
         raise ValueError(f"{source!r} has no split {split!r}; it has {list(found)}. Name the data set the task is of.")
-    return found[split]
+    rows = found if single.is_file() else found[split]
+    if on_disk:
+        validate_files(named_files(rows), [source], source)
+    return rows
 
 
 class RowImage:

@@ -140,8 +140,10 @@ class ProposalFolder(BoxArrays):
         return Regions(image_id, boxes=boxes, normalised=self.normalised, confidence=scores)
 
 
-_DAMAGED = (EOFError, IndexError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError` and `OSError`."""
+_DAMAGED = (EOFError, IndexError, KeyError, MemoryError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError`."""
+MOST_BYTES = 1 << 30
+"""The largest array that is read: a small file may claim any size."""
 
 
 @contextmanager
@@ -150,6 +152,8 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}). It is truncated, damaged, or a file of another "
             "kind under this name. Download or write it again."
@@ -164,7 +168,18 @@ def open_npz(path: str) -> Any:
             "again."
         )
     with reading(path):
-        return np.load(path)
+        archive = np.load(path)
+    for member in archive.zip.infolist():
+        _validate_size(f"{member.filename!r} of {path}", member.file_size)
+    return archive
+
+
+def _validate_size(what: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{what} claims {size:,} bytes, and regions of one image take at most {MOST_BYTES:,}: reading it could "
+            "fill the memory. Write the arrays of each image on their own."
+        )
 
 
 def load_array(path: str) -> np.ndarray:
@@ -208,7 +223,8 @@ def by_name(files: list[str]) -> dict[str, str]:
 class RegionArchive(BoxArrays):
     """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
 
-    In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
+    In .npz and HDF5 an entry called like the image id holds its boxes, or its features where it has more than four
+    columns, as `cocobu_att.h5` of Luo et al. 2018 does; entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
     has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
 
@@ -251,7 +267,9 @@ class RegionArchive(BoxArrays):
             elif self.kind == ".mat":
                 self._file = _cells(self.path)
             else:
-                self._file = require_h5py(self.path).File(self.path, "r")
+                h5py = require_h5py(self.path)
+                with reading(self.path):
+                    self._file = h5py.File(self.path, "r")
         return self._file
 
     def _entries(self) -> list[str]:
@@ -259,9 +277,14 @@ class RegionArchive(BoxArrays):
         content = self._content()
         if self.kind not in (".h5", ".hdf5"):
             return list(content)
-        dataset, names = require_h5py(self.path).Dataset, []
+        h5py, names, links = require_h5py(self.path), [], []
         with reading(self.path):
-            content.visititems(lambda name, item: names.append(name) if isinstance(item, dataset) else None)
+            content.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+            content.visititems_links(
+                lambda name, link: links.append(name) if type(link) is not h5py.HardLink else None
+            )
+        if links:
+            raise ValueError(_linked(links[0], self.path))
         return names
 
     def _find(self) -> dict[str, dict[str, str]]:
@@ -281,11 +304,43 @@ class RegionArchive(BoxArrays):
     def _read(self, image_id: str, where: dict[str, str]) -> Regions:
         content = self._content()
         with reading(self.path):
-            arrays = {part: np.asarray(content[entry], dtype=np.float32) for part, entry in where.items()}
+            parts = {part: content[entry] for part, entry in where.items()}
+            for entry, part in zip(where.values(), parts.values(), strict=True):
+                if self.kind in (".h5", ".hdf5"):
+                    _validate_inside_file(part, entry, self.path)
+            arrays = {name: _numbers(part, image_id, self.path) for name, part in parts.items()}
         width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
+        if where == {"boxes": image_id} and arrays["boxes"].ndim == 2 and arrays["boxes"].shape[1] > 4:
+            arrays = {"features": arrays["boxes"]}
         if "boxes" in arrays:
             arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
         return Regions(image_id, normalised=self.normalised, width=width, height=height, **arrays)
+
+
+def _numbers(part: Any, image_id: str, path: str) -> np.ndarray:
+    try:
+        return np.asarray(part, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        if "Object arrays" in str(error):
+            raise ValueError(pickled(path)) from error
+        raise ValueError(f"The arrays of image {image_id!r} in {path} are no numbers ({error}).") from error
+
+
+def _linked(name: str, path: str) -> str:
+    return (
+        f"{name!r} of {path} is a link, which may lead to any file of this machine and is not followed. Copy the data "
+        "into one file first: `h5repack` does."
+    )
+
+
+def _validate_inside_file(dataset: Any, name: str, path: str) -> None:
+    """Raises for an HDF5 data set whose numbers are in other files, or too many."""
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(
+            f"{name!r} of {path} keeps its numbers in other files, which could be any file of this machine. They are "
+            "not opened. Copy the data into one file first: `h5repack` does."
+        )
+    _validate_size(f"{name!r} of {path}", dataset.nbytes)
 
 
 def _cells(path: str) -> dict[str, np.ndarray]:
@@ -352,6 +407,7 @@ def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
     h5py = require_h5py(path)
 
     def value(item: Any) -> Any:
+        _validate_inside_file(item, item.name, path)
         if item.attrs.get("MATLAB_empty", 0):
             return np.zeros((0, 0))
         if item.dtype == h5py.ref_dtype:  # a cell array holds references; HDF5 has MATLAB's axes reversed
@@ -361,4 +417,7 @@ def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
         return item[()].T
 
     with h5py.File(path, "r") as file:
+        for name in names:
+            if isinstance(file.get(name, getlink=True), (h5py.ExternalLink, h5py.SoftLink)):
+                raise ValueError(_linked(name, path))
         return {name: value(file[name]) for name in names if name in file}
