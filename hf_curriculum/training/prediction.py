@@ -20,7 +20,6 @@ from transformers.modeling_utils import unwrap_model
 from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
 from hf_curriculum.models.base import evaluation_mode as set_to_evaluation
-from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 
 _TOKENS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids", "inputs_embeds")
@@ -183,18 +182,17 @@ _COMPARED = 16
 def input_digests(trainer: Any) -> dict[str, str]:
     """A digest of each input that a few rows of the run are collated into: exact, the same on any number of processes.
 
-    The rows are drawn all over the run, because a limit of length tells in long texts alone; of a `BucketedStream`
-    they are its first, because every shard would have to be opened. Inputs that come out in another way when the rows
-    are collated again, by a randomness that cannot be seeded, are left out.
+    The rows are spread from the easiest to the hardest, because a limit of length tells in long texts alone; of a
+    `BucketedStream` they are its first, because every shard would have to be opened. Inputs that come out in another
+    way when the rows are collated again, by a randomness that cannot be seeded, are left out.
     """
     plan = trainer.plan.with_log(())
-    samples = np.arange(min(_COMPARED, plan.known_samples))
-    if len(samples) and not isinstance(trainer.train_dataset, BucketedStream):
-        samples = np.unique(np.linspace(0, plan.known_samples - 1, _COMPARED).astype(np.int64))
-    pairs = [(int(plan.rows(sample, sample + 1)[0]), sample) for sample in samples.tolist()]
-    pairs = [pair for pair in pairs if pair[0] != PAD_INDEX]
-    if not pairs:
-        pairs = list(zip(plan.ranking.order[:_COMPARED].tolist(), count(), strict=False))
+    if isinstance(trainer.train_dataset, BucketedStream):
+        rows = plan.rows(0, min(_COMPARED, plan.known_samples))
+    else:
+        order = (plan.order if plan.layout.unit == 1 else plan.ranking).order  # of rows, not of images
+        rows = order[np.unique(np.linspace(0, len(order) - 1, _COMPARED).astype(np.int64))]
+    pairs = list(zip(rows.tolist(), count(), strict=False))
     found: dict[str, str] = {}
     for turn in range(1 + trainer._seeded):
         batch = _collate(trainer, pairs)

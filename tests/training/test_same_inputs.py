@@ -136,7 +136,7 @@ def test_what_cannot_be_seeded_is_left_out(make_trainer):
     assert set(input_digests(trainer)) == {"x", "labels"}
 
 
-def test_rows_are_drawn_all_over_the_run_and_do_not_depend_on_the_batch(make_trainer):
+def test_rows_are_of_all_difficulties_and_do_not_depend_on_the_batch(make_trainer):
     found = []
     trainer = make_trainer(RULE, per_device_train_batch_size=2, gradient_accumulation_steps=2)
     trainer.data_collator = lambda rows: found.append([row["x"] for row in rows]) or Prefixed(1.0)(rows)
