@@ -442,9 +442,7 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
         trainer.save_model(f"{output}/model", _internal_call=True)
         if trainer.args.push_to_hub:
             trainer.args.output_dir = f"{output}/model"  # without checkpoints
-            pushed = trainer.push_to_hub()
-            if trainer.is_world_process_zero():
-                typer.echo(f"pushed: {getattr(pushed, 'repo_url', trainer.hub_model_id)}", err=True)
+            trainer.push_to_hub()
     trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
     if not trainer.is_world_process_zero():
         return None
