@@ -75,6 +75,12 @@ class OnlineSelection(WrappingCurriculum):
     score_every: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
+        if isinstance(self.candidates, Curriculum):
+            name = type(self.candidates).__name__
+            raise TypeError(
+                f"OnlineSelection({name}(...)) gives a curriculum as the number of candidates. Name it, and what "
+                f"chooses: OnlineSelection(value='loss', then={name}(...))."
+            )
         super().__post_init__()
         for name in ("candidates", "score_every"):
             if getattr(self, name) < 1:

@@ -16,6 +16,19 @@ from transformers.utils import ModelOutput
 from hf_curriculum.models.packed_loss import ExampleTerms, needs_no_logits, relevant_tokens, token_loss
 
 
+class FrozenTowerMixin:
+    """A model whose `vision_tower`, where all of it is frozen, stays as it is evaluated while the rest trains."""
+
+    vision_tower: Any
+
+    def train(self, mode: bool = True) -> Any:
+        """Training mode for all but a frozen vision tower."""
+        super().train(mode)  # type: ignore[misc]
+        if not any(weight.requires_grad for weight in self.vision_tower.parameters()):
+            self.vision_tower.eval()
+        return self
+
+
 class CaptionGenerationMixin(GenerationMixin):
     """The text half of a captioner: next-token loss, and generation that encodes each image once.
 

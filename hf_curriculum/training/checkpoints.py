@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import platform
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
@@ -27,6 +32,11 @@ from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.curriculum import with_old_defaults
 from hf_curriculum.planning.plan import Plan, digest_of
 from hf_curriculum.streaming.dataset import BucketedStream
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -129,6 +139,7 @@ ARRAYS_FILE = "curriculum_arrays.npz"
 ROWS_FILE = "curriculum_rows.npy"
 TRAINING_LOSSES_FILE = "curriculum_training_losses.npy"
 _FORMAT = 2
+_LOCKED = (errno.EACCES, errno.EAGAIN)
 _NEXT_STEPS = 16
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
@@ -142,12 +153,14 @@ class TrainingData:
         collator: the name of the collator's class or function.
         transform: the name of the data set's transform, if it has one.
         regions: the fingerprint of the store of regions that the collator reads, if it does.
+        inputs: a digest of each input that a few rows are collated into, see `input_digests`.
     """
 
     rows: RowsFingerprint
     collator: str | None
     transform: str | None
     regions: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Any, collator: Any) -> TrainingData:
@@ -227,6 +240,7 @@ def write_curriculum(
     }
     if data is not None:
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
+        facts["data"] |= {"inputs": dict(data.inputs)}
         if data.regions is not None:
             facts["data"]["regions"] = data.regions
     if trained_on:
@@ -446,7 +460,20 @@ def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | P
         before = TrainingData(rows, facts["collator"], facts["transform"], facts.get("regions"))
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"data lacks {error}") from error
-    found = before.difference(now)
+    _refuse(before.difference(now), folder, accept)
+
+
+def validate_same_inputs(folder: str | Path, now: TrainingData, *, accept: bool = False) -> None:
+    """Compares what rows are collated into with what they were; `accept` warns where it differs."""
+    before = (read_curriculum(folder).get("data") or {}).get("inputs", {})
+    changed = sorted(name for name in {*before} & {*now.inputs} if before[name] != now.inputs[name])
+    names = ", ".join(f"`{name}`" for name in changed)
+    remade = f"the same rows are collated into another {names} (its processor, chat template, transform, sizes of "
+    _refuse(f"{remade}pictures or texts, or a library's version has changed)" if changed else "", folder, accept)
+
+
+def _refuse(found: str, folder: str | Path, accept: bool) -> None:
+    """Refuses what differs, in words, or warns of it."""
     if found and accept:
         logger.warning(f"{folder} was made for other data: {found}. The run goes on: resume_on_other_data=True.")
     elif found:
@@ -498,6 +525,41 @@ def _changed_order(saved: dict[str, Any], plan: Plan) -> str:
     if ahead is not None and next_rows(plan, ahead["step"], ahead["stop"]) != ahead:
         return f"the rows of steps {ahead['step'] + 1} to {ahead['stop']} are others"
     return ""
+
+
+@contextmanager
+def only_run_in(folder: str | Path, rank: int) -> Iterator[None]:
+    """A run that has its folder for itself, on all its processes.
+
+    The main process locks a file, and the system takes the lock back however the process ends. Workers do not inherit
+    it, as they would that of `filelock`: they outlive a killed run by seconds. Pushes leave out names with `_`.
+
+    Raises:
+        RuntimeError: another process trains into the folder.
+    """
+    found, path, file = [""], Path(folder) / "_run.lock", None
+    if rank == 0 and fcntl is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}, begun {datetime.now():%Y-%m-%d %H:%M:%S}")
+            file.flush()
+        except OSError as error:  # a file system without locks has others
+            found = [path.read_text(encoding="utf-8") or "another process"] if error.errno in _LOCKED else found
+    broadcast_object_list(found)
+    if found[0]:
+        raise RuntimeError(
+            f"Another run trains into {folder} ({found[0]}): each would write over the other's checkpoints. Give this "
+            "run another output_dir, or wait for the other one or end it."
+        )
+    try:
+        yield
+    finally:
+        if file is not None:
+            path.unlink(missing_ok=True)
+            file.close()
 
 
 def load_renamed_weights(model: nn.Module, folder: str | Path, result: Any) -> None:

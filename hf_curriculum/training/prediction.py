@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import unwrap_model
 
+from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
-from hf_curriculum.streaming.dataset import BucketedStream
+from hf_curriculum.models.base import evaluation_mode as set_to_evaluation
+from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 
-TEXT_INPUTS = ("labels", "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
+_TOKENS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids", "inputs_embeds")
+TEXT_INPUTS = ("labels", *_TOKENS)
 """Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
 
 
@@ -133,18 +137,13 @@ def try_first_batch(trainer: Any) -> None:
     Raises:
         ValueError: the model does not take the batch, or it has no loss per example.
     """
-    data, plan, step = trainer.train_dataset, trainer.plan, trainer.state.global_step
-    if isinstance(data, BucketedStream):
+    plan, step = trainer.plan, trainer.state.global_step
+    if isinstance(trainer.train_dataset, BucketedStream):
         return
     known = step < plan.known_steps
     rows = plan.step_rows(step) if known else plan.ranking.order
     rows = rows[: trainer._train_batch_size * plan.candidates].tolist()
-    if hasattr(data, "remove_columns"):
-        data = trainer._remove_unused_columns(data, description="Training")
-    collator = trainer._get_collator_with_removed_columns(trainer.data_collator, description="Training")
-    first = step * plan.samples_per_step
-    drawn = IndexedDataset(data, plan.seed, trainer._seeded).__getitems__(list(zip(rows, count(first), strict=False)))
-    batch = collator(drawn)
+    batch = _collate(trainer, list(zip(rows, count(step * plan.samples_per_step), strict=False)))
     if plan.candidates > 1 and known:
         trainer.selector.try_batch(batch)
     if not isinstance(batch, Mapping):
@@ -163,6 +162,64 @@ def try_first_batch(trainer: Any) -> None:
     if trainer.curriculum.losses_of_training:
         with evaluation_mode(trainer) as model:
             trainer.try_weighting(model, trainer._prepare_inputs(batch))
+
+
+def _collate(trainer: Any, pairs: list[tuple[int, int]]) -> Any:
+    """The batch of these (row, sample position) pairs, as the training loader makes it."""
+    data = trainer.train_dataset
+    if hasattr(data, "remove_columns"):
+        data = trainer._remove_unused_columns(data, description="Training")
+    collator = trainer._get_collator_with_removed_columns(trainer.data_collator, description="Training")
+    if isinstance(data, BucketedStream):
+        return collator(StreamExamples(data).__getitems__(pairs))
+    return collator(IndexedDataset(data, trainer.plan.seed, trainer._seeded).__getitems__(pairs))
+
+
+_COMPARED = 16
+"""Rows that are collated to be compared when a run is resumed."""
+
+
+def input_digests(trainer: Any) -> dict[str, str]:
+    """A digest of each input that a few rows of the run are collated into: exact, the same on any number of processes.
+
+    The rows are spread from the easiest to the hardest, because a limit of length tells in long texts alone; of a
+    `BucketedStream` they are its first, because every shard would have to be opened. Inputs that come out in another
+    way when the rows are collated again, by a randomness that cannot be seeded, are left out.
+    """
+    plan = trainer.plan.with_log(())
+    if isinstance(trainer.train_dataset, BucketedStream):
+        rows = plan.rows(0, min(_COMPARED, plan.known_samples))
+    else:
+        order = (plan.order if plan.layout.unit == 1 else plan.ranking).order  # of rows, not of images
+        rows = order[np.unique(np.linspace(0, len(order) - 1, _COMPARED).astype(np.int64))]
+    pairs = list(zip(rows.tolist(), count(), strict=False))
+    found: dict[str, str] = {}
+    for turn in range(1 + trainer._seeded):
+        batch = _collate(trainer, pairs)
+        inputs = batch if isinstance(batch, Mapping) else {"batch": batch}
+        digests = {name: digest(*_contents(value)) for name, value in inputs.items() if name != "example_index"}
+        found = digests if turn == 0 else dict(found.items() & digests.items())
+    return dict(sorted(found.items()))
+
+
+def _contents(value: Any) -> Iterator[bytes]:
+    """What a collated value is made of; of objects that say nothing of their content, the type."""
+    if isinstance(value, torch.Tensor):
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        yield value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _contents((str(name), part))
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        yield f"{type(value).__name__} of {len(value)}".encode()
+        for part in value:
+            yield from _contents(part)
+    elif hasattr(value, "tobytes"):  # arrays and pictures
+        yield f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', getattr(value, 'size', ''))}".encode()
+        yield value.tobytes()
+    else:
+        plain = value is None or isinstance(value, (str, bytes, bool, int, float))
+        yield (repr(value) if plain else type(value).__qualname__).encode()
 
 
 def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:
@@ -207,13 +264,22 @@ def evaluation_mode(trainer: Any) -> Iterator[nn.Module]:
     """The model, without dropout and gradients."""
     # A model that is sharded over processes computes only as a whole.
     model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-            yield model
-    finally:
-        model.train(was_training)
+    _share_buffers(trainer.model_wrapped)
+    with (
+        set_to_evaluation(model),
+        torch.no_grad(),
+        trainer.compute_loss_context_manager(),
+        trainer.accelerator.autocast(),
+    ):
+        yield model
+
+
+def _share_buffers(model: nn.Module) -> None:
+    """Gives every process the main one's buffers, as the wrapper's own `forward` will: batch statistics differ."""
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, DistributedDataParallel) and model.broadcast_buffers:
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, distributed.get_global_rank(model.process_group, 0), model.process_group)
 
 
 @contextlib.contextmanager

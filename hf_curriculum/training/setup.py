@@ -199,9 +199,9 @@ def validate_batch_size(given: int | None, total: int) -> None:
     """An optimizer step takes the `global_batch_size` of the arguments."""
     if given not in (None, total):
         raise ValueError(
-            f"global_batch_size={given} was given, and an optimizer step takes {total} examples: the model's own "
-            "tensor parallelism, or the accelerator's configuration, changed how many devices share a step. Give "
-            "per_device_train_batch_size and gradient_accumulation_steps instead."
+            f"global_batch_size={given} was given, and an optimizer step takes {total} examples: a search changed the "
+            "batch of a device, or the model's tensor parallelism or the accelerator's configuration how many devices "
+            "share a step. Give per_device_train_batch_size and gradient_accumulation_steps instead."
         )
 
 
@@ -232,7 +232,7 @@ _STOCK = ("transformers", "hf_curriculum")
 
 def _evaluates_itself(trainer: Any) -> bool:
     """Whether code of others has a say in what `evaluate()` returns."""
-    mine = {"evaluate", "evaluation_loop", "on_evaluate"}
+    mine = {"evaluate", "evaluation_loop", "on_evaluate", "log"}
     classes = [base for one in (trainer, *trainer.callback_handler.callbacks) for base in type(one).__mro__]
     return any(mine & set(vars(one)) and one.__module__.partition(".")[0] not in _STOCK for one in classes)
 
@@ -295,10 +295,12 @@ def other_loss(trainer: Any) -> str | None:
     owner = next(
         base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "WeightingTrainer"
     )
+    kind = getattr(trainer.args, "loss_type", None) if owner.__name__ == "SFTTrainer" else None
     found = {
         "compute_loss_func= was given": trainer.compute_loss_func is not None,
-        # TRL's adds statistics to the model's own loss.
+        # TRL's own adds statistics to the model's own loss, but for another `loss_type`.
         f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
+        f"loss_type={kind!r} was given": kind not in (None, "nll"),
         "label_smoothing_factor= was given": trainer.label_smoother is not None,
     }
     return next((what for what, is_so in found.items() if is_so), None)

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,18 @@ from hf_curriculum.training.checkpoints import (
     invalidate,
     last_complete_checkpoint,
     load_renamed_weights,
+    only_run_in,
     read_curriculum,
     resume_plan,
     validate_same_data,
+    validate_same_inputs,
     validate_same_plan,
     validate_training_state,
     write_curriculum,
 )
 from hf_curriculum.training.prediction import (
     SCORING,
+    input_digests,
     measure_losses,
     preserve_rng_state,
     try_first_batch,
@@ -398,10 +402,11 @@ class CurriculumTrainer(SelectingTrainer):
         """
         # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
         own = all(name.startswith("curriculum/") for name in logs)
+        given, logs = logs, dict(logs)
         if self.is_in_train:
             plan, costs = self.plan, self.costs()
             scores = plan.candidates > 1 or plan.curriculum.signal == "losses"
-            logs = {**logs, **(costs if scores else {"examples": costs["examples"]})}
+            logs |= costs if scores else {"examples": costs["examples"]}
             if "loss" in logs or "train_runtime" in logs:
                 drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
                 if plan.candidates > 1:
@@ -410,10 +415,14 @@ class CurriculumTrainer(SelectingTrainer):
                 self._trained_seconds = round(self._clock.seconds, 3)
             else:
                 logs["seconds"] = round(self._clock.seconds, 3)
+        added = logs.keys() - given.keys()
         if own:
             Trainer.log(self, logs, *args, **kwargs)
         else:
             super().log(logs, *args, **kwargs)
+        # The caller goes on with its own mapping, which other trainers and callbacks add to and take from.
+        given.clear()
+        given.update({name: value for name, value in logs.items() if name not in added})
 
     def note_draws(self) -> None:
         """Notes what was drawn since the last entry with a loss, before a decision changes the order."""
@@ -421,8 +430,7 @@ class CurriculumTrainer(SelectingTrainer):
 
     def log_curriculum(self, facts: Mapping[str, float]) -> None:
         """Logs numbers about the curriculum, as `curriculum/…`."""
-        # Logging takes back the request to log this step's loss, which is still to be served.
-        wanted = self.control.should_log
+        wanted = self.control.should_log  # logging takes it back, and this step's loss is still to be served
         self.log({f"curriculum/{name}": value for name, value in facts.items()})
         self.control.should_log = wanted
 
@@ -445,10 +453,13 @@ class CurriculumTrainer(SelectingTrainer):
         """Collates the next batch, and tries what the curriculum decides on; training's randomness is untouched.
 
         Raises:
-            ValueError: the model does not take the batch, or it has no loss per example.
+            ValueError: the model does not take it, it has no loss per example, or rows become other inputs now.
         """
         with preserve_rng_state(), self._clock.paused():
             try_first_batch(self)
+            self._trained_on = replace(self._trained_on, inputs=input_digests(self))
+        if self._resumed_from is not None:
+            validate_same_inputs(self._resumed_from, self._trained_on, accept=self.args.resume_on_other_data)
 
     def training_losses(self) -> np.ndarray:
         """The current loss of every training row, float32, shape (num_rows,); training's randomness is untouched."""
@@ -474,8 +485,7 @@ class CurriculumTrainer(SelectingTrainer):
         limit = self.args.max_seconds
         if limit is None:
             return False
-        up = torch.tensor(float(self._clock.seconds >= limit), device=self.args.device)
-        return bool(broadcast(up).item())
+        return bool(broadcast(torch.tensor(float(self._clock.seconds >= limit), device=self.args.device)).item())
 
     def end_early(self) -> None:
         """Ends training before the declared maximum of steps."""
@@ -498,8 +508,9 @@ class CurriculumTrainer(SelectingTrainer):
 
         Raises:
             ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
-                another plan or other data; nothing is stored of an image, or words are another
-                model's; or what the curriculum decides on cannot be had.
+                another plan, other data or inputs; nothing is stored of an image, or words are another model's; or
+                what the curriculum decides on cannot be had.
+            RuntimeError: another run trains into the output folder.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -523,7 +534,7 @@ class CurriculumTrainer(SelectingTrainer):
             validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._seconds_before = saved["seconds"]
             self._plan = resume_plan(saved, plan, resume_from_checkpoint)
-        with paced(self):
+        with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self):
             output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.check_draws()
         return output

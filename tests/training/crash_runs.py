@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import numpy as np
 import torch
+from contrastive_task import make_aligner, make_pairs, region_collator
 from datasets import Dataset
 from detection_task import shapes_collator, shapes_data, shapes_model
 from launching import fork
@@ -34,7 +35,9 @@ from hf_curriculum import (
     AoANetConfig,
     AoANetForCausalLM,
     Augment,
+    BucketedStream,
     CaptionCollator,
+    ContrastiveTrainer,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Plan,
@@ -49,6 +52,7 @@ from hf_curriculum import (
     make_scenes,
     one_row_per_image,
     pack_regions,
+    save_bucketed,
     train_word_tokenizer,
     train_wordpiece,
 )
@@ -57,6 +61,7 @@ from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")
 CAPTIONERS = ("transformer", "updown", "aoanet")
+WITHOUT_SCENES = ("rows", "norm", "detector", "aligner")
 NUM_ROWS = 90
 WIDTH = 6
 
@@ -99,13 +104,14 @@ def add_columns(data: Dataset) -> Dataset:
 
 
 class Net(nn.Module):
-    """A classifier with dropout."""
+    """A classifier with dropout, and maybe batch statistics, which differ between processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_norm: bool = False) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+        norm = [nn.BatchNorm1d(16)] if batch_norm else []
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 16), *norm, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
 
-    def forward(self, x, labels=None):
+    def forward(self, x, labels=None, **unread):
         logits = self.layers(x)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
@@ -136,6 +142,10 @@ class Recorded(CurriculumTrainer):
 
 class RecordedSamples(Recorded, SelfCriticalTrainer):
     """Likewise, trained on samples of its own."""
+
+
+class RecordedPairs(Recorded, ContrastiveTrainer):
+    """Likewise, trained by a contrastive loss."""
 
 
 @cache
@@ -182,9 +192,24 @@ def make_task(job: dict) -> dict:
 
     All with dropout, unless the job says otherwise.
     """
-    if job["task"] == "rows":
+    if job["task"] in ("rows", "norm"):
         data = make_data()
-        return {"model": Net(), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
+        return {
+            "model": Net(job["task"] == "norm"),
+            "train_dataset": data,
+            "eval_dataset": held_out(job, data, 20),
+        }
+    if job["task"] == "buckets":
+        return {"model": Net(True), "train_dataset": BucketedStream(buckets()), "eval_dataset": still_rows()}
+    if job["task"] == "aligner":
+        data, store = make_pairs(NUM_ROWS // 2)
+        data = data.add_column("difficulty", np.arange(len(data)) % 9 * 1.0)
+        return {
+            "model": make_aligner(dropout=0.2),
+            "train_dataset": data,
+            "eval_dataset": held_out(job, data, 20),
+            "data_collator": region_collator(store),
+        }
     if job["task"] == "detector":
         data = shapes_data(NUM_ROWS)
         model, still = shapes_model(dropout=job.get("dropout", 0.2)), held_out(job, data, 10)
@@ -209,6 +234,21 @@ def make_task(job: dict) -> dict:
         "data_collator": collator,
     }
     return with_reward(job, task)
+
+
+def still_rows() -> Dataset:
+    """The rows without a transform, which the shards of a stream do not keep."""
+    data = make_data()
+    data.reset_format()
+    return data.select_columns(["x", "labels", "difficulty"])
+
+
+@cache
+def buckets() -> Path:
+    """The rows in three buckets."""
+    folder = Path(sys.argv[1]).with_name("buckets")
+    save_bucketed(still_rows(), folder, num_buckets=3, score_column="difficulty", easy="low", overwrite=True)
+    return folder
 
 
 def with_reward(job: dict, task: dict) -> dict:
@@ -262,6 +302,7 @@ def train(job: dict) -> None:
         **settings,
     )
     trainer_class = RecordedSamples if job["task"].startswith("self_critical") else Recorded
+    trainer_class = RecordedPairs if job["task"] == "aligner" else trainer_class
     trainer = trainer_class(args=args, **make_task(job))
     trainer.job = job
     if job.get("resume"):
@@ -285,7 +326,7 @@ def train(job: dict) -> None:
     trainer.train(resume_from_checkpoint=checkpoint_of(job))
     signal.setitimer(signal.ITIMER_REAL, 0)
     if trainer.args.process_index == 0:
-        weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+        weights = b"".join(part.numpy().tobytes() for part in trainer.model.state_dict().values())
         logged = [
             {k: v for k, v in entry.items() if k in LOGGED or k.startswith("curriculum/")}
             for entry in trainer.state.log_history
@@ -351,7 +392,9 @@ def launch(job: dict, limit: float = 120) -> None:
 
 if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    if any(item["task"] not in ("rows", "detector") for item in jobs):
+    if any(item["task"] == "buckets" for item in jobs):
+        buckets()
+    if any(item["task"] not in (*WITHOUT_SCENES, "buckets") for item in jobs):
         scenes_and_tokenizer()
     if any(item["task"].endswith(CAPTIONERS) for item in jobs):
         regions_and_tokenizer()

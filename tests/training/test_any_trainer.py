@@ -20,15 +20,18 @@ from trl import DPOConfig, DPOTrainer, KTOTrainer, RewardConfig, RewardTrainer, 
 
 from hf_curriculum import (
     IID,
+    BabySteps,
     ByImage,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    InfoBatch,
     OnlineSelection,
     Phases,
     SelfPaced,
     with_curriculum,
 )
 from hf_curriculum.training.any_trainer import _arguments_with_curriculum
+from hf_curriculum.training.prediction import example_losses
 from hf_curriculum.training.setup import validate_sampling
 
 PROGRAM = Path(__file__).with_name("other_trainers.py")
@@ -93,6 +96,31 @@ def test_a_trainer_of_the_models_own_loss_chooses_among_candidates(name, tmp_pat
     trainer = OTHERS.make_trainer(name, tmp_path, curriculum=CHOOSING)
     trainer.train(resume_from_checkpoint=str(tmp_path / name / f"checkpoint-{OTHERS.SAVED_AT}"))
     assert OTHERS.facts_of(trainer) == whole
+
+
+@pytest.mark.parametrize("rule", [SelfPaced(epochs=4, easy="low"), CHOOSING])
+def test_a_rule_by_loss_is_refused_where_another_loss_is_trained(rule, tmp_path):
+    match = f"loss_type='dft' was given, and {type(rule).__name__} .* by `example_losses`"
+    with pytest.raises(ValueError, match=match):
+        OTHERS.make_trainer("sft", tmp_path, curriculum=rule, loss_type="dft")
+
+
+class WithOwnLosses(with_curriculum(SFTTrainer)):
+    def example_losses(self, model, inputs):
+        return example_losses(model, inputs)
+
+
+def test_weights_of_examples_need_losses_with_a_gradient(tmp_path):
+    rule = InfoBatch(epochs=3, easy="low")
+    for loss_type in ("nll", "dft"):
+        with pytest.raises(ValueError, match="SFTTrainer returns no logits with a gradient, and InfoBatch weighs"):
+            OTHERS.make_trainer("sft", tmp_path, curriculum=rule, loss_type=loss_type)
+    args = OTHERS.make_trainer("sft", tmp_path, **SHORT, logging_steps=1).args
+    args.curriculum = rule
+    trainer = WithOwnLosses(args=args, train_dataset=OTHERS.make_data("sft"), **OTHERS.sft_parts())
+    trainer.train()
+    assert trainer.plan.log
+    assert trainer.state.global_step == trainer.plan.num_steps
 
 
 @pytest.mark.parametrize("name", ["reward", "sentence", "grpo"])
@@ -181,6 +209,33 @@ def test_the_trainers_own_numbers_are_logged_with_the_loss(name, tmp_path):
     own = {"sft": "mean_token_accuracy", "reward": "margin", "grpo": "reward"}.get(name, "examples")
     assert all(own in entry and "curriculum/repeats" in entry for entry in with_loss)
     assert [entry["curriculum/score_q100"] for entry in curriculum] == [5, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("sft", "mean_token_accuracy"), ("reward", "accuracy")], ids=["sft", "reward"]
+)
+def test_a_metric_that_the_trainer_adds_to_its_log_decides_and_is_the_best(name, metric, tmp_path):
+    best = {"metric_for_best_model": f"eval_{metric}", "load_best_model_at_end": True, "greater_is_better": True}
+    rule = BabySteps(2, patience=1, epochs=2, easy="low", metric=metric)
+    trainer = OTHERS.make_trainer(name, tmp_path, curriculum=rule, eval_strategy="steps", eval_steps=5, **best)
+    trainer.train()
+    logged = [entry[f"eval_{metric}"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert trainer.state.best_metric in logged
+    assert trainer.plan.log
+    assert all(entry["value"] in logged for entry in trainer.plan.log)
+
+
+def test_a_preference_trainers_metric_is_the_best(tmp_path):
+    parts = OTHERS.sft_parts()
+    data = OTHERS.make_rows("prompt", "chosen", "rejected")
+    trainer_class = with_curriculum(DPOTrainer)
+    settings = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "eval_rewards/accuracies"}
+    short = {"save_strategy": "no", "per_device_train_batch_size": 8, "max_steps": 3, "disable_tqdm": True}
+    args = trainer_class.args_class(str(tmp_path), use_cpu=True, bf16=False, report_to=[], **settings, **short)
+    parts |= {"ref_model": OTHERS.sft_parts()["model"], "train_dataset": data, "eval_dataset": data.select(range(8))}
+    trainer = trainer_class(**parts, args=args)
+    trainer.train()
+    assert "eval_rewards/accuracies" in trainer.evaluate()
 
 
 @every_trainer

@@ -51,9 +51,9 @@ SCORES = {"adaptive_guidance": "level"}
 CELLS = [
     (1, 0, 1, "phases", "rows"),
     (2, 2, 2, "phases", "rows"),
-    (2, 0, 1, "baby_steps", "rows"),
+    (2, 0, 1, "baby_steps", "norm"),
     (1, 2, 2, "baby_steps", "captions"),
-    (1, 2, 1, "self_paced", "rows"),
+    (1, 2, 1, "self_paced", "norm"),
     (2, 0, 2, "self_paced", "captions"),
     (2, 2, 1, "node_sampling", "captions"),
     (1, 0, 2, "node_sampling", "lora"),

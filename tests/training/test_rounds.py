@@ -239,6 +239,7 @@ def test_a_run_that_stops_early_saves_and_keeps_its_schedule(make, tmp_path):
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 27
     assert not any("loss" in entry and entry["step"] > 27 for entry in again.state.log_history)
+    assert again.get_batch_samples(iter([None]), 1, again.args.device)[0] == []  # as accelerate 1.4 ends a loader
 
 
 def test_without_saving_an_early_end_saves_nothing(make, tmp_path):

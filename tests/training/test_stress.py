@@ -24,10 +24,22 @@ from hf_curriculum import CURRICULA as ALL
 
 CRASH = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_crash.py"))))
 CASES = {name: case for name, case in first_cases().items() if name not in CRASH.CURRICULA}
+NODES = {**CRASH.CURRICULA["node_sampling"], "node_column": "node", "metric": "image_r1", "threshold": 0.1}
+OTHER_TRAINERS = {
+    "buckets": CRASH.CURRICULA["phases"],
+    "aligner": NODES,
+    "detector": CRASH.CURRICULA["phases"],
+    "self_critical_transformer": CRASH.CURRICULA["phases"],
+    "self_critical_updown": CRASH.CURRICULA["phases"],
+    "self_critical_aoanet": CRASH.CURRICULA["phases"],
+}
+"""Tasks with a stream, a trainer or a model of their own, by their curriculum."""
 CURRICULA = {
     **CRASH.CURRICULA,
     **{name: replace(case.rule, easy="low").to_dict() for name, case in CASES.items()},
     "images_cider": CRASH.CAPTIONING["images_cider"],
+    "online_every": {"type": "online_selection", "value": "loss", "then": {"type": "iid", "epochs": 4}},
+    **OTHER_TRAINERS,
 }
 """By type, or by batches: the cases of `test_crash.py`, and of the other curricula those of `curriculum_cases.py`."""
 LEVELS = ("adaptive_guidance", *(name for name, case in CASES.items() if case.score == "level"))
@@ -36,9 +48,12 @@ PLACES = ("step", "step", "save", "state", "time")
 
 def draw_cell(chance: random.Random, curriculum: str) -> tuple[int, int, int, str, str]:
     processes, workers, accumulation = chance.choice((1, 2)), chance.choice((0, 2)), chance.choice((1, 2))
-    tasks = ("rows", "rows", "rows", "captions", "lora")
+    tasks = ("rows", "norm", "norm", "captions", "lora")
     if curriculum == "images_cider":
         tasks = ("captions", "self_critical", *CRASH.CAPTIONERS)
+    elif curriculum in OTHER_TRAINERS:
+        tasks = (curriculum,)
+        accumulation = 1 if curriculum == "aligner" else accumulation  # which it refuses
     return processes, workers, accumulation, curriculum, chance.choice(tasks)
 
 
@@ -62,7 +77,8 @@ def draw_kills(chance: random.Random) -> list[dict]:
 def common_of(cell: tuple[int, int, int, str, str]) -> dict:
     like = cell[3] if cell[3] == "images_cider" else "phases"
     known = {**CRASH.common_of((*cell[:3], like, cell[4])), "curriculum": CURRICULA[cell[3]]}
-    return {**known, "score_column": "level" if cell[3] in LEVELS else "difficulty"}
+    column = None if cell[4] == "buckets" else "level" if cell[3] in LEVELS else "difficulty"
+    return {**known, "score_column": column}
 
 
 def test_every_curriculum_is_killed_now_and_then():

@@ -27,6 +27,7 @@ from transformers.models.opt.modeling_opt import OPTDecoder
 
 from hf_curriculum.models.base import (
     CaptionGenerationMixin,
+    FrozenTowerMixin,
     as_asked,
     check_alternatives,
     generation_setting,
@@ -75,7 +76,7 @@ class CaptionFlamingoPreTrainedModel(PreTrainedModel):
             initialization.normal_(module.image_positions)
 
 
-class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
+class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
     """Vision tower, resampler, decoder and gated blocks, without an output layer: hidden states of the text.
 
     Example:
@@ -105,10 +106,9 @@ class CaptionFlamingoModel(CaptionFlamingoPreTrainedModel):
 
     def train(self, mode: bool = True) -> CaptionFlamingoModel:
         """Training mode for all but the vision tower, which stays frozen and as it is evaluated."""
-        super().train(mode)
         # Frozen here as well, because loading a checkpoint makes new parameters, and then calls `eval()`.
-        self.vision_tower.requires_grad_(False).eval()
-        return self
+        self.vision_tower.requires_grad_(False)
+        return super().train(mode)
 
     @torch.no_grad()
     def encode_images(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:

@@ -22,6 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from hf_curriculum.models.base import (
     CaptionGenerationMixin,
+    FrozenTowerMixin,
     SharedImages,
     as_asked,
     check_alternatives,
@@ -54,7 +55,7 @@ class CaptionGitPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
 
 
-class CaptionGitModel(CaptionGitPreTrainedModel):
+class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
     """Vision tower, projection and decoder, without an output layer: hidden states of the text.
 
     Example:
@@ -315,7 +316,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
 
     def freeze_vision_tower(self) -> None:
         """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
-        self.git.image_encoder.requires_grad_(False)
+        self.git.image_encoder.requires_grad_(False).eval()
 
     def forward(
         self,

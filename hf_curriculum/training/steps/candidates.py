@@ -274,7 +274,7 @@ def rows_of(batch: Any) -> np.ndarray:
             f"The collator's batch is a {type(batch).__name__}, and candidates are chosen by rows of a mapping of "
             "tensors and lists. Let the collator return a dict, or train without OnlineSelection."
         )
-    return batch[EXAMPLE_INDEX].cpu().numpy()
+    return batch[EXAMPLE_INDEX].cpu().numpy().copy()  # what a worker sent keeps a file open as long as it is noted
 
 
 def _sums(plan: Plan, values: np.ndarray, chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from hf_curriculum.training.prediction import TEXT_INPUTS
 
 IMAGE_INDEX, EXAMPLE_INDEX = "image_index", "example_index"
 _MASK, _REGION_MASK, _DECODER = "attention_mask", "region_mask", "decoder_"
+_GRID = "image_grid_thw"
 _BY_ROW = (*TEXT_INPUTS, IMAGE_INDEX, EXAMPLE_INDEX)
 
 
@@ -46,13 +47,17 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
             found[name] = new_index
         elif index is not None and is_image(name) and _length(value) == num_images:
             found[name] = _taken(value, images)
+        elif name == "pixel_values" and _has_one_image_each(batch, size):
+            patches = value.split(batch[_GRID].prod(1).tolist())
+            found[name] = torch.cat([patches[row] for row in rows.tolist()])
         elif _length(value) in (None, size):
             found[name] = _taken(value, rows)
         else:
             raise ValueError(
                 f"`{name}` of the collator's batch has {_length(value)} entries for {size} rows, so what belongs to "
                 "the chosen candidates cannot be cut out of it. Let the collator return what has one entry per row "
-                f"(with `{IMAGE_INDEX}`, per image), or train without OnlineSelection."
+                f"(with `{IMAGE_INDEX}`, per image; packed `pixel_values`: one image per row), or train by the "
+                "curriculum that OnlineSelection draws by (its then=)."
             )
     for name in [name for name in batch if name.endswith(_MASK)]:
         prefix = name.removesuffix(_MASK)
@@ -64,6 +69,15 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
     if isinstance(labels, torch.Tensor) and not set(TEXT_INPUTS) & (set(batch) - {"labels"}):  # of an encoder–decoder
         _trim(found, labels != IGNORED, found["labels"] != IGNORED, ["labels"], multiple)
     return found
+
+
+def _has_one_image_each(batch: Mapping[str, Any], size: int) -> bool:
+    """Whether `pixel_values` holds patches of all rows, one image's after the other, and each row has one image."""
+    grid, kinds = batch.get(_GRID), batch.get("mm_token_type_ids")
+    if grid is None or kinds is None or len(grid) != size:
+        return False
+    patches, places = grid.prod(1), (kinds == 1).sum(1)  # (rows,); a place is as many patches in every row
+    return bool((patches * places.sum() == places * patches.sum()).all())
 
 
 def is_image(name: str) -> bool:

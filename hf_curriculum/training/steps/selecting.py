@@ -74,7 +74,9 @@ class SelectingTrainer(WeightingTrainer):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """`Trainer.get_batch_samples`, of what is chosen among the candidates."""
-        if self.plan.candidates > 1:
+        if self.state.global_step >= self.plan.known_steps:
+            num_batches = 0  # a run that had ended was resumed: accelerate 1.4 yields None of an empty loader
+        elif self.plan.candidates > 1:
             epoch_iterator = self.selector.read(epoch_iterator, num_batches)
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
@@ -102,6 +104,8 @@ class SelectingTrainer(WeightingTrainer):
             rows = torch.tensor([example.pop("example_index") for example in inputs])
         else:
             rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
+        if rows is not None:
+            rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
         self._rows_of_batch = rows

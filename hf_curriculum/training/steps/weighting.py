@@ -241,6 +241,11 @@ def validate_weighting(trainer: Any) -> None:
             f"{name} goes by the loss of each example, and this trainer compares num_generations="
             f"{trainer.args.num_generations} completions of one prompt, which have none. Use another curriculum."
         )
+    if not trainer._losses_are_overridden and any(one.__name__ == "SFTTrainer" for one in type(trainer).__mro__):
+        raise ValueError(
+            f"SFTTrainer returns no logits with a gradient, and {name} weighs each example's loss by them. Override "
+            "`CurriculumTrainer.example_losses`, whose weighted mean is then trained, or train without SFTTrainer."
+        )
     if what := other_loss(trainer):
         raise ValueError(
             f"{what}, and {name} weighs each example's share of the model's own loss, which would not be what is "

@@ -351,3 +351,13 @@ def test_continuing_from_a_cache_equals_reading_at_once():
         rest = model(inputs["input_ids"][:, 2:], past_key_values=cache, **{know: place})
         found = torch.cat([first.logits, rest.logits], dim=1)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_frozen_vision_tower_is_as_it_is_evaluated_while_the_rest_trains():
+    model = tiny_git()
+    model.train()
+    assert model.git.image_encoder.training
+    model.freeze_vision_tower()
+    assert not model.train().git.image_encoder.training
+    assert model.git.visual_projection.training
+    assert not model.eval().git.encoder.training

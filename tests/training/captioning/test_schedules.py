@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,6 +51,27 @@ def test_the_learning_rate_follows_epochs_of_the_data_whatever_the_curriculum_sh
     resumed.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-7")
     assert [entry["learning_rate"] for entry in resumed.state.log_history if "learning_rate" in entry] == rates
     assert completed_epochs(18, 4, 24) == 3
+
+
+def test_an_epoch_of_the_learning_rate_counts_no_rows_that_are_left_out(make_trainer, data):
+    scores = [float("nan") if row % 2 else score for row, score in enumerate(data["difficulty"])]
+    half = data.remove_columns("difficulty").add_column("difficulty", scores)
+    options = {"lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1}, "learning_rate": 0.4}
+    trainer = make_trainer(Phases(1, 3, easy="low", unscored="drop"), trainer={"train_dataset": half}, **options)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([*[0.4] * 3, *[0.2] * 3, *[0.1] * 3])  # 12 rows, 4 per step
+
+
+def test_batches_of_processes_have_seeds_of_their_own(make_trainer):
+    trainer = make_trainer(PHASES)
+    seeds = set()
+    for rank in (0, 1):
+        trainer.args = SimpleNamespace(seed=0, process_index=rank)
+        for number in (0, 1):
+            trainer._batch_of_step = 3, number
+            seeds.add(trainer.batch_seed(7))
+    assert len(seeds) == 4
 
 
 def test_noam_is_the_inverse_square_root_of_transformers():

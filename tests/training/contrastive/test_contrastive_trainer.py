@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from datasets import Dataset
 
 from hf_curriculum import ContrastiveTrainer, CurriculumTrainingArguments, NodeSampling
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.training.contrastive import gather as gather_module
 from hf_curriculum.training.contrastive import trainer as trainer_module
 from hf_curriculum.training.contrastive.evaluation import score_matrix
 
@@ -398,3 +401,30 @@ def test_a_metric_that_no_set_returns(tmp_path):
     trainer = aligner_trainer(tmp_path, settings={"curriculum": rule})
     with pytest.raises(ValueError, match=r"decides on 'eval_retrieval_accuracy'.*'eval_heldout_image_r1'"):
         trainer.train()
+
+
+def test_retrieval_is_evaluated_without_dropout_and_training_goes_on_with_it(tmp_path):
+    trainer = aligner_trainer(tmp_path, make_aligner(dropout=0.5))
+    trainer.model.train()
+    first, second = (trainer.predict(HELD).predictions for _ in range(2))
+    assert np.array_equal(first, second)
+    assert all(module.training for module in trainer.model.modules())
+
+
+def test_a_forward_that_was_wrapped_before_is_put_back():
+    model = torch.nn.Linear(2, 2)
+    with trainer_module.redirected_forward(model, lambda x: x):
+        assert model(3) == 3
+    assert "forward" not in vars(model)
+    own = model.forward = lambda x: 2 * x
+    with trainer_module.redirected_forward(model, lambda x: x + 1):
+        assert model(3) == 4
+    assert model.forward is own
+
+
+def test_a_gathered_rows_gradient_is_that_of_all_processes(monkeypatch):
+    monkeypatch.setattr(gather_module.dist, "all_reduce", lambda gradient: gradient.mul_(3))
+    monkeypatch.setattr(gather_module.dist, "get_rank", lambda: 1)
+    gradient = torch.arange(6.0).reshape(3, 2)
+    found = gather_module._Gather.backward(SimpleNamespace(counts=[1, 2]), gradient.clone())
+    assert torch.equal(found, 3 * gradient[1:])

@@ -37,11 +37,12 @@ CELLS = list(itertools.product((0, 2), (1, 2), PRECISION))
 
 
 class Net(nn.Module):
-    """A classifier with dropout."""
+    """A classifier with dropout, and batch statistics, which differ between processes, where rows are several."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+        norm = nn.BatchNorm1d if rows > 1 else nn.LayerNorm
+        self.layers = nn.Sequential(nn.Linear(5, 8), norm(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
 
     def forward(self, x, labels=None):
         logits = self.layers(x)
@@ -86,10 +87,10 @@ def train(folder: Path, rule: OnlineSelection, cell: tuple, *, kind=CurriculumTr
         dataloader_pin_memory=False,
         ddp_backend="gloo" if WORLD > 1 else None,
     )
-    trainer = kind(Net(), args, train_dataset=make_data())
+    trainer = kind(Net(args.per_device_train_batch_size), args, train_dataset=make_data())
     trainer.train(resume_from_checkpoint=resume)
     if args.process_index == 0:
-        weights = b"".join(weight.detach().numpy().tobytes() for weight in trainer.model.parameters())
+        weights = b"".join(weight.detach().numpy().tobytes() for weight in trainer.model.state_dict().values())
         logged = [
             {name: value for name, value in entry.items() if name.startswith(("curriculum/", "step", "loss"))}
             for entry in trainer.state.log_history

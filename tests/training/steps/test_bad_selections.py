@@ -16,6 +16,7 @@ from selection_task import (
     small_git,
     weights_of,
 )
+from tiny_vlm import make_vlm_trainer
 from transformers import Seq2SeqTrainer, Trainer
 
 from hf_curriculum import (
@@ -40,11 +41,17 @@ from hf_curriculum import (
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.training.setup import validate_metric, validate_selection
+from hf_curriculum.training.steps.rows import select_rows
 
 NAN = float("nan")
 REDUCIBLE = OnlineSelection(3, "reducible_loss", "reference")
 
 # ---- The rule ----
+
+
+def test_a_curriculum_in_the_place_of_the_number_is_named():
+    with pytest.raises(TypeError, match=r"OnlineSelection\(value='loss', then=IID\(\.\.\.\)\)"):
+        OnlineSelection(IID(epochs=1))
 
 
 @pytest.mark.parametrize(
@@ -458,3 +465,26 @@ def test_a_language_model_of_trl(tmp_path):
     trainer = kind(model=model, args=args, train_dataset=data, processing_class=tokenizer)
     trainer.train()
     assert chosen_of(tmp_path, trainer.plan)
+
+
+def test_dialogues_with_one_image_each_are_chosen_among_and_others_are_refused(tmp_path):
+    rule = OnlineSelection(2, "loss", then=IID(epochs=2))
+    trainer = make_vlm_trainer(tmp_path / "whole", rule)
+    trainer.train()
+    assert trainer.state.global_step == 6
+    whole = recorded(tmp_path / "whole")
+    again = make_vlm_trainer(tmp_path / "again", rule)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    assert recorded(tmp_path / "again") == whole[3:]
+    trainer = make_vlm_trainer(tmp_path / "new", rule)
+    batch = next(iter(trainer.get_train_dataloader()))
+    rows = np.array([3, 0, 6])
+    kept = select_rows(batch, rows, size=8)
+    alone = trainer.data_collator([trainer.train_dataset[row] for row in batch["example_index"][rows].tolist()])
+    assert all(torch.equal(kept[name], value) for name, value in alone.items())
+    trainer = make_vlm_trainer(tmp_path / "two", rule, images=2)
+    with pytest.raises(
+        ValueError, match=r"packed `pixel_values`: one image per row\), or train by the curriculum that"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 0

@@ -136,3 +136,16 @@ def test_what_is_logged_is_what_was_chosen(tmp_path):
     last = trainer.state.log_history[-1]
     assert last["curriculum/chosen_value"] == pytest.approx(np.mean(lines[4][2]), rel=1e-5)
     assert trainer.selector.facts() == {}
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_the_other_image_is_that_of_another_candidate_of_the_same_place(tmp_path, places):
+    class Noting(OnlineSelection):
+        def values(self, candidates):
+            seen.append(candidates._others.tolist())
+            return candidates.losses()
+
+    seen = []
+    settings = {"per_device_train_batch_size": places, "max_steps": 1}
+    captions_trainer(Noting(3, "grounding"), tmp_path, **settings).train()
+    assert seen[-1] == [1, 2, 0, 4, 5, 3][: 3 * places]

@@ -90,7 +90,7 @@ def jobs_of(number: int, chance: random.Random, folder: Path) -> tuple[int, list
         "save_total_limit": 3,
     }
     rule = RULES[number % len(RULES)].to_dict()
-    common = {"task": "rows", "curriculum": rule, "processes": processes, "settings": settings}
+    common = {"task": "norm", "curriculum": rule, "processes": processes, "settings": settings}
     place = {"out": f"{folder}/killed", "log": f"{folder}/killed.log", "unless_done": True, "resume": "if possible"}
     first, second = sorted(chance.sample(range(1, STEPS), 2))
     kills = [
