@@ -47,6 +47,8 @@ def test_score_then_plan(photos, tmp_path):
     facts = told("plan", tmp_path / "scored", json.dumps(Phases(2).to_dict()), "--batch-size", "4")
     assert [stage["pool"] for stage in facts["stages"]] == [8, 16]
     assert (facts["exposure"]["distinct"], facts["exposure"]["exact"], facts["notes"]) == (16, True, [])
+    small = CliRunner().invoke(app, ["plan", str(tmp_path / "scored"), "phases", "--batch-size", "16"]).output
+    assert " ".join(small.split()).count("A step takes 16 examples") == 1
 
 
 def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_path):
