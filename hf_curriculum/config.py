@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import numpy as np
 
+_DEEPEST = 100
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
 
@@ -48,6 +49,7 @@ def read_config(value: str | Path | Mapping[str, Any], what: str, names: Iterabl
     """
     names = sorted(names)
     parsed = value if isinstance(value, Mapping) else _read(value, what, names)
+    _validate_depth(parsed, what)
     if isinstance(parsed, str) and names:
         parsed = {"type": parsed}
     if not isinstance(parsed, Mapping):
@@ -73,12 +75,28 @@ def _read(value: str | Path, what: str, names: list[str]) -> Any:
         text = Path(name).read_text(encoding="utf-8")
     try:
         return json.loads(text)  # first: its tabs are no YAML
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         try:
             return read_yaml(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             known = f"a name of {names}, " if names else ""
             raise ValueError(f"The {what} {str(value)!r} is neither {known}a file, JSON nor YAML: {error}") from error
+
+
+def _validate_depth(value: Any, what: str) -> None:
+    """Checks that mappings and lists are not nested so deep that reading them would exhaust Python's stack."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        # each object once: a YAML alias names one any number of times
+        level = list({id(part): part for whole in level for part in _parts(whole)}.values())
+        if not level:
+            return
+    raise ValueError(f"The {what} is nested more than {_DEEPEST} levels deep, and no {what} is. Look at its brackets.")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a mapping or a list holds."""
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
 
 
 class Configured:
@@ -188,7 +206,10 @@ def read_yaml(text: str) -> Any:
     """
     import yaml
 
-    return yaml.load(text, _loader())
+    try:
+        return yaml.load(text, _loader())
+    except RecursionError as error:
+        raise yaml.YAMLError("its lists and mappings are nested too deep") from error
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hf_curriculum import curriculum_from
 from hf_curriculum.config import read_config
 
 NAMES = ["phases", "iid"]
@@ -42,3 +43,34 @@ def test_a_mapping_without_a_type(tmp_path):
 def test_what_cannot_be_read(value, names, message):
     with pytest.raises(ValueError, match=message):
         read_config(value, "curriculum", names)
+
+
+def nested(depth):
+    value = {"type": "iid"}
+    for _ in range(depth):
+        value = {"type": "filter", "then": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 2_000,
+        "[" * 200_000,
+        "[" * 90_000 + "]" * 90_000,
+        '{"a": ' * 2_000 + "1" + "}" * 2_000,
+        nested(300),
+        "&a [*a]",
+        '{"type": "iid", "epochs": ' + "9" * 5_000 + "}",
+    ],
+    ids=["list", "long list", "closed", "mapping", "rules", "circle", "digits"],
+)
+def test_what_is_nested_too_deep_is_refused(value):
+    with pytest.raises(ValueError, match=r"nested more than 100 levels deep|nested too deep|is neither .*YAML"):
+        curriculum_from(value)
+
+
+def test_a_deep_rule_and_one_object_named_many_times_are_read():
+    assert curriculum_from(nested(20)).to_dict()["type"] == "filter"
+    lines = ["a0: &a0 [1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+    assert len(read_config("\n".join(lines), "mapping")) == 30

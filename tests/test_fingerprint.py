@@ -376,3 +376,11 @@ class TestSketch:
         assert read_trained_on(tmp_path / "none") == {}
         (tmp_path / "curriculum.json").write_text(content)
         assert read_trained_on(tmp_path) == {}
+
+
+@pytest.mark.parametrize("values", [["a", None], [1, None], [[1], None], [["a", None], ["b"]]], ids=str)
+def test_which_value_is_missing_is_seen(values):
+    nested = isinstance(values[0], list) and None in values[0]
+    turned = [values[0][::-1], *values[1:]] if nested else values[::-1]
+    one, other = (fingerprint_rows(Dataset.from_dict({"x": rows})) for rows in (values, turned))
+    assert one != other

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +30,18 @@ from hf_curriculum.cli.common import (
     score_for,
     suggest,
 )
+
+
+@contextmanager
+def _without_warnings(module: str) -> Iterator[None]:
+    """Keeps a module from logging what is printed anyway."""
+    log = logging.getLogger(module)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @plainly
@@ -62,7 +77,8 @@ def plan_command(
         curriculum = json.dumps(rule.to_dict())
     data = load_split(dataset, split)
     ranking = rank_training_data(data, rule, score_for(rule, data, score_column), None)
-    made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
+    with _without_warnings(make_plan.__module__):  # the plan prints its notes
+        made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
     shown = asdict(made.exposure()) if made.stages else None
     say(made.describe(), {**made.to_dict(), "exposure": shown, "notes": list(made.notes)}, as_json)
     if figure is not None:

@@ -346,6 +346,7 @@ class AdaptiveGuidance(_ByLevel):
     type: ClassVar[str] = "adaptive_guidance"
     signal: ClassVar[Signal] = "metrics"
     has_passes: ClassVar[bool] = False
+    pools_begin_easy: ClassVar[bool] = False
 
     epochs: int = 10
     curriculum_epochs: int = 8

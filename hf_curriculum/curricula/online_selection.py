@@ -9,9 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import Budget, Candidates, Curriculum, WrappingCurriculum, curriculum_from
+from hf_curriculum.planning.curriculum import (
+    Budget,
+    Candidates,
+    Curriculum,
+    Log,
+    WrappingCurriculum,
+    curriculum_from,
+)
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.stage import Stage
 
 VALUES = ("loss", "reducible_loss", "-loss", "grounding")
 
@@ -158,16 +166,18 @@ class OnlineSelection(WrappingCurriculum):
         own: dict[str, Kind] = {} if self.reference is None else {self.reference: "score"}
         return {**super().reads_in_all, **own}
 
-    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Those of `then`, and a note where there are fewer examples than a place has candidates."""
-        found = self.then.notes(ranking, budget)
-        if len(ranking) >= self.candidates:
-            return found
-        return (
-            *found,
-            f"There are {len(ranking):,} examples, and each place has {self.candidates} candidates: it chooses "
-            "among repeats. Use fewer candidates.",
-        )
+    def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
+        """Those of `then`.
+
+        Raises:
+            ValueError: there are fewer examples than a place has candidates.
+        """
+        if len(ranking) < self.candidates:
+            raise ValueError(
+                f"There are {len(ranking):,} examples, and each place has {self.candidates:,} candidates: it would "
+                "choose among repeats. Use fewer candidates."
+            )
+        return super().stages(ranking, budget, log)
 
     def row_notes(self, ranking: Ranking) -> tuple[str, ...]:
         """A note on rows without a reference.

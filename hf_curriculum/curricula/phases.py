@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar, Literal
 
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, uneven_buckets, validate_thresholds
+from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, require_rows, uneven_buckets, validate_thresholds
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -59,10 +59,11 @@ class Phases(Curriculum):
             raise ValueError(
                 f"Phases(num_phases={self.num_phases}) is not possible; a curriculum has at least 1 phase."
             )
-        for name, values in (("epochs_per_phase", self._epochs()), ("steps_per_phase", self.steps_per_phase)):
-            if values is None:
+        for name in ("epochs_per_phase", "steps_per_phase"):
+            if (given := getattr(self, name)) is None:
                 continue
-            if len(values) != self.num_phases:
+            values = given if isinstance(given, tuple) else (given,)  # not one for each of 10^9 phases
+            if values is given and len(values) != self.num_phases:
                 raise ValueError(f"{name}={values} has {len(values)} numbers for {self.num_phases} phases.")
             if not all(0 < value < math.inf for value in values):
                 raise ValueError(f"{name}={values} has a phase of no length; each needs a number more than 0.")
@@ -85,14 +86,15 @@ class Phases(Curriculum):
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per phase."""
+        require_rows(ranking, self.num_phases, self.cut)
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
-        stages, multiple = [], self.batch_multiple(budget)
+        stages, multiple, epochs = [], self.batch_multiple(budget), self._epochs()
         for number, (start, stop) in enumerate(buckets.slices()):
             first = 0 if self.pools == "cumulative" else start
             if self.steps_per_phase is not None:
                 draws = self.steps_per_phase[number] * budget.global_batch_size
             else:
-                draws = max(int(self._epochs()[number] * (stop - first) + 0.5), 1)
+                draws = max(int(epochs[number] * (stop - first) + 0.5), 1)
             rule = self._rule(buckets, number, ranking)
             stages.append(Stage(number, f"phase {number + 1}", rule, ((first, stop),), draws, multiple))
         return tuple(stages)

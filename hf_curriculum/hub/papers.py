@@ -35,22 +35,37 @@ PAPERS: dict[str, Paper] = {
 }
 """Papers by the name of their recipe."""
 
-_RULES = {
-    "baby_steps": "simi_cl",
-    "node_sampling": "tonics",
-    "guidance_schedule": "discl",
-    "adaptive_guidance": "discl",
-    "filter": "wsod",
-}
+_WSOD_SCORES = {
+    "clip_similarity", "caption_length", "concreteness", "object_mentions", "region_count", "region_area", "box_count",
+    "box_area",
+}  # fmt: skip
+_SIMI_CL_SCORES = {"clip_similarity", "vilt_similarity", "addup", "model_loss"}
 
 
-def paper_of(curriculum: Mapping[str, Any]) -> str | None:
-    """The name of the paper that a rule (`Curriculum.to_dict()`) comes from, None where it is not that of one paper.
+def paper_of(curriculum: Mapping[str, Any], score: str | None) -> str | None:
+    """The name of the paper that has this rule with this score; None where the combination is not that of one paper.
+
+    Args:
+        curriculum: the rule (`Curriculum.to_dict()`).
+        score: the column that it orders by, None without one.
 
     Example:
-        >>> paper_of({"type": "phases", "cut": "value"})
-        'babylm'
+        >>> rule = {"type": "phases", "cut": "value"}
+        >>> paper_of(rule, "noun_count"), paper_of(rule, "answer_length")
+        ('babylm', None)
     """
-    if curriculum.get("type") == "phases" and curriculum.get("pools", "cumulative") == "cumulative":
-        return "babylm" if curriculum.get("cut", "rank") == "value" else "wsod"
-    return _RULES.get(curriculum.get("type", ""))
+    kind, then = curriculum.get("type"), curriculum.get("then", {})
+    if kind in ("guidance_schedule", "adaptive_guidance"):  # which order by guidance, whatever its column is called
+        return "discl"
+    if kind == "node_sampling":
+        return "tonics"
+    if kind == "baby_steps":
+        return "simi_cl" if score in _SIMI_CL_SCORES else None
+    if kind == "filter" and curriculum.get("keep") != "auto":
+        kept = curriculum.get("by", score) in _WSOD_SCORES
+        return "wsod" if kept and (then.get("type") == "iid" or paper_of(then, score) == "wsod") else None
+    if kind == "phases" and curriculum.get("pools", "cumulative") == "cumulative":
+        if curriculum.get("cut", "rank") == "value":
+            return "babylm" if score == "noun_count" else None
+        return "wsod" if score in _WSOD_SCORES else None
+    return None

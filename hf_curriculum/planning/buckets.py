@@ -17,6 +17,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 Cut = Literal["rank", "value"]
+_TOLD = 3
+"""Buckets that a note names."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,24 @@ def cut_buckets(
     if cut == "value":
         quantiles = tuple(_quantile(ranking, k, num_buckets) for k in range(1, num_buckets))
         return Buckets((*(_count_upto(ranking, value) for value in quantiles), len(ranking)), quantiles, cut)
+    require_rows(ranking, num_buckets, cut)
     size = len(ranking)
-    if size < num_buckets:
-        raise ValueError(
-            f"{size} examples cannot fill {num_buckets} buckets by rank: some phase would have no rows. "
-            f"Use at most {size}, or more data."
-        )
     ends = tuple(size * k // num_buckets for k in range(1, num_buckets + 1))
     return Buckets(ends, tuple(ranking.score_at(end - 1) for end in ends[:-1]), cut)
 
 
+def require_rows(ranking: Ranking, num_buckets: int, cut: Cut) -> None:
+    """Raises a `ValueError` where there are fewer examples than buckets."""
+    if len(ranking) < num_buckets:
+        require_spread(ranking, f"{num_buckets:,} buckets")
+        raise ValueError(
+            f"{len(ranking):,} examples cannot fill {num_buckets:,} buckets by {cut}: some phase would have no rows. "
+            f"Use at most {len(ranking):,}, or more data."
+        )
+
+
 def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
-    """What to know of buckets that ties make unlike what was asked for: empty, or of equal scores; None: nothing.
+    """What to know of buckets that ties make unlike what was asked for: empty, or cut among them; None: nothing.
 
     Args:
         buckets: cut from the order.
@@ -107,7 +115,7 @@ def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
     Example:
         >>> ranking = rank_scores(np.array([1.0, 2, 2, 2, 2, 2, 2, 2]))
         >>> uneven_buckets(cut_buckets(ranking, 2), ranking).split(":")[0]
-        'Bucket 2 of 2 by rank holds no score but one that its neighbour holds too'
+        'Equal scores are cut by the order of the file'
     """
     name, many = f"`{ranking.name or 'the score'}`", len(buckets.ends)
     empty = [str(number) for number, size in enumerate(buckets.sizes, start=1) if size == 0]
@@ -119,24 +127,21 @@ def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
     if buckets.cut == "value" or ranking.scores is None:
         return None
 
-    def tied(first: int, second: int) -> bool:
-        scored = first >= 0 and second < ranking.num_scored
-        return scored and ranking.score_at(first) == ranking.score_at(second)
-
-    spans = enumerate(buckets.slices(), start=1)
-    alike = [
-        (number, start)
-        for number, (start, stop) in spans
-        if tied(start, stop - 1) and (tied(start - 1, start) or tied(stop - 1, stop))
-    ]
-    if not alike:
+    values, found = ranking.scores[ranking.order[: ranking.num_scored]], []
+    for number, end in enumerate(buckets.ends[:-1], start=1):
+        if end < len(values) and values[end - 1] == values[end]:
+            equal = np.flatnonzero(values == values[end])
+            before = int(np.searchsorted(equal, end))
+            found.append(
+                f"bucket {number} of {many} ends after {before:,} of {len(equal):,} examples whose {name} is "
+                f"{values[end]:g}"
+            )
+    if not found:
         return None
-    value = ranking.score_at(alike[0][1])
-    equal = int((ranking.scores[ranking.order[: ranking.num_scored]] == value).sum())
+    more = f", and {len(found) - _TOLD} more likewise" if len(found) > _TOLD else ""
     return (
-        f"Bucket {', '.join(str(number) for number, _ in alike)} of {many} by rank holds no score but one that its "
-        f"neighbour holds too: of {name}, {equal:,} examples are {value:g}, and the order of the file says which of "
-        "them come first. Use a score with more distinct values, or cut='value'."
+        f"Equal scores are cut by the order of the file: {'; '.join(found[:_TOLD])}{more}. Use cut='value', which "
+        "keeps them together, or a score with more distinct values."
     )
 
 

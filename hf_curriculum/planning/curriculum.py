@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 from hf_curriculum.config import Configured, read_config, validate_numbers
 from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.names import CURRICULA
-from hf_curriculum.planning.batches import Batches, batches_from
+from hf_curriculum.planning.batches import Batches, ByNode, batches_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.stage import Stage
@@ -143,6 +144,8 @@ class Curriculum(Configured, RenamedAttributes, ABC):
     """Whether the losses are those that rows had when they were last trained on, and not of a scoring pass."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
+    pools_begin_easy: ClassVar[bool] = True
+    """Whether the pools of rounds that are decided while training begin with the first example of the order."""
 
     easy: Easy | None = field(default=None, kw_only=True)
     unscored: Unscored = field(default="last", kw_only=True)
@@ -160,9 +163,14 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
-        self._validate_lengths("fit_steps", "fit_epochs")
+        self._validate_length()
         if self.batches is not None:
             object.__setattr__(self, "batches", batches_from(self.batches))
+        if isinstance(self.batches, ByNode) and not self.pools_begin_easy:
+            raise ValueError(
+                f"{type(self).__name__}(batches=ByNode()) is not possible: groups are drawn by chance, not in passes, "
+                "and its later pools begin elsewhere than with the easiest example. Leave out batches."
+            )
         for part in (self.batches, None if self.has_passes else self):
             if part is not None and self.partial_batches == "keep":
                 raise ValueError(
@@ -175,6 +183,15 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         if value not in allowed:
             choices = ", ".join(map(repr, allowed))
             raise ValueError(f"{type(self).__name__}({name}={value!r}) is not possible; {name} is one of {choices}.")
+
+    def _validate_length(self) -> None:
+        """Checks `fit_steps` and `fit_epochs`, which only a rule that is planned beforehand can follow."""
+        self._validate_lengths("fit_steps", "fit_epochs")
+        if self.signal is not None and (self.fit_steps, self.fit_epochs) != (None, None):
+            raise ValueError(
+                f"{type(self).__name__} decides while training, on rounds whose length is its own: stretching them is "
+                "not possible. Leave out fit_steps and fit_epochs, and change its own fields, such as its epochs."
+            )
 
     def _validate_lengths(self, *names: str) -> None:
         """Checks that no more than one of these fields is given, and that it is a length."""
@@ -214,11 +231,6 @@ class Curriculum(Configured, RenamedAttributes, ABC):
         return self._with_length(steps, epochs)
 
     def _with_length(self, steps: int | None, epochs: float | None) -> Self:
-        if self.signal is not None:
-            raise ValueError(
-                f"{type(self).__name__} decides while training, on rounds whose length is its own: stretching them is "
-                "not possible. Change its own fields, such as its epochs."
-            )
         return replace(self, fit_steps=steps, fit_epochs=epochs)
 
     def fitted_stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
@@ -348,8 +360,8 @@ class SizedCurriculum(Curriculum):
     epochs: float | None
     examples: int | None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _validate_length(self) -> None:
+        """Checks that it has one length at most."""
         self._validate_lengths("epochs", "examples", "fit_steps", "fit_epochs")
 
     def _with_length(self, steps: int | None, epochs: float | None) -> Self:
@@ -384,10 +396,15 @@ class SizedCurriculum(Curriculum):
         return num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
 
 
+def _of_then(name: str) -> Any:
+    """An attribute or method that a wrapping curriculum has from `then`."""
+    return property(attrgetter(f"then.{name}"))
+
+
 class WrappingCurriculum(Curriculum):
     """A curriculum over another one, `then`, which says what is drawn; both follow one order and one kind of batches.
 
-    What is not overridden is what `then` does.
+    What is not overridden is what `then` does. `fit_steps` and `fit_epochs` are handed on to it.
     """
 
     then: Curriculum
@@ -395,6 +412,9 @@ class WrappingCurriculum(Curriculum):
     def __post_init__(self) -> None:
         object.__setattr__(self, "then", curriculum_from(self.then))
         object.__setattr__(self, "partial_batches", self.then.partial_batches)
+        for length in ("fit_steps", "fit_epochs"):
+            if (value := getattr(self, length)) is not None:
+                self._hand_on(length, value)
         super().__post_init__()
         name = type(self).__name__
         if self.then.easy is not None or self.then.unscored != "last":
@@ -405,91 +425,50 @@ class WrappingCurriculum(Curriculum):
         if self.then.batches is not None:
             raise ValueError(f"{name}(then=...) holds a curriculum with `batches` of its own. Give them to {name}.")
 
-    @property
-    def signal(self) -> Signal | None:
-        """That of `then`."""
-        return self.then.signal
+    def _hand_on(self, length: str, value: float) -> None:
+        """Gives `then` a length of this rule, in whose place it stands."""
+        other = getattr(self.then, length)
+        if other is not None:
+            raise ValueError(
+                f"{type(self).__name__} got {length}={value}, and its `then` has {length}={other}; a run has one "
+                "length. Drop one."
+            )
+        object.__setattr__(self, "then", replace(self.then, **{length: value}).fit_to(**{length[4:]: value}))
+        object.__setattr__(self, length, None)
 
-    @property
-    def losses_of_training(self) -> bool:
-        """That of `then`."""
-        return self.then.losses_of_training
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether `then` does."""
-        return self.then.needs_scores
-
-    @property
-    def needs_easy(self) -> bool:
-        """Whether it matters to `then` which end of the score is easy."""
-        return self.then.needs_easy
-
-    @property
-    def selection(self) -> Selection | None:
-        """That of `then`."""
-        return self.then.selection
-
-    @property
-    def reads(self) -> Mapping[str, Kind]:
-        """Those of `then`."""
-        return self.then.reads
+    signal: Any = _of_then("signal")
+    losses_of_training: Any = _of_then("losses_of_training")
+    pools_begin_easy: Any = _of_then("pools_begin_easy")
+    needs_scores: Any = _of_then("needs_scores")
+    needs_easy: Any = _of_then("needs_easy")
+    selection: Any = _of_then("selection")
+    reads: Any = _of_then("reads")
+    arrange: Any = _of_then("arrange")
+    arrange_round: Any = _of_then("arrange_round")
+    declared_steps: Any = _of_then("declared_steps")
+    decide: Any = _of_then("decide")
+    weights: Any = _of_then("weights")
+    describe_decision: Any = _of_then("describe_decision")
+    pending_decisions: Any = _of_then("pending_decisions")
+    scenarios: Any = _of_then("scenarios")
+    notes: Any = _of_then("notes")
+    most_decisions: Any = _of_then("most_decisions")
 
     @property
     def reads_in_all(self) -> Mapping[str, Kind]:
         """What either rule reads, and what the batches do."""
         return {**self.then.reads_in_all, **super().reads_in_all}
 
-    def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """As `then` does."""
-        return self.then.arrange(ranking, losses)
-
-    def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
-        """As `then` does."""
-        return self.then.arrange_round(ranking, losses, key)
-
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """Those of `then`."""
         return self.then.fitted_stages(ranking, budget, log)
-
-    def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
-        """That of `then`."""
-        return self.then.declared_steps(ranking, budget)
-
-    def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """What `then` decides."""
-        return self.then.decide(ranking, budget, log, observed)
-
-    def weights(self, stage: Stage, log: Log = ()) -> tuple[tuple[int, int, float], ...]:
-        """Those of `then`."""
-        return self.then.weights(stage, log)
-
-    def describe_decision(self, entry: Mapping[str, Any]) -> str:
-        """As `then` says it."""
-        return self.then.describe_decision(entry)
-
-    def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """That of `then`."""
-        return self.then.pending_decisions(ranking, budget)
-
-    def scenarios(self) -> Mapping[str, Callable[[int], Mapping[str, float]]]:
-        """Those of `then`."""
-        return self.then.scenarios()
-
-    def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Those of `then`."""
-        return self.then.notes(ranking, budget)
-
-    def most_decisions(self, ranking: Ranking, budget: Budget) -> int | None:
-        """Those of `then`."""
-        return self.then.most_decisions(ranking, budget)
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs of `then`."""
         return self.then.fitted_epochs(budget, ranking)
 
     def _with_length(self, steps: int | None, epochs: float | None) -> Self:
-        return replace(self, then=self.then.fit_to(steps=steps, epochs=epochs), fit_steps=None, fit_epochs=None)
+        return replace(self, then=self.then.fit_to(steps=steps, epochs=epochs))
 
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, without what is taken from `then`."""

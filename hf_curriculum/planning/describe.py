@@ -71,7 +71,8 @@ def _table(plan: Described) -> list[str]:
         ruled = stage.num_draws - (plan.num_filled // plan.layout.unit if number == len(plan.stages) - 1 else 0)
         epochs = f"{ruled / stage.pool_size:.6g}"
         share = f"{100 * (end - first) / plan.num_samples:.1f} %"
-        rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, f"{steps:,}", share))
+        within = f"{steps:,}" if steps else "< 1"  # it begins and ends within one step
+        rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, within, share))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     return [
         "  ".join(

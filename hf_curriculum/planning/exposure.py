@@ -124,7 +124,7 @@ def exposure_of(plan: Shown) -> Exposure:
             chosen = np.flatnonzero(each == number) if len(each) > 1 else slice(None)
             missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
     shown, rows = drawn * unit / each, lengths * each  # per example, and how many examples are shown so often
-    return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed))
+    return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed, each))
 
 
 def _counted_rows(plan: Shown) -> Exposure:
@@ -136,12 +136,15 @@ def _counted_rows(plan: Shown) -> Exposure:
     return _summary(plan, shown, (shown == 0).astype(float), np.ones(len(shown), np.int64), exact=False)
 
 
-def _is_exact(plan: Shown, stages: list[Stage], missed: np.ndarray) -> bool:
-    """Whether every seed shows as many examples: passes are complete, or there is one stage, of single examples."""
+def _is_exact(plan: Shown, stages: list[Stage], missed: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether every seed shows as many examples: passes are complete, or there is one stage, of single examples.
+
+    Images are single examples where they have one caption each (`captions`, of each stretch).
+    """
     in_passes = all(stage.in_passes for stage in stages) and plan.losses is None
     cut_windows = plan.uncut is not None and isinstance(plan.layout, LengthLayout)
     complete = bool(((missed == 0) | (missed == 1)).all())
-    return in_passes and not cut_windows and (complete or (len(stages) == 1 and plan.layout.unit == 1))
+    return in_passes and not cut_windows and (complete or (len(stages) == 1 and bool(captions.max() == 1)))
 
 
 def _summary(plan: Shown, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray, exact: bool) -> Exposure:
@@ -219,11 +222,13 @@ def small_pools(plan: Shown) -> Iterator[str]:
     batch = plan.samples_per_step // plan.layout.unit
     what = "examples" if plan.candidates == 1 else "candidates"
     least = [(min(size for *_, size in stage.pools()), stage.name) for stage in plan.stages]
-    small = [f"{name} begins with {size:,}" for size, name in least if size < batch]
+    small = [(name, f"{size:,}") for size, name in least if size < batch]
     short = [stage.name for stage in plan.stages if stage.num_samples < batch]
     if small:
+        (name, size), others = small[0], ", ".join(map(": ".join, small[1:]))
         yield (
-            f"A step takes {batch:,} {what}, and the pool of {', that of '.join(small)}: a batch repeats them, or "
+            f"A step takes {batch:,} {what}, and the pool of {name} begins with {size}"
+            f"{others and f' ({others})'}: a batch repeats them, or "
             "holds those of other stages too. Use a smaller global batch size or a larger first pool."
         )
     elif short:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,8 +82,8 @@ class Plan(RenamedAttributes):
     stage_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        starts = np.cumsum([0, *(stage.num_samples * self.layout.unit for stage in self.stages)])
-        object.__setattr__(self, "stage_starts", tuple(int(start) for start in starts))
+        starts = accumulate((stage.num_samples * self.layout.unit for stage in self.stages), initial=0)
+        object.__setattr__(self, "stage_starts", tuple(starts))
         object.__setattr__(self, "_key", mix64(self.seed))
 
     @property
@@ -158,7 +159,7 @@ class Plan(RenamedAttributes):
     @property
     def control_draws(self) -> int:
         """Examples that an i.i.d. run of as many epochs draws."""
-        return round(self.nominal_epochs * len(self.ranking))
+        return max(1, round(self.nominal_epochs * len(self.ranking)))
 
     @property
     def cost_ratio(self) -> float:
@@ -325,8 +326,8 @@ class Plan(RenamedAttributes):
     @cached_property
     def stage_ends(self) -> dict[int, Stage]:
         """Each stage by the number of optimizer steps after which its last example has been trained on."""
-        ends = self.stage_starts[1:]
-        return {-(-end // self.samples_per_step): stage for end, stage in zip(ends, self.stages, strict=True)}
+        ends = (-(-end // self.samples_per_step) for end in self.stage_starts[1:])
+        return dict(zip(ends, self.stages, strict=True))
 
     @cached_property
     def pass_ends(self) -> frozenset[int]:
@@ -511,14 +512,14 @@ def bind(curriculum: Curriculum, ranking: Ranking, budget: Budget, seed: int) ->
             "columns: which rows belong together is unknown. Plan for the data set itself: "
             "`make_plan(curriculum, dataset, ...)`."
         )
-    layout = Layout() if curriculum.batches is None else curriculum.batches.layout(ranking)
-    if layout.unit > 1 and curriculum.reads:
+    layout = curriculum.batches.layout(ranking) if curriculum.batches else Layout()
+    units = layout.units(ranking)
+    if units is not ranking and curriculum.reads:
         raise ValueError(
             f"{type(curriculum).__name__} reads {sorted(curriculum.reads)} of each row, and its draws would be "
             f"images: the two cannot be combined. Leave out batches={curriculum.batches}."
         )
     digests = {name: digest_of(values) for name, values in ranking.columns.items()}
-    units = layout.units(ranking)
     order = curriculum.arrange(units)
     if units is ranking and curriculum.signal != "losses" and len(order) == len(ranking):
         ranking = order  # the order that it was made from is not needed again
@@ -558,9 +559,8 @@ def _cut(plan: Plan, steps: int) -> Plan:
         for stage, start, stop in zip(plan.stages, plan.stage_starts, plan.stage_starts[1:], strict=False)
         if start < end
     )
-    declared = None if plan.declared_steps is None else steps
     filled = plan.num_filled if plan.known_steps <= steps else 0
-    return replace(plan, stages=stages, num_filled=filled, declared_steps=declared, uncut=plan)
+    return replace(plan, stages=stages, num_filled=filled, declared_steps=plan.declared_steps and steps, uncut=plan)
 
 
 def _filled(stage: Stage, short: int) -> Stage:

@@ -20,6 +20,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 Easy = Literal["low", "high"]
 Unscored = Literal["last", "drop", "error"]
+_MOST_ROWS = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Ranking:
         num_unscored: rows whose score is NaN or infinite.
         columns: further columns that a rule needs, by name: one number per row, or `Groups`.
         easy_ends: which end is easy of those among them that are scores, where it is known.
+        num_rows: rows of the data set, those that `order` leaves out included; −1: as many as `scores`, else `order`.
     """
 
     order: np.ndarray
@@ -46,18 +48,19 @@ class Ranking:
     num_unscored: int
     columns: Mapping[str, Any] = field(default_factory=dict)
     easy_ends: Mapping[str, Easy] = field(default_factory=dict)
+    num_rows: int = -1
+
+    def __post_init__(self) -> None:
+        if self.num_rows < 0:
+            object.__setattr__(self, "num_rows", len(self.order if self.scores is None else self.scores))
 
     def __len__(self) -> int:
         return len(self.order)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of the data set, dropped ones included."""
-        return len(self.order) if self.scores is None else len(self.scores)
-
     @classmethod
     def unordered(cls, num_rows: int) -> Ranking:
         """The data set's own order, for a curriculum that needs no score."""
+        _validate_num_rows(num_rows)
         return cls(np.arange(num_rows, dtype=np.int32), None, num_rows, "low", None, 0)
 
     def score_at(self, position: int) -> float:
@@ -150,6 +153,7 @@ def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
             f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
             "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
         )
+    _validate_num_rows(len(dataset))
     columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
     if column is None:
         if rule.needs_scores:
@@ -242,6 +246,7 @@ def rank_scores(
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
     if unscored not in ("last", "drop", "error"):
         raise ValueError(f"unscored={unscored!r} was given; rows without a score can be 'last', 'drop' or 'error'.")
+    _validate_num_rows(len(scores))
     scores = np.ascontiguousarray(as_numbers(scores))
     if not len(scores):
         raise ValueError(
@@ -264,6 +269,15 @@ def rank_scores(
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
     return Ranking(order, scores, num_scored, easy, name, num_unscored)
+
+
+def _validate_num_rows(num_rows: int) -> None:
+    """Raises a `ValueError` where the number of a row would not fit: it would wrap, and name another row."""
+    if num_rows > _MOST_ROWS:
+        raise ValueError(
+            f"The data has {num_rows:,} rows, and rows are numbered in 32 bits, so at most {_MOST_ROWS:,} can be "
+            "ordered. Divide it, and train on one part after the other."
+        )
 
 
 def as_numbers(scores: Any) -> np.ndarray:

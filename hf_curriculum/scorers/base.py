@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import logging
 import marshal
@@ -9,7 +10,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -40,8 +42,45 @@ class _Renamed:
         setattr(scorer, self.now, value)
 
 
+def _with_helpers(module: ModuleType) -> dict[str, str | bytes]:
+    """The source of a module and, by their names, of those that it imports from its own folder, and that these do."""
+    source, file = inspect.getsource(module), Path(inspect.getfile(module))
+    is_package = file.name == "__init__.py"
+    root = file.parents[module.__name__.count(".") + is_package]
+    found: dict[str, str | bytes] = {module.__name__: source}
+    if {"site-packages", "dist-packages"} & set(file.parts):  # what is installed there has a version
+        return found
+    left: list[tuple[str, str | bytes, bool]] = [(module.__name__, source, is_package)]
+    while left:
+        for name in _imported(*left.pop()):
+            place = root.joinpath(*name.split("."))
+            helper = next((path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file()), None)
+            if helper is not None and name not in found and helper.is_relative_to(file.parent):
+                found[name] = helper.read_bytes()
+                left.append((name, found[name], helper.name == "__init__.py"))
+    return found
+
+
+def _imported(name: str, source: str | bytes, is_package: bool) -> set[str]:
+    """The names that a module may import, those of packages above them and of attributes among them."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = name.split(".")
+            above = parts[: len(parts) + is_package - node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names.update([base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)])
+    return {".".join(parts[:end]) for parts in (each.split(".") for each in names) for end in range(1, len(parts) + 1)}
+
+
 def _source_of(*things: Any) -> str | None:
-    """A digest of the modules in which classes, functions or objects are defined: their text, else the bytecode."""
+    """A digest of the modules that define classes, functions or objects, with their helpers: text, else bytecode."""
     texts: dict[str, str | bytes] = {}
     for thing in (getattr(each, "_orig_mod", each) for each in things):  # of a compiled model the model
         owner = thing if isinstance(thing, (type, FunctionType)) else type(thing)
@@ -49,7 +88,7 @@ def _source_of(*things: Any) -> str | None:
         if top in (__name__.partition(".")[0], "__main__", "builtins") or top in sys.stdlib_module_names:
             continue
         try:
-            texts[owner.__module__] = inspect.getsource(sys.modules[owner.__module__])
+            texts |= _with_helpers(sys.modules[owner.__module__])
         except (OSError, TypeError, KeyError):
             members = [owner] if isinstance(owner, FunctionType) else vars(owner).values()
             code = [marshal.dumps(each.__code__) for each in members if isinstance(each, FunctionType)]
@@ -103,8 +142,8 @@ class Component:
         version.
 
         It covers the whole modules in which the class, its bases and the functions among its attributes are defined,
-        not what those modules import; where there is no source, the bytecode. What is defined in a notebook or a
-        script is pickled as it is, and needs none.
+        and what those modules import from their own folder; where there is no source, the bytecode. What is defined in
+        a notebook or a script is pickled as it is, and needs none.
         """
         parts = [value for value in vars(self).values() if callable(value) and not isinstance(value, Component)]
         found = [self._class_source, _source_of(*parts)]

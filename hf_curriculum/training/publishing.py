@@ -148,7 +148,7 @@ class PublishingTrainer(Trainer):
             dataset: name of the data, in place of `dataset_tags`.
             dataset_args: not used: the card shows the scores and the plan instead.
             dataset_name: as `dataset`, called as TRL calls it.
-            paper: a key of `hf_curriculum.hub.papers.PAPERS`; that of the curriculum's rule by default.
+            paper: a key of `hf_curriculum.hub.papers.PAPERS`; by default the one that has this rule with this score.
             results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`;
                 on a benchmark of the Hub `dataset` and `task`, see `hf_curriculum.hub.model_card.eval_results`.
             description: of the data in a few words, where its name says nothing.
@@ -329,7 +329,7 @@ def gather_facts(
         },
         "hardware": _hardware(trainer),
         "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
-        "paper": paper_of(rule) if paper is None else paper,
+        "paper": paper_of(rule, plan.ranking.name) if paper is None else paper,
         **{key: value for key, value in said.items() if value is not None},
     }
 

@@ -38,7 +38,7 @@ def told(*words):
     return json.loads(result.stdout)
 
 
-def test_score_then_plan(photos, tmp_path):
+def test_score_then_plan(photos, tmp_path, caplog):
     output = typed("score", photos, tmp_path / "scored", "--per-image", "max")
     assert "noun_count  NounCount, max per image  low" in output
     assert "saved to" in output
@@ -47,6 +47,9 @@ def test_score_then_plan(photos, tmp_path):
     facts = told("plan", tmp_path / "scored", json.dumps(Phases(2).to_dict()), "--batch-size", "4")
     assert [stage["pool"] for stage in facts["stages"]] == [8, 16]
     assert (facts["exposure"]["distinct"], facts["exposure"]["exact"], facts["notes"]) == (16, True, [])
+    small = CliRunner().invoke(app, ["plan", str(tmp_path / "scored"), "phases", "--batch-size", "16"]).output
+    assert " ".join(small.split()).count("A step takes 16 examples") == 1
+    assert "A step takes 16 examples" not in caplog.text
 
 
 def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_path):

@@ -274,3 +274,12 @@ def test_streams_keep_whole_buckets_alone(tmp_path):
     for rule in (Filter(0.5, by="clip_similarity"), Filter(at_least=5)):
         with pytest.raises(TypeError, match="keeps by the values of single examples; a stream reads whole buckets"):
             BucketedStream(tmp_path / "stream", rule, global_batch_size=4)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_a_threshold_between_whole_numbers_is_not_rounded(kind):
+    values = np.array([1, 2, 3, 4], kind)
+    assert make_plan(Filter(at_least=2.5), values, global_batch_size=1).order.order.tolist() == [2, 3]
+    by = replace(rank_scores(np.arange(4.0)), columns={"mentions": values})
+    rule = Filter(at_least=2.5, by="mentions")
+    assert make_plan(rule, by, global_batch_size=1).order.order.tolist() == [2, 3]

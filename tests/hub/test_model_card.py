@@ -62,7 +62,7 @@ def make(tmp_path, trainer=None, **arguments):
 def facts(tmp_path_factory):
     trainer = make(tmp_path_factory.mktemp("facts"))
     trainer.train()
-    return json.loads(json.dumps(gather_facts(trainer, dataset="me/data"), allow_nan=False))
+    return json.loads(json.dumps(gather_facts(trainer, dataset="me/data", paper="babylm"), allow_nan=False))
 
 
 def header_of(text):
@@ -352,13 +352,26 @@ def test_every_paper_is_cited():
         assert re.match(r"@(inproceedings|article)\{\w+,\n", paper.bibtex)
         assert paper.title in paper.bibtex
         assert paper.bibtex.count("{") == paper.bibtex.count("}")
-    cited = {name: paper_of({"type": name}) for name in CURRICULA}
+    then = {"then": {"type": "iid"}}
+    cited = {name: paper_of({"type": name, **then}, "clip_similarity") for name in CURRICULA}
     assert {name: paper for name, paper in cited.items() if paper} == {
         "adaptive_guidance": "discl", "baby_steps": "simi_cl", "filter": "wsod", "guidance_schedule": "discl",
         "node_sampling": "tonics", "phases": "wsod",
     }  # fmt: skip
-    assert paper_of({"type": "phases", "cut": "value"}) == "babylm"
-    assert paper_of({"type": "phases", "pools": "exclusive"}) is None
+    assert paper_of({"type": "phases", "cut": "value"}, "noun_count") == "babylm"
+    assert paper_of({"type": "phases", "pools": "exclusive"}, "clip_similarity") is None
+
+
+def test_a_rule_of_a_paper_with_a_score_of_ones_own_cites_none(tmp_path):
+    phases, steps = {"type": "phases"}, {"type": "baby_steps"}
+    rules = [phases, {**phases, "cut": "value"}, steps, {"type": "filter", "then": phases}]
+    assert [paper_of(rule, "answer_length") for rule in rules] == [None] * 4
+    assert paper_of(phases, "noun_count") is paper_of({**phases, "cut": "value"}, "caption_length") is None
+    by = {"type": "filter", "by": "clip_similarity", "then": phases}
+    assert (paper_of(by, "caption_length"), paper_of(by, "answer_length")) == ("wsod", None)
+    assert paper_of({**by, "then": steps}, "caption_length") is None
+    assert paper_of({**by, "keep": "auto"}, "caption_length") is None
+    assert gather_facts(make(tmp_path))["paper"] is None
 
 
 def test_what_happens_behind_training_costs_no_training(tmp_path, monkeypatch):

@@ -327,3 +327,29 @@ def test_images_named_in_any_order_are_drawn_alike():
 
     first, other = plan([0, 1, 2, 3, 4, 5]), plan([3, 0, 5, 1, 2, 4])
     assert first.rows(0, 24).tolist() == other.rows(0, 24).tolist()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["node_sampling", "adaptive_guidance", {"type": "filter", "by": "caption_length", "by_easy": "low"},
+     {"type": "staged", "parts": {"a": "iid"}}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("captions", [1, None])
+def test_images_of_one_caption_are_no_rows_either(rule, captions):
+    data = Dataset.from_dict(
+        {name: [1.0] * 6 for name in ("score", "hard", "caption_length")}
+        | {name: list("abcdef") for name in ("nodes", "image_id")}
+        | {"source": ["a"] * 6}
+    )
+    given = {"type": rule} if isinstance(rule, str) else rule
+    made = curriculum_from({**given, "easy": "low", "batches": {"type": "by_image", "captions_per_image": captions}})
+    with pytest.raises(ValueError, match=r"reads .* of each row, and its draws would be images: the two cannot be"):
+        make_plan(made, data, score_column="score", global_batch_size=4)
+
+
+@pytest.mark.parametrize("then", ["adaptive_guidance", "info_batch"])
+def test_pools_that_begin_elsewhere_are_refused_batches_by_node_at_once(then):
+    for rule in ({"type": then}, {"type": "filter", "then": {"type": then}}):
+        with pytest.raises(ValueError, match=r"\(batches=ByNode\(\)\) is not possible: groups are drawn by chance"):
+            curriculum_from({**rule, "batches": "by_node"})

@@ -104,18 +104,22 @@ def test_one_bucket_needs_no_spread():
 @pytest.mark.parametrize(
     ("scores", "many", "found"),
     [
-        ([1, 1, 2, 2, 3, 4], 2, None),
-        ([1, 2, 2, 2, 3, 4], 3, "Bucket 2 of 3"),
-        ([1, 2, 3, 3, 3, 4], 3, "Bucket 2 of 3"),
+        ([1, 1, 2, 2, 3, 4], 2, ["bucket 1 of 2 ends after 1 of 2 examples whose `the score` is 2"]),
+        ([1, 2, 2, 2, 3, 4], 3, ["bucket 1 of 3 ends after 1 of 3 examples whose `the score` is 2"]),
+        ([1, 2, 3, 3, 3, 4], 3, ["bucket 2 of 3 ends after 2 of 3 examples whose `the score` is 3"]),
         ([1, 2, 3, 3, 4, 5], 3, None),
-        ([1, 2, 2], 3, "Bucket 2, 3 of 3"),
-        ([1, 1, 2], 3, "Bucket 1, 2 of 3"),
+        ([1, 2, 2], 3, ["bucket 2 of 3 ends after 1 of 2 examples whose `the score` is 2"]),
+        ([1, 1, 2, 2, np.nan, np.nan, np.nan, np.nan], 4, None),
+        ([1, 1, 2], 3, ["bucket 1 of 3 ends after 1 of 2 examples whose `the score` is 1"]),
     ],
 )
-def test_buckets_of_one_score_that_a_neighbour_has_too(scores, many, found):
+def test_buckets_that_end_among_equal_scores(scores, many, found):
     ranking = rank_scores(np.array(scores, dtype=float))
     said = uneven_buckets(cut_buckets(ranking, many), ranking)
-    assert said is found if found is None else said.startswith(f"{found} by rank holds no score but one")
+    if found is None:
+        assert said is None
+    else:
+        assert said.startswith(f"Equal scores are cut by the order of the file: {'; '.join(found)}. Use cut='value'")
 
 
 @pytest.mark.parametrize(("threshold", "said"), [(1234.56, "1235"), (10_000, "10000"), (33_554_457, "33554457")])

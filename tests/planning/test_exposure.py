@@ -202,3 +202,16 @@ def test_what_is_undecided_is_said_for_each_scenario_or_up_to_the_next_decision(
     assert "shown" not in plan.describe()
     with pytest.raises(ValueError, match="AdaptiveGuidance decides before its first step, so no draw is known yet"):
         plan.exposure()
+
+
+def test_images_that_bring_some_of_their_captions_are_shown_about_so_often():
+    ranking = rank_scores(np.arange(40.0))
+    for captions, exact in ((1, False), (4, True)):
+        groups = Groups(None, np.arange(0, 41, 4), np.arange(40, dtype=np.int32))
+        rule = IID(epochs=3, batches=ByImage(captions))
+        plan = make_plan(rule, replace(ranking, columns={"image_id": groups}), global_batch_size=4)
+        assert plan.exposure().exact is exact
+        assert ("about" in plan.describe()) is not exact
+    alone = Groups(None, np.arange(41), np.arange(40, dtype=np.int32))
+    rule = IID(epochs=0.5, batches=ByImage())
+    assert make_plan(rule, replace(ranking, columns={"image_id": alone}), global_batch_size=4).exposure().exact

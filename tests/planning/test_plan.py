@@ -257,22 +257,86 @@ def test_budgets_that_nothing_fits(fit, message):
         fit()
 
 
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"type": "adaptive_guidance", "fit_steps": 40}, "AdaptiveGuidance decides while training, on rounds whose"),
+        ({"type": "adaptive_guidance", "fit_epochs": 2}, "AdaptiveGuidance decides while training, on rounds whose"),
+        (
+            {"type": "online_selection", "value": "loss", "then": {"type": "adaptive_guidance"}, "fit_steps": 9},
+            "AdaptiveGuidance decides while training",
+        ),
+        (
+            {"type": "filter", "fit_epochs": 1.7, "then": {"type": "baby_steps", "epochs": 3.4}},
+            "BabySteps got epochs=3.4 and fit_epochs=1.7; a run has one length",
+        ),
+        (
+            {"type": "filter", "fit_steps": 3, "then": {"type": "phases", "fit_steps": 5}},
+            "Filter got fit_steps=3, and its `then` has fit_steps=5; a run has one length",
+        ),
+        (
+            {"type": "filter", "fit_steps": 3, "then": {"type": "filter", "then": {"type": "iid", "examples": 5}}},
+            "IID got examples=5 and fit_steps=3; a run has one length",
+        ),
+        ({"type": "filter", "fit_steps": 3, "fit_epochs": 2}, "got fit_steps=3 and fit_epochs=2; a run has one"),
+    ],
+)
+def test_a_length_in_a_field_is_followed_or_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        curriculum_from(rule)
+
+
+@pytest.mark.parametrize(
+    "then", [{"type": "baby_steps", "num_buckets": 3, "patience": 1}, {"type": "self_paced"}, {"type": "phases"}]
+)
+def test_a_length_around_a_rule_is_the_length_of_that_rule(then):
+    for length in ({"steps": 90}, {"epochs": 6}):
+        ((name, value),) = length.items()
+        outer = curriculum_from({"type": "filter", "keep": 0.7, "then": then, f"fit_{name}": value})
+        assert outer == curriculum_from({"type": "filter", "keep": 0.7, "then": then}).fit_to(**length)
+        assert outer == curriculum_from(outer.to_dict())
+        if name == "steps":
+            plan = make_plan(outer, np.arange(230), global_batch_size=8)
+            assert plan.max_steps == 90
+            assert plan.undecided == (then["type"] != "phases")
+            assert plan.known_steps < 90 or not plan.undecided
+
+
+def test_no_more_buckets_than_rows_and_no_memory_for_them():
+    for rule in (Phases(10**9), Phases(2**63, cut="value"), BabySteps(2**31), BabySteps(10**9, cut="value", epochs=3)):
+        with pytest.raises(ValueError, match=r"20 examples cannot fill [\d,]+ buckets by (rank|value)"):
+            make_plan(rule, np.arange(20), global_batch_size=4)
+
+
+def test_a_run_shorter_than_an_example_can_be_printed():
+    plan = make_plan(IID(epochs=1e-6), np.arange(20), global_batch_size=4)
+    assert plan.cost_ratio == 1
+    assert "1 examples drawn + 3 to fill the last batch" in plan.describe()
+
+
+def test_a_stage_within_one_step_is_less_than_a_step():
+    lines = make_plan(Phases(4), np.arange(30), global_batch_size=32).describe().splitlines()[2:6]
+    assert [line.split("  ")[-2].strip() for line in lines] == ["1", "< 1", "1", "1"]
+
+
 def test_ties_that_divide_buckets_by_the_order_of_the_file_are_said_once(caplog):
     scores = np.array([1.0] * 5 + [7.0] * 95)
     plan = make_plan(Phases(4), scores, global_batch_size=5)
     assert caplog.messages == [
-        "Bucket 2, 3, 4 of 4 by rank holds no score but one that its neighbour holds too: of `the score`, 95 examples "
-        "are 7, and the order of the file says which of them come first. Use a score with more distinct values, or "
-        "cut='value'."
+        "Equal scores are cut by the order of the file: bucket 1 of 4 ends after 20 of 95 examples whose `the score` "
+        "is 7; bucket 2 of 4 ends after 45 of 95 examples whose `the score` is 7; bucket 3 of 4 ends after 70 of 95 "
+        "examples whose `the score` is 7. Use cut='value', which keeps them together, or a score with more distinct "
+        "values."
     ]
     assert f"note: {caplog.messages[0]}" in plan.describe()
     caplog.clear()
     make_plan(BabySteps(2, epochs=4), scores, global_batch_size=5)
-    assert "Bucket 2 of 2 by rank" in caplog.text
+    assert "bucket 1 of 2 ends after 45 of 95 examples" in caplog.text
     make_plan(Filter(0.9, Phases(2)), scores, global_batch_size=5)
-    assert (
-        "Bucket 2 of 2 by rank holds no score but one that its neighbour holds too: of `the score`, 85" in caplog.text
-    )
+    assert "bucket 1 of 2 ends after 40 of 85 examples whose `the score` is 7. Use cut='value'" in caplog.text
+    caplog.clear()
+    make_plan(Phases(8), scores, global_batch_size=5)
+    assert "bucket 3 of 8 ends after 32 of 95 examples whose `the score` is 7, and 4 more likewise. Use" in caplog.text
 
 
 @pytest.mark.parametrize("rule", [Phases(4), Phases(4, cut="value"), IID(epochs=1), Growing(initial=0.3)])

@@ -62,6 +62,41 @@ def test_an_edited_scorer_scores_again(tmp_path, own_module, options, before, af
     assert plain["own"][:] == again["own"][:]
 
 
+@pytest.mark.parametrize(
+    ("line", "helper", "edited"),
+    [
+        ("from helpers import answer_of as length", "helpers.py", "helpers.py"),
+        ("from parts.texts import answer_of as length", "parts/texts.py", "parts/texts.py"),
+        (
+            "def length(text):\n    import parts\n    return parts.answer_of(text)",
+            "parts/texts.py",
+            "parts/__init__.py",
+        ),
+        ("from parts import answer_of as length", "parts/texts.py", "parts/texts.py"),
+    ],
+)
+def test_an_edited_helper_beside_the_scorer_scores_again(tmp_path, own_module, line, helper, edited):
+    code = tmp_path / "code"
+    (code / "parts").mkdir(parents=True)
+    (code / "parts" / "__init__.py").write_text("from .texts import answer_of  # 0\n" if "parts" in helper else "")
+    (code / helper).write_text("def answer_of(text):\n    return 0 + len(text)\n")
+    data = Dataset.from_dict({"caption": ["a", "bb", "ccc"]})
+    module = line + MODULE.replace("def length(text):\n    return len(text)\n", "")
+
+    def key(text):
+        for name in ("helpers", "parts", "parts.texts"):
+            sys.modules.pop(name, None)
+        return own_module(text).Own().source_digest()
+
+    first, scored = key(module), add_scores(data, sys.modules["own_scorers"].Own())["own"][:]
+    (code / edited).write_text((code / edited).read_text().replace("0", "10"))
+    assert first not in (key(module), None)
+    (code / "other.py").write_text("OTHER = 1")
+    assert key(module) == sys.modules["own_scorers"].Own().source_digest()
+    again = add_scores(data, sys.modules["own_scorers"].Own())["own"][:]
+    assert (scored, again) == ([1, 2, 3], [11, 12, 13] if edited == helper else [1, 2, 3])
+
+
 def test_an_edited_tagger_function_counts_again(tmp_path, own_module):
     Dataset.from_dict({"caption": ["a", "bb"]}).save_to_disk(str(tmp_path / "data"))
     data = load_from_disk(str(tmp_path / "data"))

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.batches import ByNode
 from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, num_steps
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -59,6 +58,7 @@ class InfoBatch(SizedCurriculum):
     losses_of_training: ClassVar[bool] = True
     needs_scores: ClassVar[bool] = False
     has_passes: ClassVar[bool] = False
+    pools_begin_easy: ClassVar[bool] = False
 
     prune: float = 0.5
     until: float = 0.875
@@ -74,11 +74,6 @@ class InfoBatch(SizedCurriculum):
             )
         if not 0 < self.until <= 1:
             raise ValueError(f"InfoBatch(until={self.until}) is not possible; until is more than 0 and at most 1.")
-        if isinstance(self.batches, ByNode):
-            raise ValueError(
-                "InfoBatch(batches=ByNode(...)) is not possible: groups are drawn by chance, not in passes, so the "
-                "weights would not stand for what is left out. Leave out batches, or use ByImage or ByLength."
-            )
 
     def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
         """What the round leaves out, then what stays of those below the mean loss, then the others.

@@ -176,17 +176,17 @@ class Ontology:
             most: children of a node that are written, the others counted; None: all.
         """
         masses, words = self.masses, self.words
-        children: dict[str, list[str]] = {}
+        children: dict[str | None, list[str]] = {}  # None: the root, whose name a class may have too
         for name in masses:
-            children.setdefault(self.parents.get(name, ENTITY), []).append(name)
+            children.setdefault(self.parents.get(name), []).append(name)
 
-        def lines(name: str, size: int, depth: int) -> list[str]:
+        def lines(name: str | None, size: int, depth: int) -> list[str]:
             own = sorted(children.get(name, []), key=lambda child: (-masses[child], child))
             shown, inner = own[:most], [child for child in own[:most] if child in children]
             texts = [f"{child} {masses[child]:,}" + _listed(words.get(child, ())) for child in shown]
             texts += [f"… {len(own) - len(shown):,} more"] if len(shown) < len(own) else []
             wrapped = textwrap.wrap(
-                f"{name} {size:,} → {' · '.join(text.replace(' ', _NO_BREAK) for text in texts)}",
+                f"{name or ENTITY} {size:,} → {' · '.join(text.replace(' ', _NO_BREAK) for text in texts)}",
                 _WIDTH,
                 initial_indent="  " * depth,
                 subsequent_indent="  " * (depth + 1),
@@ -196,7 +196,7 @@ class Ontology:
             below = [line for child in inner for line in lines(child, masses[child], depth + 1)]
             return [*(line.replace(_NO_BREAK, " ") for line in wrapped), *below]
 
-        return "\n".join(lines(ENTITY, self.counts.get("triplets", sum(self.sizes.values())), 0))
+        return "\n".join(lines(None, self.counts.get("triplets", sum(self.sizes.values())), 0))
 
     def review(self) -> tuple[NounClass, ...]:
         """The nouns as a reader should go through them: the doubtful first, then by share and number of pairs."""

@@ -394,3 +394,23 @@ def test_wordnet_is_asked_for_the_lemma_of_a_noun(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "nltk.stem", None)
     with pytest.raises(ImportError, match="Lemmas by WordNet need NLTK"):
         find_nouns(Dataset.from_dict({"caption": ["Dogs"]}), tag, "wordnet")
+
+
+def test_a_class_called_entity_is_no_root():
+    ontology = induce([("i1", "a dog", ["entity"]), ("i2", "a ball", ["ball"]), ("i3", "a puppy", ["entity"])])
+    assert ontology.tree() == "entity 3 → entity 2 (dog, puppy) · ball 1 (ball)"
+    assert ontology.masses == {"entity": 2, "ball": 1}
+    below = induce([("i1", "a dog", ["dog"]), ("i2", "a ball", ["entity"])], parents={"dog": "animal"})
+    assert below.tree() == "entity 2 → animal 1 · entity 1 (ball)\n  animal 1 → dog 1 (dog)"
+
+
+def test_the_root_is_no_level():
+    ontology = induce(min_pairs=2, parents={"dog": "animal", "animal": "entity"})
+    assert (ontology.parents, ontology.path("dog")) == ({"dog": "animal"}, ("dog", "animal"))
+    assert "entity" not in ontology.masses
+
+
+def test_an_image_has_the_objects_of_the_first_source_alone():
+    pairs = Dataset.from_dict({"image_id": ["1", "2", "3"], "caption": ["a dog"] * 3})
+    found = read_objects(pairs, [{"1": ["dog"], "2": []}, {"1": ["cat"], "2": ["cat"], "3": ["ball"]}])
+    assert [found.names[number] for number in found.classes.tolist()] == ["dog", "ball"]

@@ -171,9 +171,11 @@ def test_rows_without_a_reference_are_counted_and_end_no_run(tmp_path):
     assert trainer.state.log_history[0]["curriculum/unvalued"] == unvalued
 
 
-def test_fewer_rows_than_candidates_are_noted():
-    plan = make_plan(OnlineSelection(8, "loss", then=IID(epochs=10)), np.arange(5.0), global_batch_size=2)
-    assert "There are 5 examples, and each place has 8 candidates: it chooses among repeats" in plan.describe()
+@pytest.mark.parametrize("candidates", [8, 10**9])
+def test_fewer_rows_than_candidates_are_refused(candidates):
+    rule = OnlineSelection(candidates, "loss", then=IID(epochs=10))
+    with pytest.raises(ValueError, match=f"There are 5 examples, and each place has {candidates:,} candidates"):
+        make_plan(rule, np.arange(5.0), global_batch_size=2)
 
 
 # ---- The values ----
