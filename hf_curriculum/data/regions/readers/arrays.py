@@ -42,7 +42,7 @@ class BoxArrays(RegionSource):
 
     def _boxes(self, image_id: str, values: Any) -> np.ndarray:
         """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
-        values = np.asarray(values, dtype=np.float32)
+        values = as_numbers(self.path, image_id, values)
         if values.size == 0:
             return np.zeros((0, 4), np.float32)
         if values.ndim != 2 or values.shape[1] != 4 or not np.isfinite(values).all():
@@ -140,8 +140,8 @@ class ProposalFolder(BoxArrays):
         return Regions(image_id, boxes=boxes, normalised=self.normalised, confidence=scores)
 
 
-_DAMAGED = (EOFError, IndexError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError` and `OSError`."""
+_DAMAGED = (EOFError, IndexError, KeyError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError`."""
 
 
 @contextmanager
@@ -149,11 +149,24 @@ def reading(path: str) -> Iterator[None]:
     """Reads arrays of a file; a `ValueError` where it is damaged."""
     try:
         yield
+    except (FileNotFoundError, PermissionError):
+        raise
     except _DAMAGED as error:
         raise ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}). It is truncated, damaged, or a file of another "
             "kind under this name. Download or write it again."
         ) from error
+
+
+def as_numbers(path: str, image_id: str, values: Any) -> np.ndarray:
+    """An array of an image as float32."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{path} holds for image {image_id!r} an array of {values.dtype}, not numbers. It is no file of regions, "
+            "or was written wrongly: write it again as float32."
+        )
+    return values.astype(np.float32, copy=False)
 
 
 def open_npz(path: str) -> Any:
@@ -203,10 +216,15 @@ def by_name(files: list[str]) -> dict[str, str]:
     return places
 
 
+_FEWEST_DIMS = 16
+"""Columns from which an unnamed array of an image is features, as the reference code's HDF5 holds them."""
+
+
 class RegionArchive(BoxArrays):
     """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
 
-    In .npz and HDF5 an entry called like the image id holds its boxes; entries `<id>/boxes`, `<id>/class_scores`,
+    In .npz and HDF5 an entry called like the image id holds its boxes, or with 16 columns or more its features (the
+    reference code's HDF5); entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
     has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
 
@@ -249,7 +267,8 @@ class RegionArchive(BoxArrays):
             elif self.kind == ".mat":
                 self._file = _cells(self.path)
             else:
-                self._file = require_h5py(self.path).File(self.path, "r")
+                with reading(self.path):
+                    self._file = require_h5py(self.path).File(self.path, "r")
         return self._file
 
     def _entries(self) -> list[str]:
@@ -279,7 +298,9 @@ class RegionArchive(BoxArrays):
     def _read(self, image_id: str, where: dict[str, str]) -> Regions:
         content = self._content()
         with reading(self.path):
-            arrays = {part: np.asarray(content[entry], dtype=np.float32) for part, entry in where.items()}
+            arrays = {part: as_numbers(self.path, image_id, content[entry]) for part, entry in where.items()}
+        if where.get("boxes") == image_id and arrays["boxes"].ndim == 2 and arrays["boxes"].shape[1] >= _FEWEST_DIMS:
+            arrays = {"features": arrays["boxes"]}
         width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
         if "boxes" in arrays:
             arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
