@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -14,7 +13,7 @@ from datasets import Dataset, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
-from hf_curriculum.data.text import open_text
+from hf_curriculum.data.text import open_text, parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ SPLITS = {"val": "validation"}
 def is_karpathy(content: Any) -> bool:
     """Whether parsed JSON is a list of `images` that carry their sentences."""
     images = content.get("images") if isinstance(content, dict) else None
-    return isinstance(images, list) and len(images) > 0 and "sentences" in images[0]
+    return isinstance(images, list) and any(isinstance(image, dict) and "sentences" in image for image in images)
 
 
 def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list[Any]]]:
@@ -97,23 +96,62 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
         )
     splits: dict[str, dict[str, list[Any]]] = {}
     names = [FILE_NAME, CAPTION, IMAGE_ID, "caption_id"]
-    if any("tokens" in sentence for image in content["images"] for sentence in image.get("sentences", ())):
-        names.append(TOKENS)
     for number, image in enumerate(content["images"]):
-        missing = [field for field in ("filename", "split", "sentences") if field not in image]
-        if missing:
-            raise ValueError(
-                f"Image {number} of the Karpathy file has no {missing}; it has {sorted(image)}. Every image needs a "
-                "file name, a split and its sentences."
-            )
+        _validate_image(number, image)
+    if any("tokens" in sentence for image in content["images"] for sentence in image["sentences"]):
+        names.append(TOKENS)
+    split_of: dict[str, str] = {}
+    for image in filter(lambda image: image["sentences"], content["images"]):
         split = SPLITS.get(image["split"], image["split"])
         if split == "restval" and restval != "keep":
             if restval == "drop":
                 continue
             split = "train"
         _add(splits.setdefault(split, {name: [] for name in names}), image)
+        image_id = splits[split][IMAGE_ID][-1]
+        if split_of.setdefault(image_id, split) != split:
+            raise ValueError(
+                f"The Karpathy file has image {image_id!r} in the splits {split!r} and {split_of[image_id]!r}, so "
+                "what is trained on would be evaluated too. Leave it in one of them."
+            )
+    if not split_of:
+        raise ValueError(
+            f"The Karpathy file has no captions: none of its {len(content['images'])} images has a sentence that is "
+            "read. Look at `sentences` and `split`."
+        )
     order = {"train": 0, "restval": 1, "validation": 2, "test": 3}
     return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
+
+
+def _validate_image(number: int, image: Any) -> None:
+    """A `ValueError` where an image of a Karpathy file is no object with a name, a split and sentences."""
+    if not isinstance(image, dict):
+        raise ValueError(f"Image {number} of the Karpathy file is {image!r:.80}, no object. Correct or remove it.")
+    missing = [field for field in ("filename", "split", "sentences") if field not in image]
+    if missing:
+        raise ValueError(
+            f"Image {number} of the Karpathy file has no {missing}; it has {sorted(image)}. Every image needs a "
+            "file name, a split and its sentences."
+        )
+    for field in ("filename", "split"):
+        if not isinstance(image[field], str):
+            raise ValueError(
+                f"Image {number} of the Karpathy file has the `{field}` {image[field]!r:.80}. A text is needed."
+            )
+    if not isinstance(image["sentences"], list):
+        raise ValueError(
+            f"Image {number} ({image['filename']!r}) of the Karpathy file has `sentences` that are no list: "
+            f"{image['sentences']!r:.80}."
+        )
+    for sentence in image["sentences"]:
+        found = sentence if isinstance(sentence, dict) else {}
+        tokens = found.get("tokens")
+        words = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+        if not (words if found.get("raw") is None else isinstance(found["raw"], str) and (words or tokens is None)):
+            raise ValueError(
+                f"Image {number} ({image['filename']!r}) of the Karpathy file has a sentence with neither `raw` nor "
+                f"`tokens`, a text and a list of texts: {sentence!r:.80}. Correct or remove it."
+            )
 
 
 def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
@@ -121,11 +159,11 @@ def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
     image_id = image.get("cocoid", image.get("imgid"))
     for sentence in image["sentences"]:
         columns[FILE_NAME].append(file_name)
-        columns[CAPTION].append(sentence["raw"] if "raw" in sentence else " ".join(sentence["tokens"]))
+        columns[CAPTION].append(" ".join(sentence["tokens"]) if sentence.get("raw") is None else sentence["raw"])
         columns[IMAGE_ID].append(file_name if image_id is None else str(image_id))
         columns["caption_id"].append(str(sentence["sentid"]) if "sentid" in sentence else None)
         if TOKENS in columns:
-            columns[TOKENS].append(" ".join(sentence["tokens"]) if "tokens" in sentence else None)
+            columns[TOKENS].append(" ".join(sentence["tokens"]) if sentence.get("tokens") is not None else None)
 
 
 OBJECTS = "objects"
@@ -189,7 +227,7 @@ def read_instances(path: Path) -> dict[str, tuple[dict[str, Any], Objects]]:
     """Image id → its record in COCO's instances, empty where the file does not list it, and its objects."""
     try:
         with open_text(path) as file:
-            content = json.load(file)
+            content = parse_json(file.read())
         categories, annotations = content.get("categories") or [], content["annotations"]
         images = {str(image["id"]): (image, []) for image in content["images"]}
         labels = _class_names(path, categories, bool(annotations))
@@ -244,7 +282,7 @@ def class_names(path: str | Path) -> list[str]:
         ['person', 'bicycle']
     """
     with open_text(Path(path)) as file:
-        names = _class_names(Path(path), json.load(file).get("categories") or [], needed=True)
+        names = _class_names(Path(path), parse_json(file.read()).get("categories") or [], needed=True)
     return [names[number] for number in sorted(names)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,13 +125,13 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
     content = _content(path)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
-        return read_karpathy(content, restval=restval)
+        return _named(path, lambda: read_karpathy(content, restval=restval))
     validate_unused(
         {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
     )
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
-        return {UNSPLIT: read_coco(content)}
+        return {UNSPLIT: _named(path, lambda: read_coco(content))}
     first = content[0] if isinstance(content, list) and content else content
     found = list(first) if isinstance(first, Mapping) else first
     if isinstance(content, list) and isinstance(first, Mapping):
@@ -144,6 +144,15 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
         f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
         f"convert the file. {RULES}"
     )
+
+
+def _named(path: Path, read: Callable[[], Any]) -> Any:
+    """What is read; an error names the file and is in words."""
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        plain = str(error) if isinstance(error, ValueError) else f"A field is missing or of another kind ({error!r})."
+        raise ValueError(f"{path}: {plain}") from error
 
 
 def _content(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tarfile
@@ -10,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets import Dataset, Features, Image, Value
@@ -18,6 +17,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.text import parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -136,36 +136,64 @@ def _row(image: Any, caption: str | None, meta: dict[str, Any], key: str) -> Row
 
 
 def _tar(path: Path) -> Iterator[Row]:
-    """Samples of a tar file: neighbouring members whose names differ in their suffix alone."""
-    key, sample = None, {}
+    """Samples of a tar file: neighbouring members whose names differ in their suffix alone.
+
+    A sample with a link, or with a name that leads outside, is left out.
+    """
+    key, sample, refused = None, {}, {}
     try:
         with tarfile.open(path, "r|") as tar:
             for member in tar:
                 stem, suffix = os.path.splitext(member.name)
                 if key is not None and stem != key:
-                    yield from _sample(key, sample)
+                    yield from () if key in refused else _sample(path, key, sample)
                     sample = {}
+                inside = not member.name.startswith("/") and ".." not in PurePosixPath(member.name).parts
+                if not inside or not (member.isfile() or member.isdir()):
+                    refused.setdefault(stem, member.name)
                 key, sample[suffix] = stem, tar.extractfile(member).read() if member.isfile() else b""
-            yield from _sample(key, sample)
+            yield from () if key in refused else _sample(path, key, sample)
     except tarfile.ReadError as error:
         raise ValueError(
             f"{path} cannot be read to its end ({error}), although its record says that it is finished. Delete the "
             "shard's files and let img2dataset download it again."
         ) from error
+    if refused:
+        logger.warning(
+            "%s: %d samples are left out, of which a file is a link or has a name that leads outside (%r, for "
+            "example). img2dataset writes no such files: someone else wrote this shard.",
+            path,
+            len(refused),
+            next(iter(refused.values())),
+        )
 
 
-def _sample(key: str | None, sample: dict[str, bytes]) -> Iterator[Row]:
+def _sample(path: Path, key: str | None, sample: dict[str, bytes]) -> Iterator[Row]:
     image = next((sample[suffix] for suffix in IMAGE_SUFFIXES if suffix in sample), None)
     if image is not None:
         caption = sample[".txt"].decode("utf-8", "replace") if ".txt" in sample else None
-        yield _row({"bytes": image, "path": None}, caption, json.loads(sample.get(".json", b"{}")), key)
+        yield _row({"bytes": image, "path": None}, caption, _record(path, key, sample.get(".json", b"{}")), key)
+
+
+def _record(path: Path, key: str | None, content: bytes) -> dict[str, Any]:
+    """The record of a sample, from JSON."""
+    try:
+        record = parse_json(content)
+        if not isinstance(record, dict):
+            raise ValueError(f"it is no object: {record!r:.80}")
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: the record of sample {key!r} is damaged ({error}). Delete the shard's files and let img2dataset "
+            "download it again."
+        ) from error
+    return record
 
 
 def _files(path: Path) -> Iterator[Row]:
     for image in sorted(file for file in path.iterdir() if file.suffix in IMAGE_SUFFIXES):
         words, record = image.with_suffix(".txt"), image.with_suffix(".json")
         caption = words.read_text(encoding="utf-8", errors="replace") if words.is_file() else None
-        meta = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        meta = _record(path, image.stem, record.read_bytes()) if record.is_file() else {}
         yield _row({"bytes": None, "path": str(image.absolute())}, caption, meta, image.stem)
 
 
@@ -252,9 +280,9 @@ def read_downloads(folder: str | Path) -> Downloads:
     for shard in shards:
         file = folder / f"{shard}{STATS}"
         try:
-            stats = json.loads(file.read_text(encoding="utf-8"))
+            stats = parse_json(file.read_bytes())
             asked, found = asked + stats["count"], found + stats["successes"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} is no record of img2dataset ({error!r}): it has `count`, `successes` and `status_dict`. "
                 "Delete the shard's files and download it again."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from datasets import Dataset, Image
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.readers.img2dataset import URL, Downloads, log_downloads
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.text import cached_arrow, ending, open_text
+from hf_curriculum.data.text import cached_arrow, ending, open_text, parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 def _rows(file: Path) -> list[tuple[str, str, str, str]]:
     try:
         with open_text(file) as stream:
-            annotations = json.load(stream)["annotations"]
+            annotations = parse_json(stream.read())["annotations"]
         return [tuple(str(one[name]) for name in _SCHEMA.names) for one in annotations]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.text import parse_json
 
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
@@ -28,7 +29,7 @@ def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
     """
     if suffix == ".json":
         try:
-            return json.loads(text)
+            return parse_json(text)
         except json.JSONDecodeError as error:
             first, _, rest = text.strip().partition("\n")
             if not (error.msg == "Extra data" and rest and _is_object(first)):
@@ -57,14 +58,14 @@ def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
 
 def _is_object(line: str) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_json(line), dict)
     except json.JSONDecodeError:
         return False
 
 
 def _parse_line(line: str, number: int) -> dict[str, Any]:
     try:
-        return json.loads(line)
+        return parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"Line {number} is not JSON ({error}): {line[:80]!r}. JSON Lines have one object per line."

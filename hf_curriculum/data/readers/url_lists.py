@@ -39,7 +39,7 @@ from hf_curriculum.data.readers.img2dataset import (
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps
-from hf_curriculum.data.text import cached_arrow, ending, open_text
+from hf_curriculum.data.text import cached_arrow, ending, open_text, parse_json
 from hf_curriculum.provenance import replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def is_url_list(path: Path) -> bool:
     if ending(path) == ".tsv":
         return _columns_of(first) is not None
     try:
-        record = json.loads(first)
+        record = parse_json(first)
     except json.JSONDecodeError:
         return False
     return isinstance(record, dict) and all(field in record for field in _NARRATIVE)
@@ -338,7 +338,7 @@ def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             yield record["caption"], str(record["image_id"]), None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArch
 from hf_curriculum.data.regions.readers.folders import FeatureFolder
 from hf_curriculum.data.regions.readers.tsv import OscarFolder, RegionTable, SceneGraphTable
 from hf_curriculum.data.regions.store import FACTS, RegionStore
+from hf_curriculum.data.text import parse_json
 
 TABLE = re.compile(r"\.tsv(\.\d+)?$", re.IGNORECASE)
 """Names of tables: bottom-up attention's largest comes in parts, `*.tsv.0` and `*.tsv.1`."""
@@ -101,8 +101,8 @@ def _table_reader(path: Path) -> type[RegionSource]:
     if not second.startswith(b"{"):
         return RegionTable
     try:
-        content = json.loads(second)
-    except json.JSONDecodeError as error:
+        content = parse_json(second)
+    except ValueError as error:
         raise ValueError(
             f"The first line of {str(path)!r} begins like JSON and is none ({error}). The file is truncated."
         ) from error

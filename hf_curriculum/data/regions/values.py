@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.regions.readers.tsv import boxes_in_features
 
 BoxValues = bool | Literal["vinvl"]
 
@@ -40,7 +41,8 @@ def arrange_regions(
         dims + 6 for "vinvl"), and with `boxes` `region_boxes` float32 (regions, 4).
 
     Raises:
-        ValueError: no region; boxes or the image's size are wanted and not known; an option out of range.
+        ValueError: no region; boxes or the image's size are wanted and not known; box values wanted that VinVL's 2,054
+            numbers have already; an option out of range.
 
     Source: the reference code of Luo et al. 2018 (`use_box`, `norm_att_feat`, order by area); Zhang et al. 2021
         (VinVL) for the six values.
@@ -58,6 +60,11 @@ def arrange_regions(
         raise ValueError(
             f"Image {regions.image_id!r} has no region, so a model would see nothing of it. Leave its rows out, or "
             "find regions with a lower threshold or `min_regions` of 1 or more."
+        )
+    if box_values and boxes_in_features(features) is not None:
+        raise ValueError(
+            f"The features of image {regions.image_id!r} have 2,054 numbers, VinVL's with the box values at their "
+            "end: a model would see these twice. Leave `box_values` out."
         )
     if normalise:
         features = torch.nn.functional.normalize(features, dim=1)

@@ -42,7 +42,7 @@ class BoxArrays(RegionSource):
 
     def _boxes(self, image_id: str, values: Any) -> np.ndarray:
         """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
-        values = np.asarray(values, dtype=np.float32)
+        values = as_numbers(self.path, image_id, values)
         if values.size == 0:
             return np.zeros((0, 4), np.float32)
         if values.ndim != 2 or values.shape[1] != 4 or not np.isfinite(values).all():
@@ -151,13 +151,24 @@ def reading(path: str) -> Iterator[None]:
     """Reads arrays of a file; a `ValueError` where it is damaged."""
     try:
         yield
+    except (FileNotFoundError, PermissionError):
+        raise
     except _DAMAGED as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}). It is truncated, damaged, or a file of another "
             "kind under this name. Download or write it again."
         ) from error
+
+
+def as_numbers(path: str, image_id: str, values: Any) -> np.ndarray:
+    """An array of an image as float32."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{path} holds for image {image_id!r} an array of {values.dtype}, not numbers. It is no file of regions, "
+            "or was written wrongly: write it again as float32."
+        )
+    return values.astype(np.float32, copy=False)
 
 
 def open_npz(path: str) -> Any:
@@ -220,11 +231,15 @@ def by_name(files: list[str]) -> dict[str, str]:
     return places
 
 
+_FEWEST_DIMS = 16
+"""Columns from which an unnamed array of an image is features, as the reference code's HDF5 holds them."""
+
+
 class RegionArchive(BoxArrays):
     """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
 
-    In .npz and HDF5 an entry called like the image id holds its boxes, or its features where it has more than four
-    columns, as `cocobu_att.h5` of Luo et al. 2018 does; entries `<id>/boxes`, `<id>/class_scores`,
+    In .npz and HDF5 an entry called like the image id holds its boxes, or with 16 columns or more its features (the
+    reference code's HDF5); entries `<id>/boxes`, `<id>/class_scores`,
     `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
     has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
 
@@ -267,9 +282,8 @@ class RegionArchive(BoxArrays):
             elif self.kind == ".mat":
                 self._file = _cells(self.path)
             else:
-                h5py = require_h5py(self.path)
                 with reading(self.path):
-                    self._file = h5py.File(self.path, "r")
+                    self._file = require_h5py(self.path).File(self.path, "r")
         return self._file
 
     def _entries(self) -> list[str]:
@@ -308,22 +322,13 @@ class RegionArchive(BoxArrays):
             for entry, part in zip(where.values(), parts.values(), strict=True):
                 if self.kind in (".h5", ".hdf5"):
                     _validate_inside_file(part, entry, self.path)
-            arrays = {name: _numbers(part, image_id, self.path) for name, part in parts.items()}
-        width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
-        if where == {"boxes": image_id} and arrays["boxes"].ndim == 2 and arrays["boxes"].shape[1] > 4:
+            arrays = {name: as_numbers(self.path, image_id, part) for name, part in parts.items()}
+        if where.get("boxes") == image_id and arrays["boxes"].ndim == 2 and arrays["boxes"].shape[1] >= _FEWEST_DIMS:
             arrays = {"features": arrays["boxes"]}
+        width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
         if "boxes" in arrays:
             arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
         return Regions(image_id, normalised=self.normalised, width=width, height=height, **arrays)
-
-
-def _numbers(part: Any, image_id: str, path: str) -> np.ndarray:
-    try:
-        return np.asarray(part, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        if "Object arrays" in str(error):
-            raise ValueError(pickled(path)) from error
-        raise ValueError(f"The arrays of image {image_id!r} in {path} are no numbers ({error}).") from error
 
 
 def _linked(name: str, path: str) -> str:

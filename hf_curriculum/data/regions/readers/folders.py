@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.data.regions.base import Regions, refuse_special, stamp_of
-from hf_curriculum.data.regions.readers.arrays import BoxArrays, Order, by_name, load_array, open_npz, pickled, reading
+from hf_curriculum.data.regions.readers.arrays import (
+    BoxArrays,
+    Order,
+    as_numbers,
+    by_name,
+    load_array,
+    open_npz,
+    pickled,
+    reading,
+)
 
 NAMES = {
     "features": ("feat", "z", "features", "x"),
@@ -89,7 +98,7 @@ class FeatureFolder(BoxArrays):
                 f"{where} has none of the arrays {list(NAMES['features'])}, so image {image_id!r} has no features. "
                 "Rename the one that holds (regions, dims)."
             )
-        features = np.asarray(parts["features"], dtype=np.float32)
+        features = as_numbers(where, image_id, parts["features"])
         if features.ndim not in (2, 3):
             raise ValueError(
                 f"The features of image {image_id!r} in {where} have the shape {features.shape}. (regions, dims) is "

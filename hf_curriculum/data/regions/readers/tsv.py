@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.text import parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | Non
     return np.frombuffer(raw, "<f4").reshape(rows, width)
 
 
-def boxes_in_features(features: np.ndarray) -> np.ndarray | None:
+def boxes_in_features(features: Any) -> Any:
     """The boxes that Oscar's 2,054 features end in, as shares of the sides; None for other features."""
     return features[:, 2048:2052] if features.shape[1] == _SIX_BOX_VALUES else None
 
@@ -122,10 +123,55 @@ def _scanned(table: Any, path: str | Path) -> Any:
     for line in table:
         key, tab, _ = line.partition(b"\t")
         if tab:
-            yield key.decode(), offset
+            yield _text(path, offset, key), offset
         elif line.strip():
             raise ValueError(_no_tab(path, offset, line))
         offset += len(line)
+
+
+def _text(path: str | Path, offset: int, raw: bytes) -> str:
+    """Text that stands at a byte of a table; the byte order mark that begins some files is no part of it."""
+    try:
+        return raw.decode("utf-8" if offset else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} has at byte {offset} a line that is not UTF-8 ({error.reason}): {raw[:60]!r}. Convert the file, "
+            "`iconv -f latin1 -t utf-8`, if it is Latin-1."
+        ) from error
+
+
+def _number(value: Any, kind: type, least: int, what: str) -> Any:
+    """A finite number of a table, at least `least`."""
+    try:
+        number = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not least <= number < math.inf:
+        raise ValueError(
+            f"{what} is {value!r:.60}. {'A whole' if kind is int else 'A finite'} number of {least} or more is "
+            "needed: correct the line, or name the columns in their order."
+        )
+    return number
+
+
+def _validate_boxes(boxes: np.ndarray, width: float | None, height: float | None, what: str) -> None:
+    """A `ValueError` for a box that ends before it begins or, but for a rounding, lies beyond its picture."""
+    sides = np.float64([width or math.inf, height or math.inf])
+    slack = 1 + sides / 100
+    wrong = {
+        "is not finite": ~np.isfinite(boxes).all(axis=1),
+        "ends before it begins": (boxes[:, 2:] < boxes[:, :2]).any(axis=1),
+        f"lies beyond the picture of {width:g} × {height:g} pixels" if width and height else "": (
+            (boxes[:, :2] < -slack) | (boxes[:, 2:] > sides + slack)
+        ).any(axis=1),
+    }
+    for fault, rows in wrong.items():
+        if rows.any():
+            row = int(np.flatnonzero(rows)[0])
+            raise ValueError(
+                f"Box {row} of {what}, {boxes[row].tolist()}, {fault}. Left, top, right and bottom in pixels of the "
+                "picture are needed: the line is damaged, or of another picture or order."
+            )
 
 
 def _no_tab(path: str | Path, offset: int, line: bytes) -> str:
@@ -147,14 +193,14 @@ def _indexed(table: Any, index: Path) -> Any:
                 f"{index} says that a line begins at byte {offset} of {table.name}, and none does. The index belongs "
                 "to another version of the file. Delete it, or run `write_line_index`."
             )
-        yield key.decode(), offset
+        yield _text(table.name, offset, key), offset
 
 
 def read_line(path: str | Path, offset: int) -> str:
     """The line of a table that begins at a byte, without its end."""
     with open(path, "rb") as table:
         table.seek(offset)
-        return table.readline().decode().rstrip("\r\n")
+        return _text(path, offset, table.readline()).rstrip("\r\n")
 
 
 class LineTable(RegionSource):
@@ -177,12 +223,12 @@ class LineTable(RegionSource):
         with open(self.path, "rb") as table:
             table.seek(start)
             for line in table:
-                start += len(line)
-                key, tab, _ = line.partition(b"\t")
-                if tab and not self._is_heading(key.decode()):
-                    yield start, self._parse(key.decode(), line.decode().rstrip("\r\n"))
-                elif line.strip() and not tab:
-                    raise ValueError(_no_tab(self.path, start - len(line), line))
+                key, tab, _ = _text(self.path, start, line).partition("\t")
+                if line.strip() and not tab:
+                    raise ValueError(_no_tab(self.path, start, line))
+                text, start = _text(self.path, start, line), start + len(line)
+                if tab and not self._is_heading(key):
+                    yield start, self._parse(key, text.rstrip("\r\n"))
 
     def _is_heading(self, key: str) -> bool:
         return False
@@ -242,39 +288,52 @@ class RegionTable(LineTable):
                 f"{list(self.fields)}. The line is truncated, or the file changes its layout."
             )
         named = dict(zip(self.fields, values, strict=True))
-        count = int(named["num_boxes"])
+        at = f"of image {image_id!r} in {self.path}"
+        count = _number(named["num_boxes"], int, 0, f"`num_boxes` {at}")
+        width, height = (
+            _number(named[name], float, 1, f"`{name}` {at}") if name in named else None
+            for name in ("image_w", "image_h")
+        )
         arrays = {}
         for name, columns in (("boxes", 4), ("features", None), ("class_scores", None), ("confidence", 1)):
             if name in named:
-                what = f"`{name}` of image {image_id!r} in {self.path}"
-                arrays[name] = decode_floats(named[name], count, what=what, columns=columns)
+                arrays[name] = decode_floats(named[name], count, what=f"`{name}` {at}", columns=columns)
+        if "boxes" in arrays:
+            _validate_boxes(arrays["boxes"], width, height, f"`boxes` {at}")
         if "confidence" in arrays:
             arrays["confidence"] = arrays["confidence"][:, 0]
         inside = boxes_in_features(arrays["features"]) if "features" in arrays and "boxes" not in arrays else None
         if inside is not None:
             arrays["boxes"] = inside
-        width, height = (float(named[name]) if name in named else None for name in ("image_w", "image_h"))
         return Regions(image_id, width=width, height=height, normalised=inside is not None, **arrays)
 
 
 def _parse_json(path: str, image_id: str, line: str) -> Any:
     text = line.partition("\t")[2]
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ValueError(
             f"The line of image {image_id!r} in {path} is not JSON ({error}). The line is truncated, or the file has "
             "another layout."
         ) from error
 
 
-def _labelled(objects: list[dict[str, Any]]) -> dict[str, Any]:
+def _labelled(objects: list[dict[str, Any]], what: str) -> dict[str, Any]:
     """Boxes, confidence and class names of a list of objects with `rect`, `conf` and `class`."""
-    return {
-        "boxes": np.float32([item["rect"] for item in objects]).reshape(-1, 4),
-        "confidence": np.float32([item["conf"] for item in objects]),
-        "classes": tuple(str(item["class"]) for item in objects),
-    }
+    try:
+        found = {
+            "boxes": np.float32([item["rect"] for item in objects]).reshape(-1, 4),
+            "confidence": np.float32([item["conf"] for item in objects]),
+            "classes": tuple(str(item["class"]) for item in objects),
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{what} cannot be read ({error!r:.80}): a list of objects with a `rect` of four numbers, a `conf` and a "
+            "`class` is needed. The line is damaged, or the file has another layout."
+        ) from error
+    _validate_boxes(found["boxes"], None, None, what)
+    return found
 
 
 def find_sizes(path: str | Path) -> str | None:
@@ -287,12 +346,12 @@ def find_sizes(path: str | Path) -> str | None:
 def read_sizes(path: str) -> dict[str, tuple[float, float]]:
     """Image id -> width and height, of VinVL's `*.hw.tsv`: `[{"height", "width"}]`, one such object, or "h w"."""
     sizes = {}
-    with open(path, encoding="utf-8") as table:
+    with open(path, encoding="utf-8-sig") as table:
         for line in table:
             key, _, text = line.rstrip("\r\n").partition("\t")
             try:
                 if text.lstrip()[:1] in ("[", "{"):
-                    content = json.loads(text)
+                    content = parse_json(text)
                     content = content[0] if isinstance(content, list) else content
                     sizes[key] = (float(content["width"]), float(content["height"]))
                 else:
@@ -343,6 +402,7 @@ class SceneGraphTable(LineTable):
                 "prediction of scene_graph_benchmark."
             )
         objects, features = content["objects"], None
+        labelled = _labelled(objects, f"`objects` of image {image_id!r} in {self.path}")
         if objects and all("feature" in item for item in objects):
             what = f"`feature` of image {image_id!r} in {self.path}"
             first = decode_floats(objects[0]["feature"], 1, what=what)
@@ -351,7 +411,7 @@ class SceneGraphTable(LineTable):
         if self.sizes is not None and "_sizes" not in self.__dict__:
             self._sizes = read_sizes(self.sizes)
         width, height = (None, None) if self.sizes is None else self._sizes.get(image_id, (None, None))
-        return Regions(image_id, width=width, height=height, features=features, **_labelled(objects))
+        return Regions(image_id, width=width, height=height, features=features, **labelled)
 
 
 class OscarFolder(LineTable):
@@ -387,12 +447,14 @@ class OscarFolder(LineTable):
                 f"The line of image {image_id!r} in {self.path} has no `num_boxes` and `features`: "
                 f"{str(content)[:60]!r}. These are not Oscar's features for captioning."
             )
-        what = f"`features` of image {image_id!r} in {self.path}"
-        features = decode_floats(content["features"], int(content["num_boxes"]), what=what)
+        at = f"of image {image_id!r} in {self.path}"
+        count = _number(content["num_boxes"], int, 0, f"`num_boxes` {at}")
+        features = decode_floats(content["features"], count, what=f"`features` {at}")
         if self.labels is not None and "_lines" not in self.__dict__:
             self._lines = find_lines(self.labels)
         if self.labels is not None and image_id in self._lines:
             objects = _parse_json(self.labels, image_id, read_line(self.labels, self._lines[image_id]))
-            return Regions(image_id, features=features, **_labelled(objects))
+            what = f"The line of image {image_id!r} in {self.labels}"
+            return Regions(image_id, features=features, **_labelled(objects, what))
         boxes = boxes_in_features(features)
         return Regions(image_id, features=features, boxes=boxes, normalised=boxes is not None)
