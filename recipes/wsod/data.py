@@ -35,6 +35,7 @@ from hf_curriculum import (
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS, proposal_counts
 from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.models.wsddn.config import check_classes
 from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64
 from hf_curriculum.scoring.embeddings import EMBEDDING
@@ -145,6 +146,7 @@ def _load(key: str) -> Prepared:
         pairs, train, test = splits["train"], _images(splits["train"]), _images(splits["test"])
         labels = _labels(data_args, field, train, test)
         train = add_labels(train, labels)
+        check_classes(len(label_names(train)))
         if data_args.share < 1:  # the same images in all arms and with all seeds
             order = np.argsort(hash64(np.arange(len(train)), 0), kind="stable")
             train = train.select(np.sort(order[: max(1, int(data_args.share * len(train)))]))

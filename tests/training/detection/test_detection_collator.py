@@ -69,6 +69,19 @@ def test_a_draw_decides_on_size_and_mirror():
     assert seen == {(width, mirrored) for width in (64, 80, 160) for mirrored in (False, True)}
 
 
+def test_mirroring_alone_or_sizes_alone_are_random():
+    found = [
+        DetectionCollator(processor(), **options).is_random for options in ({}, {"flip": True}, {"sizes": [64, 80]})
+    ]
+    assert found == [False, True, True]
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(ValueError, match=r"has 1 class: .* Add a second class"):
+        DetectionCollator(WsddnImageProcessor(["dog"]))
+    assert DetectionCollator(WsddnImageProcessor(["dog"]), labels_column=None).labels_column is None
+
+
 def test_evaluation_reads_images_as_in_tests():
     collator = DetectionCollator(processor(test_sizes=[160], test_flip=True), sizes=[64, 80], flip=True)
     plain = collator.without_augmentation()
