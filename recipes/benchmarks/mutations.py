@@ -46,7 +46,7 @@ FOLDERS = {
     "scorers": ("scorers", "scoring"),
     "models": ("models", "training"),
     "data": ("data", "scoring", "streaming"),
-    "generation": ("generation", "training"),
+    "generation": ("generation",),
     "streaming": ("streaming", "data"),
     "hub": ("hub", "reporting"),
     "reporting": ("reporting", "studies", "hub"),

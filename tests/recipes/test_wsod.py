@@ -311,7 +311,7 @@ def test_a_number_of_proposals_that_orders_nothing_is_warned_of(photographs, cap
 def test_the_detector_gives_as_many_boxes_as_the_test_keeps():
     for given, expected in (((), 100), (("--max_boxes", "300"), 300), (("--max_boxes", "9"), 100)):
         data_args, model_args, args, _ = arguments_of("--preset", "smoke", *given)
-        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog"], args.max_boxes)
+        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog", "cat"], args.max_boxes)
         assert model.config.max_detections == expected
 
 

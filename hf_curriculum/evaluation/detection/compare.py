@@ -70,8 +70,8 @@ class DetectionComparison:
             )
         lines.append(
             f"values × 100 on {self.images:,} images, at most {self.max_boxes} boxes of a class in each; "
-            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals, and p, the share of them in "
-            "which the difference is not above 0"
+            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals, and p, "
+            "the share of them in which the difference is not above 0"
         )
         return "\n".join(lines)
 

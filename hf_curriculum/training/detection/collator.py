@@ -62,7 +62,8 @@ class DetectionCollator:
 
     Raises:
         ValueError: an edge of less than 32 pixels, a processor without classes or with a single one; a column
-            is missing; a label that is none of the classes; boxes beyond their image, or scores that are not one finite number per box.
+            is missing; a label that is none of the classes; boxes beyond their image, or scores that are not one
+            finite number per box.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Source: Bilen & Vedaldi 2016, section 4: five sizes, half of the images mirrored.
