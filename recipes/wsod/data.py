@@ -146,7 +146,6 @@ def _load(key: str) -> Prepared:
         pairs, train, test = splits["train"], _images(splits["train"]), _images(splits["test"])
         labels = _labels(data_args, field, train, test)
         train = add_labels(train, labels)
-        check_classes(len(label_names(train)))
         if data_args.share < 1:  # the same images in all arms and with all seeds
             order = np.argsort(hash64(np.arange(len(train)), 0), kind="stable")
             train = train.select(np.sort(order[: max(1, int(data_args.share * len(train)))]))
@@ -154,6 +153,7 @@ def _load(key: str) -> Prepared:
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
         test = _test_images(test, labels, data_args.labels, label_names(train), field)
+        check_classes(len(label_names(train)))
     return Prepared(pairs, train, test, field)
 
 

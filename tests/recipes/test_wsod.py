@@ -315,6 +315,11 @@ def test_the_detector_gives_as_many_boxes_as_the_test_keeps():
         assert model.config.max_detections == expected
 
 
+def test_a_single_class_is_refused_before_anything_is_searched(photographs):
+    with pytest.raises(ValueError, match=r"has 1 class: .* Add a second class"):
+        prepare(of_photographs(photographs / "c.json", "--images", str(photographs / "images"), "--classes", "dog"))
+
+
 def test_test_images_without_a_class_are_refused(photographs):
     options = ("--preset", "smoke", "--data", str(photographs / "c.json"), "--images", str(photographs / "images"))
     options += ("--scores", "{caption_length: {}}", "--report_scores", "caption_length", "--held_out", "0.34")

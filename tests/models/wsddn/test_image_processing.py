@@ -109,6 +109,10 @@ def test_boxes_of_images_come_back_in_their_pixels():
     assert found["labels"].tolist() == [1, 0, 0]
     assert found["scores"].tolist() == pytest.approx([0.6, 0.3, 0.2])
     assert found["boxes"].tolist() == [[0, 0, 50, 20], [50, 20, 100, 40], [0, 0, 50, 18]]
+    [found] = processor.post_process_object_detection(outputs)
+    assert found["scores"].tolist() == pytest.approx([0.6, 0.3, 0.2])
+    [found] = processor.post_process_object_detection(outputs, max_detections=2)
+    assert found["scores"].tolist() == pytest.approx([0.6, 0.3])
     [found] = processor.post_process_object_detection(outputs, threshold=0.4)
     assert found["boxes"].tolist() == [[0, 0, 0.5, 0.5]]
     with pytest.raises(ValueError, match="`target_sizes` has 2 entries for 1 images"):

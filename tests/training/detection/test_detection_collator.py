@@ -52,6 +52,7 @@ def test_a_draw_decides_on_size_and_mirror():
     assert collator.is_random
     indexed = IndexedCollator(collator, seed=3, seeded=True)
     seen = set()
+    flips = 0
     for draw in range(40):
         batch = indexed([IndexedExample(row(), 0, draw)])
         width, box = batch["pixel_values"][0].shape[2], batch["proposals"][0, 0].tolist()
@@ -61,11 +62,13 @@ def test_a_draw_decides_on_size_and_mirror():
         assert box == pytest.approx(expected)
         assert np.allclose(white(batch["pixel_values"][0]), box, atol=1)
         seen.add((width, mirrored))
+        flips += mirrored
         # The same draw beside another example: the same picture and boxes.
         again = indexed([IndexedExample(row(), 5, draw + 1), IndexedExample(row(), 0, draw)])
         assert torch.equal(again["pixel_values"][1], batch["pixel_values"][0])
         assert torch.equal(again["proposals"][1], batch["proposals"][0])
         assert again["example_index"].tolist() == [5, 0]
+    assert 12 <= flips <= 28  # half of them, within two and a half standard deviations
     assert seen == {(width, mirrored) for width in (64, 80, 160) for mirrored in (False, True)}
 
 
