@@ -54,7 +54,7 @@ def build_detector(
         data_args: of the run.
         model_args: likewise.
         class_names: what is detected.
-        max_boxes: boxes of an image that the test keeps, of which the model has to give as many.
+        max_boxes: boxes of a class in an image that the test keeps; the model gives as many of an image.
     """
     size = {f"{model_args.edge}_edge": model_args.size}
     options = {"max_detections": max(100, max_boxes), **model_args.model_options}

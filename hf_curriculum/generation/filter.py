@@ -105,7 +105,8 @@ def filter_spectrum(
         raise ValueError(
             f"No image is left of {what}: `{scorer.name}` is to be at least {at_least:g}, the highest is {best} of "
             f"all {len(scores):,} images. A curriculum could not show them. Lower `at_least`, generate more seeds or "
-            f"with `retry=`, or pass allow_empty=True. What was dropped and why is in {folder / DROPPED}."
+            "with `retry=`, or pass allow_empty=True: to a recipe `--at_least`, `--tries 5` or `--allow_empty true`. "
+            f"What was dropped and why is in {folder / DROPPED}."
         )
     if lost:
         logger.warning("No image is left of %s.", " nor of ".join(lost))

@@ -65,7 +65,8 @@ class CaptionLabels(ImageLabels):
         categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by a single one), "coco_verbatim" (the
             80 names as they are), "voc", "scenes", a list of names, or a mapping of names to the words and phrases
             that mention them.
-        plurals: words in the plural mention a class too; "dogs" does not mention "dog" otherwise.
+        plurals: words in the plural mention a class too; "dogs" does not mention "dog" otherwise. Of names within
+            names the longest counts then: "hot dogs" are a hot dog, and no dog.
         synonyms: name → more words and phrases, or a file with lines `name<TAB>word,word`.
         column: the captions: a list in each row (`group_captions`), or one text.
 
@@ -99,6 +100,7 @@ class CaptionLabels(ImageLabels):
         self.categories = forms if plurals or synonyms or not isinstance(categories, str) else categories
         self.names: tuple[str, ...] = tuple(forms)
         self.column = column
+        self.plurals = plurals
         self._mentions = ObjectMentions(forms)
 
     def prepare(self, dataset: Dataset) -> None:
@@ -113,7 +115,9 @@ class CaptionLabels(ImageLabels):
     def labels_of(self, value: Any) -> set[str] | None:
         if value is None or isinstance(value, str):
             value = [value or ""]
-        return {name for caption in value if caption for name in self._mentions.mentioned(caption)}
+        return {
+            name for caption in value if caption for name in self._mentions.mentioned(caption, longest=self.plurals)
+        }
 
 
 class BoxLabels(ImageLabels):

@@ -64,8 +64,12 @@ class SpectrumArguments:
     guidance_scale: float | None = field(metadata={"help": "of the text; the pipeline's if none"})
     resize: list[int] | None = field(metadata={"help": "sources are resized: a shorter side, or width and height"})
     generation_batch_size: int = field(metadata={"help": "images drawn at once"})
+    tries: int | None = field(
+        metadata={"help": "draws of an image at most, while the filter would drop it; the best is kept. One if none"}
+    )
     scorer: dict = field(metadata={"help": "the filter's scorer of image and text → its options"})
     at_least: float = field(metadata={"help": "images with less are dropped"})
+    allow_empty: bool = field(metadata={"help": "go on where the filter leaves nothing of a level or a class"})
     validation_images: int = field(metadata={"help": "sources held out, one image of each at each level"})
 
 

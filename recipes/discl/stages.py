@@ -25,6 +25,7 @@ from hf_curriculum import (
     CurriculumTrainer,
     CurriculumTrainingArguments,
     LabelCollator,
+    Retry,
     add_scores,
     filter_spectrum,
     generate_spectrum,
@@ -42,7 +43,7 @@ from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.studies.recipe import RunLines, resume_point
 
 _MINING = ("classifier", "classifier_prompt", "mining_epochs", "below", "fewer_than")
-_FILTERING = ("scorer", "at_least", "filter_prompt", "validation_images")
+_COMPARING = ("scorer", "at_least", "filter_prompt")
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
     labelled = load_data(data_args)
     mined = digest(json.dumps([data, {name: spectrum[name] for name in _MINING}, classifier], sort_keys=True))
     trained = digest(json.dumps([data, spectrum["mining_epochs"], classifier], sort_keys=True))
-    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *_FILTERING)}
+    later = ("allow_empty", "validation_images", *(() if spectrum_args.tries else _COMPARING))
+    rest = {name: value for name, value in spectrum.items() if name not in (*_MINING, *later)}
     place = folder / f"spectrum-{digest(mined, json.dumps(rest, sort_keys=True))}"
     if stage != "mine" and not (place / FILE).is_file():
         validate_generation(spectrum_args, labelled.names, stage)
@@ -141,7 +143,7 @@ def validate_generation(spectrum_args: SpectrumArguments, names: list[str], stag
             load_prompts(prompt)
         elif "{label}" in prompt:
             validate_prompt_names(names, prompt)
-    if stage == "filter":
+    if stage == "filter" or spectrum_args.tries:
         scorer = make_scorer(spectrum_args)
         validate_pair_scorer(scorer)
         if isinstance(scorer, CLIPSimilarity):
@@ -211,7 +213,8 @@ def _train_classifier(labelled: Labelled, epochs: int, options: dict[str, Any], 
 
 def generate(marked: Dataset, spectrum_args: SpectrumArguments, folder: Path) -> Dataset:
     """The spectrum of the hard images."""
-    resize = spectrum_args.resize
+    resize, tries = spectrum_args.resize, spectrum_args.tries
+    compared = {"at_least": spectrum_args.at_least, "prompt": spectrum_args.filter_prompt}
     return generate_spectrum(
         marked,
         spectrum_args.pipeline,
@@ -221,6 +224,7 @@ def generate(marked: Dataset, spectrum_args: SpectrumArguments, folder: Path) ->
         folder=folder,
         steps=spectrum_args.generation_steps,
         guidance_scale=spectrum_args.guidance_scale,
+        retry=None if tries is None else Retry(make_scorer(spectrum_args), tries=tries, **compared),
         resize=None if resize is None else resize[0] if len(resize) == 1 else tuple(resize),
         lora=spectrum_args.lora,
         revision=spectrum_args.pipeline_revision,
@@ -238,4 +242,5 @@ def make_scorer(spectrum_args: SpectrumArguments) -> Any:
 def keep(drawn: Dataset, spectrum_args: SpectrumArguments, folder: Path) -> Dataset:
     """What shows its prompt well enough."""
     options = {"at_least": spectrum_args.at_least, "prompt": spectrum_args.filter_prompt}
+    options["allow_empty"] = spectrum_args.allow_empty
     return filter_spectrum(drawn, make_scorer(spectrum_args), folder=folder / "filter", **options)

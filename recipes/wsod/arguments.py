@@ -116,7 +116,7 @@ class WsodArguments:
     validation_images: int | None = field(
         metadata={"help": "test images that an evaluation while training looks at, the first ones; all if none"}
     )
-    max_boxes: int = field(metadata={"help": "boxes of an image that the test keeps"})
+    max_boxes: int = field(metadata={"help": "boxes of a class in an image that the test keeps"})
     random_boxes: int = field(metadata={"help": "boxes of each class and image that the random baseline draws"})
     resamples: int = field(metadata={"help": "bootstrap samples of the test images"})
     report_scores: list[str] = field(

@@ -35,6 +35,7 @@ from hf_curriculum import (
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS, proposal_counts
 from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.models.wsddn.config import check_classes
 from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
 from hf_curriculum.rng import hash64
 from hf_curriculum.scoring.embeddings import EMBEDDING
@@ -152,6 +153,7 @@ def _load(key: str) -> Prepared:
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
         test = _test_images(test, labels, data_args.labels, label_names(train), field)
+        check_classes(len(label_names(train)))
     return Prepared(pairs, train, test, field)
 
 

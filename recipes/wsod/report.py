@@ -150,7 +150,7 @@ def add_beside_random(report: Report, runs: Sequence[Mapping[str, Any]]) -> None
         rows,
         note=f"Values × 100. Random: each class's image score on proposals drawn at random; the interval is of "
         f"{runs[0]['beside_random']['resamples']:,} resamples of the {runs[0]['test_images']:,} test images; at most "
-        f"{runs[0]['max_boxes']} boxes of an image are kept.",
+        f"{runs[0]['max_boxes']} boxes of a class in an image are kept.",
         align="lrlrrr",
     )
 

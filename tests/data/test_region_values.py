@@ -36,6 +36,8 @@ class TestArrange:
     def test_the_most_regions(self):
         features = torch.arange(3.0)[:, None]
         assert arrange_regions(FOUND, features, max_regions=2)["region_features"].flatten().tolist() == [0, 2]
+        rising = Regions("9", boxes=BOXES, confidence=np.float32([0.5, 0.2, 0.9]))  # the best one comes last
+        assert arrange_regions(rising, features, max_regions=2)["region_features"].flatten().tolist() == [0, 2]
         unknown = Regions("9", boxes=BOXES)
         assert arrange_regions(unknown, features, max_regions=2)["region_features"].flatten().tolist() == [0, 1]
 

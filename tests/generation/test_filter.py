@@ -111,6 +111,16 @@ def test_scores_are_kept_and_made_again_when_the_images_change(tmp_path):
     assert Grey.batches == 7
 
 
+def test_another_scorer_does_not_read_the_scores_of_the_first(tmp_path):
+    class Darker(Grey):
+        def score(self, batch, rank):
+            return super().score(batch, rank) - 0.1
+
+    assert filter_spectrum(spectrum(), Grey(), at_least=0.3, folder=tmp_path)["seed"][:] == [0, 2, 3]
+    kept = filter_spectrum(spectrum(), Darker(), at_least=0.3, folder=tmp_path, allow_empty=True)
+    assert kept["seed"][:] == [2]
+
+
 def test_clip_judges_images_as_it_does_elsewhere(tmp_path):
     from spectrum_data import labelled_scenes
 
@@ -126,7 +136,7 @@ def test_what_is_emptied_is_named(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"No image is left of class 'fox': .* highest is 0\.5 of all 2"):
         filter_spectrum(spectrum([(0.1, 0, 0.5), (0.1, 1, 0.4)]), Grey(), at_least=0.46, folder=tmp_path / "class")
     rows = [(0.1, 0, 0.5), (0.5, 0, 0.4)]
-    with pytest.raises(ValueError, match=r"No image is left of level 0\.5"):
+    with pytest.raises(ValueError, match=r"No image is left of level 0\.5.*to a recipe .*--allow_empty true"):
         filter_spectrum(spectrum(rows), Grey(), at_least=0.46, folder=tmp_path / "level")
     kept = filter_spectrum(spectrum(rows), Grey(), at_least=0.46, folder=tmp_path / "level", allow_empty=True)
     assert len(kept) == 1

@@ -211,6 +211,23 @@ def test_the_best_of_several_tries_is_kept(data, pipeline, tmp_path):
     assert len(Brightness.texts) > len(first)
 
 
+def test_a_try_without_a_score_is_worse_than_any(data, pipeline, tmp_path):
+    class First(Brightness):
+        """No score for a first try, one below 0 for all others."""
+
+        seen = 0
+
+        def score(self, batch, rank):
+            First.seen += 1
+            return np.full(len(batch["image"]), np.nan if First.seen == 1 else -1.0)
+
+    options = {"levels": (0.1,), "seeds": 1}
+    first = pixels(spectrum(data, pipeline, tmp_path / "first", **options))
+    made = spectrum(data, pipeline, tmp_path / "made", retry=Retry(First(), at_least=0, tries=2), **options)
+    assert First.seen == 2
+    assert not any(np.array_equal(image, first[name]) for name, image in pixels(made).items())
+
+
 def test_a_run_goes_on_where_it_stopped_and_another_plan_is_refused(data, pipeline, tmp_path, monkeypatch):
     whole = spectrum(data, pipeline, tmp_path / "whole", part_images=8)
     inner, calls = type(pipeline).__call__, []
@@ -232,7 +249,13 @@ def test_a_run_goes_on_where_it_stopped_and_another_plan_is_refused(data, pipeli
     assert len(calls) == 2 + 2
     assert (tmp_path / "stopped" / "spectrum.arrow").read_bytes() == (tmp_path / "whole/spectrum.arrow").read_bytes()
     assert_alike(again, whole)
-    for change in ({"levels": (0.1, 0.5)}, {"steps": 20}, {"prompts": "a photo of {label}"}, {"seeds": 2}):
+    for change in (
+        {"levels": (0.1, 0.5)},
+        {"steps": 20},
+        {"prompts": "a photo of {label}"},
+        {"seeds": 2},
+        {"batch_size": 3},
+    ):
         with pytest.raises(ValueError, match="holds parts of another run"):
             spectrum(data, pipeline, tmp_path / "stopped", part_images=8, **change)
     with pytest.raises(ValueError, match=r"holds parts of another run: .*weights was"):

@@ -8,6 +8,7 @@ import pytest
 from spectrum_data import labelled_scenes
 
 from hf_curriculum import SpectrumPlan, plan_spectrum
+from hf_curriculum.generation.plan import validate_seeds
 
 
 def plan(sizes=((8, 8),), levels=(0.5,), seeds=(0,), steps=20, **options):
@@ -72,3 +73,9 @@ def test_what_cannot_be_planned(change, message):
 def test_a_plan_of_data_needs_no_pipeline():
     made = plan_spectrum(labelled_scenes(10, 4), levels=(0.1, 0.5), seeds=3)
     assert (made.images, made.denoising_steps) == (4 * 2 * 3, 4 * 3 * (45 + 25))
+
+
+def test_seeds_fit_into_a_column():
+    assert validate_seeds([2**63 - 1]) == (2**63 - 1,)
+    with pytest.raises(ValueError, match="each seed makes one image"):
+        validate_seeds([2**63])

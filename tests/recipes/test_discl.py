@@ -226,6 +226,25 @@ def test_what_would_fail_after_hours_fails_before(options, error, message, tmp_p
         stages.prepare(*made, tmp_path)
 
 
+def test_retries_and_empty_classes_are_asked_for_by_flags(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(stages, "generate_spectrum", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(stages, "filter_spectrum", lambda *_, **given: asked.update(given))
+    for options, tries, allow_empty in (
+        ([], None, False),
+        (["--tries", "3", "--allow_empty", "true", "--at_least", "0.2"], 3, True),
+    ):
+        spectrum_args = arguments_of("--preset", "smoke", "--grid", "none", *options)[1]
+        stages.generate(None, spectrum_args, tmp_path)
+        stages.keep(None, spectrum_args, tmp_path)
+        retry = asked["retry"]
+        assert (retry and (retry.tries, retry.at_least, retry.prompt)) == (
+            tries and (3, 0.2, spectrum_args.filter_prompt)
+        )
+        assert asked["allow_empty"] is allow_empty
+    assert arguments_of("--preset", "imagenet_lt", "--grid", "none", use_cpu=True)[1].tries == 5
+
+
 def test_classes_without_names_are_refused_before_mining(monkeypatch):
     pytest.importorskip("diffusers")
     spectrum_args = arguments_of("--preset", "imagenet_lt", "--grid", "none", use_cpu=True)[1]

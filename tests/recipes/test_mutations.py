@@ -147,3 +147,11 @@ def test_what_tests_call_is_known_for_one_state_of_the_package(module, monkeypat
     module.write_text("\n" + SOURCE, encoding="utf-8")
     assert recorded()["tests"] == {}
     assert recorded()["package"] != first["package"]
+
+
+def test_every_room_has_faults_and_tests_that_are_there():
+    rooms = {folder.name for folder in mutations.PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
+    assert set(mutations.FOLDERS) == rooms
+    for room, places in mutations.FOLDERS.items():
+        assert all((mutations.ROOT / "tests" / place).exists() for place in places)
+        assert mutations.drawn(1, 0, [room])

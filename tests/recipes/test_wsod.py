@@ -311,8 +311,13 @@ def test_a_number_of_proposals_that_orders_nothing_is_warned_of(photographs, cap
 def test_the_detector_gives_as_many_boxes_as_the_test_keeps():
     for given, expected in (((), 100), (("--max_boxes", "300"), 300), (("--max_boxes", "9"), 100)):
         data_args, model_args, args, _ = arguments_of("--preset", "smoke", *given)
-        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog"], args.max_boxes)
+        model, _ = wsod_wsddn.build_detector(data_args, model_args, ["dog", "cat"], args.max_boxes)
         assert model.config.max_detections == expected
+
+
+def test_a_single_class_is_refused_before_anything_is_searched(photographs):
+    with pytest.raises(ValueError, match=r"has 1 class: .* Add a second class"):
+        prepare(of_photographs(photographs / "c.json", "--images", str(photographs / "images"), "--classes", "dog"))
 
 
 def test_test_images_without_a_class_are_refused(photographs):

@@ -269,6 +269,25 @@ def test_forms_do_not_touch_the_tables():
     ]
 
 
+def test_plurals_that_no_ending_tells():
+    plurals = {
+        "human": "humans", "german": "germans", "policeman": "policemen", "potato": "potatoes", "photo": "photos",
+        "leaf": "leaves", "wolf": "wolves", "loaf": "loaves", "knife": "knives", "roof": "roofs",
+        "giraffe": "giraffes", "deer": "deer", "sheep": "sheep",
+    }  # fmt: skip
+    assert {noun: plural_of(noun) for noun in plurals} == plurals
+    assert plural_of("bay leaf") == "bay leaves"
+
+
+def test_hot_dogs_are_no_dogs_with_plurals():
+    captions = [["two hot dogs"], ["a hot dog"], ["a dog eats hot dogs"], ["hot dogs, two dogs"]]
+    expected = [["hot dog"], ["hot dog"], ["dog", "hot dog"], ["dog", "hot dog"]]
+    for categories in ("coco", "coco_verbatim", ["dog", "hot dog"]):
+        labels = CaptionLabels(categories, plurals=True)
+        assert [labels.labels_of(each) for each in captions] == [set(each) for each in expected]
+    assert CaptionLabels("coco_verbatim").labels_of(captions[1]) == {"dog", "hot dog"}  # ExactMatch's own
+
+
 def test_coco_s_photographs(test_data, capsys):
     folder = test_data("coco_open")
     pairs = load_captioned(folder / "captions.json", images=folder / "images", objects=folder / "instances.json")

@@ -38,7 +38,7 @@ class DetectionComparison:
         values: system → `map_50` and `corloc`, on all images.
         differences: for each pair of systems (a later one against an earlier one) and each value.
         images: how many.
-        max_boxes: boxes of an image that are kept.
+        max_boxes: boxes of a class in an image that are kept.
         resamples: how many.
         seed: of the resamples.
         confidence: of the intervals.
@@ -69,9 +69,9 @@ class DetectionComparison:
                 + (f"p = {each.p:.3f}" if each.p else f"p < {1 / self.resamples:g}")
             )
         lines.append(
-            f"values × 100 on {self.images:,} images, at most {self.max_boxes} boxes of each; {self.resamples:,} "
-            f"paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals, and p, the share of them in "
-            "which the difference is not above 0"
+            f"values × 100 on {self.images:,} images, at most {self.max_boxes} boxes of a class in each; "
+            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals, and p, "
+            "the share of them in which the difference is not above 0"
         )
         return "\n".join(lines)
 

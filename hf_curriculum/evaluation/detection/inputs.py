@@ -80,7 +80,7 @@ def check_class_names(class_names: Sequence[str]) -> list[str]:
 
 
 def read_predictions(predictions: Predictions, num_classes: int, max_boxes: int) -> PredictedBoxes:
-    """Flat boxes of predictions, of each image the `max_boxes` with the highest scores.
+    """Flat boxes of predictions, of each image and class the `max_boxes` with the highest scores.
 
     Raises:
         ValueError: an array of another shape, a class that there is none of, a score that is no number, or a box whose
@@ -91,7 +91,7 @@ def read_predictions(predictions: Predictions, num_classes: int, max_boxes: int)
     parts = [_as_rows(rows, image) for image, rows in enumerate(predictions)]
     parts = [rows[rows[:, 0] >= 0] for rows in parts]
     most = max((len(rows) for rows in parts), default=0)
-    parts = [rows[np.argsort(-rows[:, 1], kind="stable")[:max_boxes]] for rows in parts]
+    parts = [_best(rows, max_boxes) for rows in parts]
     images = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
     flat = np.concatenate([np.empty((0, PREDICTION_SIZE)), *parts])
     classes = flat[:, 0].astype(np.int64)
@@ -109,6 +109,15 @@ def read_predictions(predictions: Predictions, num_classes: int, max_boxes: int)
                 "bottom] in pixels, class -1 where there is no box; turn [left, top, width, height] into corners."
             )
     return PredictedBoxes(images, classes, flat[:, 1], flat[:, 2:], most)
+
+
+def _best(rows: np.ndarray, max_boxes: int) -> np.ndarray:
+    """The `max_boxes` rows of each class with the highest scores, the highest first."""
+    rows = rows[np.argsort(-rows[:, 1], kind="stable")]
+    by_class = np.argsort(rows[:, 0], kind="stable")
+    classes = rows[by_class, 0]
+    ranks = np.arange(len(rows)) - np.searchsorted(classes, classes)
+    return rows[np.sort(by_class[ranks < max_boxes])]
 
 
 def _as_rows(rows: Any, image: int) -> np.ndarray:

@@ -40,8 +40,8 @@ class DetectionScores:
         images: how many were evaluated.
         objects: true boxes of the classes.
         other_objects: true boxes of other names, which count for nothing.
-        max_boxes: boxes of an image that are kept, those with the highest scores. More of them raise average
-            precision, and leave CorLoc alone.
+        max_boxes: boxes of a class in an image that are kept, those with the highest scores. More of them raise
+            average precision, and leave CorLoc alone.
         most_boxes: the most boxes that any image was given with.
         iou: the threshold of VOC's average precision and of CorLoc.
     """
@@ -76,8 +76,8 @@ class DetectionScores:
         )
         lines += ["", *([f"AP by size: {sizes}"] if sizes else [])]
         lines.append(
-            f"values × 100; {self.objects:,} objects in {self.images:,} images, at most {self.max_boxes} boxes of an "
-            "image kept"
+            f"values × 100; {self.objects:,} objects in {self.images:,} images, at most {self.max_boxes} boxes of a "
+            "class in an image kept"
         )
         return "\n".join(lines)
 
@@ -104,7 +104,7 @@ def detection_metrics(
         metrics: of `DETECTION_METRICS`: `"coco"` gives `map` (the mean over IoU .50:.05:.95 and classes), `map_50`,
             `map_75`, `ap_small`, `ap_medium`, `ap_large` and `ar`; `"voc"` gives `voc_ap` and `voc_ap_11`;
             `"corloc"` gives `corloc`.
-        max_boxes: boxes of an image that are kept.
+        max_boxes: boxes of a class in an image that are kept: COCO's `maxDets`.
         iou: the threshold of `"voc"` and `"corloc"`.
         field: the entry of an object that is its class; `"noun"` in the embedded scenes, whose names have a colour.
 

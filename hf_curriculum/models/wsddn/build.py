@@ -58,7 +58,8 @@ def new_detector(
         FileNotFoundError: there is no such backbone, or file of weights.
         ImportError: the library that `weights` names is missing.
         TypeError: an option that `WsddnConfig` does not have.
-        ValueError: no class, a class twice, `weights` for another backbone than VGG16, or weights that do not fit.
+        ValueError: no class, a single one, a class twice, `weights` for another backbone than VGG16, or
+            weights that do not fit.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §3.5, VGG16.
 

@@ -99,8 +99,8 @@ class WsddnConfig(PretrainedConfig):
         kwargs: of `PretrainedConfig`: `id2label` and `label2id`, or `num_labels`.
 
     Raises:
-        ValueError: an option out of range, a backbone without `model_type`, or `frozen_stages` of a backbone without
-            stages.
+        ValueError: an option out of range, a single class, a backbone without `model_type`, or `frozen_stages` of a
+            backbone without stages.
 
     Source: Bilen & Vedaldi 2016 (WSDDN); Nebbia & Kovashka 2024 (WSOD), §3.5: "VGG16", no spatial regulariser.
     `nms_iou` by the original code: the paper gives none.
@@ -160,6 +160,7 @@ class WsddnConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self._validate()
         super().__init__(**kwargs)
+        check_classes(self.num_labels)
 
     def _validate(self) -> None:
         """Refuses options out of range."""
@@ -193,6 +194,15 @@ class WsddnConfig(PretrainedConfig):
                 f"{type(self.backbone_config).__name__}) has {len(stages)} stages to freeze; a ConvBackbone alone has "
                 "any. Call `requires_grad_(False)` on those layers of another backbone that are not to be trained."
             )
+
+
+def check_classes(number: int) -> None:
+    """Raises a `ValueError` for a single class: the softmax over classes is then 1, and nothing is learnt."""
+    if number < 2:
+        raise ValueError(
+            f"The detector has {number} class: the class stream's softmax over it is always 1, so the loss is 0 and "
+            "nothing is learnt. Add a second class to tell it from, such as another object of the captions."
+        )
 
 
 def backbone_config_from(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

@@ -23,6 +23,8 @@ from hf_curriculum.models.wsddn.regions import keep_best
 SHORTEST = 32
 """Pixels of a resized picture's shorter side at least: a backbone's strides leave nothing of less."""
 _EDGES = ("longest_edge", "shortest_edge")
+_LONGEST = 1333 / 800
+"""DETR's longest edge, as a multiple of the shortest."""
 
 
 class View(NamedTuple):
@@ -44,10 +46,10 @@ class WsddnImageProcessor(BaseImageProcessor):
 
     Args:
         class_names: of the detector, in the order of its outputs; a `DetectionCollator` needs them.
-        size: `{"longest_edge": pixels}` or `{"shortest_edge": pixels}` of a resized image; no side is made shorter
-            than 32.
-        test_sizes: further lengths of that edge: the scores of an image are averaged over all of them. By default an
-            image is read once.
+        size: `{"longest_edge": pixels}` of a resized image, or `{"shortest_edge": pixels}` and how long its longest
+            edge may become, by default 1,333/800 of that; no side is made shorter than 32.
+        test_sizes: further lengths of that edge, the bound growing with them: the scores of an image are averaged over
+            all of them. By default an image is read once.
         test_flip: average over mirrored images, too.
         image_mean: of red, green and blue in 0…1, subtracted; ImageNet's by default.
         image_std: of red, green and blue in 0…1, divided by.
@@ -102,9 +104,15 @@ class WsddnImageProcessor(BaseImageProcessor):
             twice = next(name for name in self.class_names if self.class_names.count(name) > 1)
             raise ValueError(f"`class_names` has {twice!r} twice. Each class needs a name of its own: rename one.")
         self.size: dict[str, int] = {"longest_edge": 480} if size is None else {**size}
-        if len(self.size) != 1 or next(iter(self.size)) not in _EDGES:
+        if not self.size or set(self.size) - {*_EDGES}:
             raise ValueError(
                 f"`size={size}` was given. Give one of {_EDGES} in pixels, such as {{'longest_edge': 480}}."
+            )
+        # Without a bound, a banner of 2 × 1,000 pixels would be read as 480 × 240,000.
+        self.size.setdefault("longest_edge", round(self.edge * _LONGEST))
+        if self.size["longest_edge"] < self.edge:
+            raise ValueError(
+                f"`size={size}` was given, with a longest edge that is less than the shortest. Swap them."
             )
         self.test_sizes: list[int] = [int(length) for length in test_sizes]
         for length in (*self.size.values(), *self.test_sizes):
@@ -126,8 +134,8 @@ class WsddnImageProcessor(BaseImageProcessor):
 
     @property
     def edge(self) -> int:
-        """Pixels of the edge that `size` names."""
-        return next(iter(self.size.values()))
+        """Pixels of the edge that `size` names: the shortest one's, where it has both."""
+        return self.size["shortest_edge" if "shortest_edge" in self.size else "longest_edge"]
 
     @property
     def test_edges(self) -> list[int]:
@@ -147,7 +155,10 @@ class WsddnImageProcessor(BaseImageProcessor):
             edge: length of the edge that `size` names.
             flipped: whether to mirror left and right.
         """
-        scale = edge / (max if "longest_edge" in self.size else min)(image.size)
+        longest = edge * self.size["longest_edge"] / self.edge
+        scale = longest / max(image.size)
+        if "shortest_edge" in self.size:
+            scale = min(scale, edge / min(image.size))
         width, height = (max(SHORTEST, round(side * scale)) for side in image.size)
         resized = image.resize((width, height), self.resample)
         scaled = boxes * np.float32([width / image.width, height / image.height] * 2)

@@ -110,8 +110,13 @@ class ObjectMentions(Scorer):
                     self._phrases[tokens[0]].append((tokens, category))
         self._first = frozenset({*self._words, *self._phrases})
 
-    def mentioned(self, caption: str) -> list[str]:
-        """The categories that a caption mentions, one entry per mention, in order."""
+    def mentioned(self, caption: str, longest: bool = False) -> list[str]:
+        """The categories that a caption mentions, one entry per mention, in order.
+
+        Args:
+            caption: the text.
+            longest: words of a phrase that mentions a category mention no other: "hot dogs" are no dogs.
+        """
         if "_first" not in self.__dict__:
             self._prepare()
         text = caption.lower()
@@ -123,13 +128,18 @@ class ObjectMentions(Scorer):
             tokens = self._nltk.all_tokens(text)
         if self._first.isdisjoint(tokens):
             return []
-        found = []
+        found, end = [], 0
         for at, token in enumerate(tokens):
-            if token in self._first:
-                found += self._words.get(token, ())
-                for phrase, category in self._phrases.get(token, ()):
-                    if tokens[at : at + len(phrase)] == phrase:
-                        found.append(category)
+            if token not in self._first or at < end:
+                continue
+            here = [(1, category) for category in self._words.get(token, ())]
+            for phrase, category in self._phrases.get(token, ()):
+                if tokens[at : at + len(phrase)] == phrase:
+                    here.append((len(phrase), category))
+            if longest and here:
+                most = max(length for length, _ in here)
+                here, end = [one for one in here if one[0] == most], at + most
+            found += [category for _, category in here]
         return found
 
     def fit(self, dataset: Dataset | IterableDataset) -> ObjectMentions:
@@ -197,7 +207,7 @@ def category_forms(
 
     Args:
         categories: as of `ObjectMentions`.
-        plurals: words in the plural mention a category too.
+        plurals: words in the plural mention a category too, and so does the whole name of one of a named list.
         synonyms: more words and phrases, or a file of them: see `read_synonyms`.
 
     Raises:
@@ -231,7 +241,8 @@ def category_forms(
     for name, texts in forms.items():
         texts += more.get(name, ())
         if plurals:
-            texts[:] = [form for text in texts for form in (text, plural_of(text))]
+            whole = (name,) if isinstance(categories, str) else ()
+            texts[:] = [form for text in (*texts, *whole) for form in (text, plural_of(text))]
         texts[:] = dict.fromkeys(texts)
     return forms
 
@@ -265,18 +276,25 @@ _IRREGULAR_PLURALS = {
     "child": "children",
     "foot": "feet",
     "goose": "geese",
-    "knife": "knives",
+    "louse": "lice",
     "man": "men",
     "mouse": "mice",
+    "ox": "oxen",
     "person": "people",
-    "sheep": "sheep",
-    "fish": "fish",
-    "shelf": "shelves",
-    "skis": "skis",
-    "scissors": "scissors",
     "tooth": "teeth",
     "woman": "women",
 }
+
+
+_SAME = ("aircraft", "deer", "fish", "moose", "offspring", "salmon", "scissors", "series", "sheep", "shrimp", "skis")
+_IRREGULAR_PLURALS |= {word: word for word in _SAME}
+_VES = ("calf", "elf", "half", "hoof", "knife", "leaf", "life", "loaf", "scarf", "self", "sheaf", "shelf", "thief")
+_IRREGULAR_PLURALS |= {word: word.removesuffix("e")[:-1] + "ves" for word in (*_VES, "wife", "wolf")}
+_IRREGULAR_PLURALS |= {
+    word: word + "es" for word in ("echo", "hero", "mango", "potato", "tomato", "torpedo", "volcano")
+}
+_MAN = ("caiman", "cayman", "german", "human", "ottoman", "roman", "shaman", "talisman")
+"""Words on -man that are no men."""
 
 
 def plural_of(noun: str) -> str:
@@ -289,7 +307,7 @@ def plural_of(noun: str) -> str:
     before, _, word = noun.rpartition(" ")
     if word in _IRREGULAR_PLURALS:
         word = _IRREGULAR_PLURALS[word]
-    elif word.endswith("man"):
+    elif word.endswith("man") and word not in _MAN:
         word = word[:-3] + "men"
     elif word.endswith("y") and word[-2:-1] not in "aeiou":
         word = word[:-1] + "ies"

@@ -219,8 +219,9 @@ class LDAM(ClassificationLoss, TrainerCallback):
     """Cross-entropy of scaled logits with a margin that is larger for smaller classes, and deferred re-weighting.
 
     The true class's logit is lowered by a margin in proportion to n^(−1/4), then all are multiplied by `scale`. From
-    `reweight_from` on the classes are weighted as by `ClassBalanced`. The weights are a function of the optimizer step
-    alone, so that a resumed run has those of one that was never ended.
+    `reweight_from` on the classes have the weights of `ClassBalanced`, and the loss is the weighted mean Σwl / Σw of a
+    batch. The weights are a function of the optimizer step alone, so that a resumed run has those of one that was
+    never ended.
 
     With `reweight_from` it must hear of steps: `Trainer(compute_loss_func=loss, callbacks=[loss])`.
 
@@ -298,8 +299,11 @@ class LDAM(ClassificationLoss, TrainerCallback):
         weights = None if self._at is None else self.weights_at(*self._at)
         own = self._own(self.margins, logits)[labels][:, None]
         lowered = logits.scatter_add(1, labels[:, None], -own)
-        weights = None if weights is None else self._own(weights, logits)
-        return F.cross_entropy(self.scale * lowered, labels, weight=weights, reduction="none")
+        losses = F.cross_entropy(self.scale * lowered, labels, reduction="none")
+        if weights is None:
+            return losses
+        of_images = self._own(weights, logits)[labels]
+        return losses * of_images / of_images.mean()
 
 
 LOSSES: dict[str, type[ClassificationLoss]] = {

@@ -13,6 +13,7 @@ import torch
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.models.wsddn.config import check_classes
 from hf_curriculum.models.wsddn.image_processing import SHORTEST, View, WsddnImageProcessor, check_boxes, stack_views
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -60,8 +61,9 @@ class DetectionCollator:
         num_without_proposals: images without any, counted in each process: nothing is learnt from them.
 
     Raises:
-        ValueError: an edge of less than 32 pixels or a processor without classes; a column is missing; a label that
-            is none of the classes; boxes beyond their image, or scores that are not one finite number per box.
+        ValueError: an edge of less than 32 pixels, a processor without classes or with a single one; a column
+            is missing; a label that is none of the classes; boxes beyond their image, or scores that are not one
+            finite number per box.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Source: Bilen & Vedaldi 2016, section 4: five sizes, half of the images mirrored.
@@ -94,6 +96,8 @@ class DetectionCollator:
                 "The image processor has no `class_names`, so it is not known how many classes labels are of. Build "
                 "it with them, `WsddnImageProcessor(class_names=...)`, or pass `labels_column=None` for images alone."
             )
+        if labels_column is not None:
+            check_classes(len(image_processor.class_names))
         self.sizes: list[int] = [image_processor.edge] if sizes is None else [int(size) for size in sizes]
         if not self.sizes or min(self.sizes) < SHORTEST:
             raise ValueError(

@@ -298,3 +298,53 @@ def test_bad_input_is_refused(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'hf-curriculum\[detection\]'"):
         detection_metrics(right, dog, ["dog"])
     assert detection_metrics(right, dog, ["dog"], ["voc", "corloc"]).values["corloc"] == 1.0
+
+
+def test_boxes_are_kept_by_class_as_coco_does():
+    """270 boxes of an image, 90 of each of three classes: none is left out of the default's 100."""
+    rng = np.random.default_rng(0)
+    truths, predictions = [], []
+    for _ in range(4):
+        corners, sides = rng.uniform(0, 60, (12, 2)), rng.uniform(10, 40, (12, 2))
+        boxes = np.concatenate([corners, corners + sides], axis=1)
+        truths.append([{"name": NAMES[row % 3], "box": box.tolist()} for row, box in enumerate(boxes)])
+        near = boxes[np.arange(270) % 12] + rng.normal(0, 4, (270, 4))
+        near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)
+        predictions.append(np.concatenate([np.arange(270)[:, None] % 3, rng.random((270, 1)), near], axis=1))
+    for kept in (100, 20):
+        ours = detection_metrics(predictions, truths, NAMES[:3], ["coco"], max_boxes=kept).values
+        theirs = pycocotools_values(predictions, truths, NAMES[:3], kept)
+        assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-12)
+
+
+def pycocotools_values(predictions, truths, names, max_dets):
+    """mAP, mAP@.5 and AR of boxes by pycocotools."""
+    coco, cocoeval = pytest.importorskip("pycocotools.coco"), pytest.importorskip("pycocotools.cocoeval")
+    sides = lambda box: [box[0], box[1], box[2] - box[0], box[3] - box[1]]  # noqa: E731
+    rows = [(image, one) for image, objects in enumerate(truths) for one in objects]
+    true, found = coco.COCO(), coco.COCO()
+    shared = {
+        "images": [{"id": image} for image in range(len(truths))],
+        "categories": [{"id": number} for number in range(len(names))],
+    }
+    annotations = [
+        {"id": at, "image_id": image, "category_id": names.index(one["name"]), "bbox": (box := sides(one["box"])),
+         "area": box[2] * box[3], "iscrowd": 0}
+        for at, (image, one) in enumerate(rows, 1)
+    ]  # fmt: skip
+    true.dataset = {**shared, "annotations": annotations}
+    rows = [(image, row) for image, of_image in enumerate(predictions) for row in of_image.tolist()]
+    found.dataset = {**shared, "annotations": [
+        {"id": at, "image_id": image, "category_id": int(row[0]), "score": row[1], "bbox": (box := sides(row[2:])),
+         "area": box[2] * box[3], "iscrowd": 0}
+        for at, (image, row) in enumerate(rows, 1)
+    ]}  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):
+        for one in (true, found):
+            one.createIndex()
+        run = cocoeval.COCOeval(true, found, "bbox")
+        run.params.maxDets = [max_dets]
+        run.evaluate()
+        run.accumulate()
+    precision, recall = run.eval["precision"][:, :, :, 0, 0], run.eval["recall"][:, :, 0, 0]
+    return {"map": precision.mean(), "map_50": precision[0].mean(), "ar": recall.mean()}

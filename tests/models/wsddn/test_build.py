@@ -127,7 +127,7 @@ def test_a_backbone_of_a_folder_comes_with_its_weights_and_pixels(tmp_path):
     backbone = ResNetBackbone(RESNET)
     backbone.save_pretrained(tmp_path)
     ConvNextImageProcessor(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.5, 0.5]).save_pretrained(tmp_path)
-    model, processor = new_detector(["dog"], str(tmp_path), head_sizes=(8,), pooling="roi_align")
+    model, processor = new_detector(["dog", "cat"], str(tmp_path), head_sizes=(8,), pooling="roi_align")
     weights = model.backbone.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in backbone.state_dict().items())
     assert model.stride == 32
@@ -140,7 +140,7 @@ def test_a_vision_tower_of_a_folder_comes_with_its_weights(tmp_path):
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8
     )
     ViTModel(config).save_pretrained(tmp_path)
-    model, _ = new_detector(["dog"], tmp_path, head_sizes=(8,))
+    model, _ = new_detector(["dog", "cat"], tmp_path, head_sizes=(8,))
     saved, weights = AutoModel.from_pretrained(tmp_path).state_dict(), model.backbone.state_dict()
     shared = [name for name in saved if not name.startswith("pooler")]
     assert set(weights) == set(shared)
@@ -152,21 +152,21 @@ def test_a_model_of_timm_comes_with_its_pixels(tmp_path):
     pixels = {"mean": [0.5, 0.4, 0.3], "std": [0.3, 0.2, 0.1], "input_size": [3, 32, 32]}
     config = TimmWrapperConfig(architecture="resnet10t", num_labels=2, pretrained_cfg=pixels)
     TimmWrapperModel(config).save_pretrained(tmp_path)
-    model, processor = new_detector(["dog"], tmp_path, head_sizes=(8,))
+    model, processor = new_detector(["dog", "cat"], tmp_path, head_sizes=(8,))
     assert (model.stride, processor.image_mean, processor.image_std) == (32, pixels["mean"], pixels["std"])
 
 
 def test_models_that_cannot_be_a_backbone():
     pytest.importorskip("timm")
     with pytest.raises(ValueError, match=r"does not read images of 448 × 448 pixels \(Input height \(448\)"):
-        new_detector(["dog"], TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={"depth": 1}))
+        new_detector(["dog", "cat"], TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args={"depth": 1}))
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     with pytest.raises(ValueError, match="A BertModel reads text and no images, so it makes no feature map"):
-        new_detector(["dog"], BertConfig(**small, vocab_size=9))
+        new_detector(["dog", "cat"], BertConfig(**small, vocab_size=9))
 
 
 def test_a_configuration_has_no_weights():
-    model, _ = new_detector(["dog"], RESNET, head_sizes=(8,))
+    model, _ = new_detector(["dog", "cat"], RESNET, head_sizes=(8,))
     assert type(model.backbone) is ResNetBackbone
 
 

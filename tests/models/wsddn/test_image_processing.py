@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
 
 import numpy as np
@@ -107,6 +109,10 @@ def test_boxes_of_images_come_back_in_their_pixels():
     assert found["labels"].tolist() == [1, 0, 0]
     assert found["scores"].tolist() == pytest.approx([0.6, 0.3, 0.2])
     assert found["boxes"].tolist() == [[0, 0, 50, 20], [50, 20, 100, 40], [0, 0, 50, 18]]
+    [found] = processor.post_process_object_detection(outputs)
+    assert found["scores"].tolist() == pytest.approx([0.6, 0.3, 0.2])
+    [found] = processor.post_process_object_detection(outputs, max_detections=2)
+    assert found["scores"].tolist() == pytest.approx([0.6, 0.3])
     [found] = processor.post_process_object_detection(outputs, threshold=0.4)
     assert found["boxes"].tolist() == [[0, 0, 0.5, 0.5]]
     with pytest.raises(ValueError, match="`target_sizes` has 2 entries for 1 images"):
@@ -192,3 +198,39 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.ops", None)
     with pytest.raises(ImportError, match="need torchvision, which is not installed"):
         WsddnImageProcessor(["a"]).post_process_object_detection(outputs)
+
+
+def test_a_banner_stays_small():
+    """The longest edge is bounded as DETR's, in proportion to the size that is asked for."""
+    processor = WsddnImageProcessor(["a", "b"], {"shortest_edge": 480}, test_sizes=[960])
+    assert processor.size == {"shortest_edge": 480, "longest_edge": 800}
+    none = np.zeros((0, 4), np.float32)
+    assert [tuple(view.picture.shape[1:]) for view in processor.test_views(Image.new("RGB", (2, 1000)), none)] == [
+        (800, 32),
+        (1600, 32),
+    ]
+    photograph = processor.view(Image.new("RGB", (500, 335)), none, 480, False)
+    assert tuple(photograph.picture.shape[1:]) == (480, 716)
+    own = WsddnImageProcessor(["a", "b"], {"longest_edge": 600, "shortest_edge": 480})
+    assert own.edge == 480
+    assert tuple(own.view(Image.new("RGB", (500, 335)), none, 480, False).picture.shape[1:]) == (402, 600)
+    again = WsddnImageProcessor.from_dict(json.loads(processor.to_json_string()))
+    assert (again.size, again.edge) == (processor.size, 480)
+    with pytest.raises(ValueError, match="a longest edge that is less than the shortest"):
+        WsddnImageProcessor(["a", "b"], {"longest_edge": 300, "shortest_edge": 480})
+
+
+def test_every_option_is_saved(tmp_path):
+    """Each has another value than the default's, and the next processor has it too."""
+    options = {
+        "class_names": ["a", "b"], "size": {"shortest_edge": 40, "longest_edge": 90}, "test_sizes": [50],
+        "test_flip": True,
+        "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], "resample": 0, "mode": "quality",
+        "max_proposals": 7, "min_size": 11, "nms_iou": 0.3,
+    }  # fmt: skip
+    parameters = inspect.signature(WsddnImageProcessor.__init__).parameters
+    assert set(options) == set(parameters) - {"self", "kwargs"}
+    assert all(parameters[name].default != value for name, value in options.items())
+    WsddnImageProcessor(**options).save_pretrained(tmp_path)
+    again = WsddnImageProcessor.from_pretrained(tmp_path)
+    assert {name: getattr(again, name) for name in options} == options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 
@@ -24,7 +25,7 @@ from hf_curriculum import MODELS, ConvBackboneConfig, WsddnConfig, WsddnForObjec
 from hf_curriculum.models.wsddn.backbone import backbone_facts, map_of
 from hf_curriculum.models.wsddn.config import VGG16
 from hf_curriculum.models.wsddn.model import image_losses
-from hf_curriculum.models.wsddn.regions import keep_best, pool_regions
+from hf_curriculum.models.wsddn.regions import keep_best, pool_regions, spatial_distance
 
 SIZES = [(64, 48), (40, 80), (64, 48), (50, 33)]
 """Heights and widths; the first and the third picture pass the backbone together."""
@@ -488,3 +489,37 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.ops", None)
     with pytest.raises(ImportError, match=r'pip install "hf-curriculum\[detection\]"'):
         model(**given)
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(ValueError, match=r"has 1 class: .* the loss is 0 .* Add a second class"):
+        WsddnConfig(num_labels=1)
+
+
+def test_every_field_of_a_configuration_is_saved(tmp_path):
+    options = {
+        "stride": 8, "pooling": "roi_align", "pool_size": 3, "sampling_ratio": 2, "head_sizes": [5, 6],
+        "dropout": 0.25,
+        "detection_temperature": 2.0, "objectness": True, "objectness_scale": 10.0, "spatial_weight": 0.5,
+        "spatial_iou": 0.7, "frozen_stages": 1, "freeze_batch_norm": False, "nms_iou": 0.3, "max_detections": 9,
+        "initializer_range": None,
+    }  # fmt: skip
+    parameters = inspect.signature(WsddnConfig.__init__).parameters
+    assert set(options) == set(parameters) - {"self", "backbone_config", "kwargs"}
+    assert all(parameters[name].default != value for name, value in options.items())
+    backbone = {"stages": [[4], [6, 8]], "num_channels": 1, "batch_norm": True}
+    WsddnConfig(ConvBackboneConfig(**backbone), **options).save_pretrained(tmp_path)
+    again = WsddnConfig.from_pretrained(tmp_path)
+    assert {name: getattr(again, name) for name in options} == options
+    assert {name: getattr(again.backbone_config, name) for name in backbone} == backbone
+
+
+def test_the_spatial_regulariser_counts_the_edge_and_leaves_weights_alone():
+    boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 2.0], [9.0, 9.0, 10.0, 10.0]])  # half of the best one
+    features = torch.tensor([[1.0], [3.0], [50.0]], requires_grad=True)
+    scores = torch.tensor([[0.9], [0.5], [0.1]], requires_grad=True)
+    found = spatial_distance(features, scores, boxes, torch.ones(1), 0.5)
+    assert found.item() == pytest.approx(0.5 * 0.5**2 * 2**2)
+    found.backward()
+    assert scores.grad is None
+    assert features.grad[:, 0].tolist() == pytest.approx([-0.5, 0.5, 0.0])

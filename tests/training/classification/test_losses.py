@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from labelled import labelled, tiny_resnet
-from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainingArguments
+from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainerState, TrainingArguments
 
 from hf_curriculum import (
     LDAM,
@@ -215,3 +215,18 @@ def test_resnet_10_has_the_papers_size(classes, parameters):
     with torch.device("meta"):
         model = ResNetForImageClassification(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def test_deferred_weights_make_a_weighted_mean():
+    """As `F.cross_entropy(weight=)` of logits with margins: the authors' loss."""
+    loss, labels = LDAM(COUNTS, reweight_from=0.5), torch.tensor([0, 0, 0, 1, 0, 2])
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    loss.on_step_begin(None, TrainerState(global_step=60, max_steps=100), None)
+    lowered = logits - torch.nn.functional.one_hot(labels, 3) * loss.margins.float()
+    weights = ClassBalanced(COUNTS).weights.float()
+    expected = torch.nn.functional.cross_entropy(30 * lowered, labels, weight=weights)
+    torch.testing.assert_close(loss((logits,), labels), expected)
+    parts = [loss((logits[rows],), labels[rows], 6) for rows in (slice(0, 4), slice(4, 6))]
+    means = [torch.nn.functional.cross_entropy(30 * lowered[rows], labels[rows], weight=weights)
+             for rows in (slice(0, 4), slice(4, 6))]  # fmt: skip
+    torch.testing.assert_close(sum(parts), (4 * means[0] + 2 * means[1]) / 6)

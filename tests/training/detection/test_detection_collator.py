@@ -52,6 +52,7 @@ def test_a_draw_decides_on_size_and_mirror():
     assert collator.is_random
     indexed = IndexedCollator(collator, seed=3, seeded=True)
     seen = set()
+    flips = 0
     for draw in range(40):
         batch = indexed([IndexedExample(row(), 0, draw)])
         width, box = batch["pixel_values"][0].shape[2], batch["proposals"][0, 0].tolist()
@@ -61,12 +62,27 @@ def test_a_draw_decides_on_size_and_mirror():
         assert box == pytest.approx(expected)
         assert np.allclose(white(batch["pixel_values"][0]), box, atol=1)
         seen.add((width, mirrored))
+        flips += mirrored
         # The same draw beside another example: the same picture and boxes.
         again = indexed([IndexedExample(row(), 5, draw + 1), IndexedExample(row(), 0, draw)])
         assert torch.equal(again["pixel_values"][1], batch["pixel_values"][0])
         assert torch.equal(again["proposals"][1], batch["proposals"][0])
         assert again["example_index"].tolist() == [5, 0]
+    assert 12 <= flips <= 28  # half of them, within two and a half standard deviations
     assert seen == {(width, mirrored) for width in (64, 80, 160) for mirrored in (False, True)}
+
+
+def test_mirroring_alone_or_sizes_alone_are_random():
+    found = [
+        DetectionCollator(processor(), **options).is_random for options in ({}, {"flip": True}, {"sizes": [64, 80]})
+    ]
+    assert found == [False, True, True]
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(ValueError, match=r"has 1 class: .* Add a second class"):
+        DetectionCollator(WsddnImageProcessor(["dog"]))
+    assert DetectionCollator(WsddnImageProcessor(["dog"]), labels_column=None).labels_column is None
 
 
 def test_evaluation_reads_images_as_in_tests():
