@@ -384,17 +384,14 @@ def _differences(found: CaptionComparison) -> CaptionTable:
             f"{one.system} - {one.baseline}",
             f"{100 * one.difference:+.2f}",
             f"{100 * one.lower:+.2f} to {100 * one.upper:+.2f}",
-            f"{one.p:.3f}" if one.p else f"< {1 / found.resamples:g}",
+            f"{one.p:.3f}",
         )
         for one in sorted(
             found.differences,
             key=lambda one: (pairs.index((one.system, one.baseline)), titles.index(one.metric)),
         )
     ]
-    note = (
-        f"{found.resamples:,} paired resamples of the images, seed {found.seed}; p: share of them in which the "
-        "difference is not above 0."
-    )
+    note = f"{found.resamples:,} paired resamples of the images, seed {found.seed}; p is two-sided."
     columns = ["metric", "systems", "difference", f"{100 * found.confidence:g} % interval", "p"]
     return CaptionTable("Differences", columns, rows, [note])
 

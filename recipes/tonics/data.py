@@ -156,8 +156,8 @@ def _ontology(data_args: DataArguments, pairs: Dataset, objects: Any) -> Ontolog
     """The saved one, or one of the training pairs."""
     if data_args.ontology is not None:
         return Ontology.load(data_args.ontology)
-    options = {name: getattr(data_args, name) for name in ("min_pairs", "min_instances", "corrections")}
-    return Ontology.induce(pairs, objects, **options)
+    names = ("min_pairs", "min_instances", "corrections", "tagger", "lemmas")
+    return Ontology.induce(pairs, objects, **{name: getattr(data_args, name) for name in names})
 
 
 @lru_cache(maxsize=1)

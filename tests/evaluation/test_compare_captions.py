@@ -14,7 +14,7 @@ from hf_curriculum.evaluation.captions import (
     metrics_by_set,
     tokenize_all,
 )
-from hf_curriculum.evaluation.captions.compare import draw_images
+from hf_curriculum.evaluation.captions.compare import differences, draw_images
 from hf_curriculum.evaluation.captions.metrics import CaptionScores, values_of_sums
 from hf_curriculum.evaluation.captions.overlap import PreparedReferences, bleu_statistics, bleu_values, rouge_l
 
@@ -99,14 +99,14 @@ def test_a_better_captioner_wins():
         assert (each.system, each.baseline) == ("better", "worse")
         assert each.difference == found.values["better"][each.metric] - found.values["worse"][each.metric]
         assert 0 < each.lower < each.difference < each.upper
-        assert each.p == 0
+        assert each.p == 2 / 301
     turned = compare_captions({"better": better, "worse": worse}, references, METRICS, resamples=300)
     for each, other in zip(turned.differences, found.differences, strict=True):
-        assert each.p == 1
+        assert each.p == other.p  # two-sided: a loss is as sure as the win
         assert (each.lower, each.upper) == pytest.approx((-other.upper, -other.lower), rel=1e-9)
 
 
-def test_p_is_the_share_of_resamples_in_which_the_system_does_not_win():
+def test_p_is_twice_the_share_of_resamples_on_the_other_side():
     references, worse, better = captioners()
     mixed = [*better[:8], *worse[8:]]
     found = compare_captions({"worse": worse, "mixed": mixed}, references, ["rouge"], resamples=200, seed=9)
@@ -114,10 +114,31 @@ def test_p_is_the_share_of_resamples_in_which_the_system_does_not_win():
         {n: CaptionEvaluator(references, ["rouge"])(c) for n, c in {"w": worse, "m": mixed}.items()}, 200, 9
     )
     change = drawn["m"]["rouge_l"] - drawn["w"]["rouge_l"]
-    assert found.differences[0].p == np.mean(change <= 0)
+    against = min(np.sum(change <= 5e-5), np.sum(change >= -5e-5))
+    assert found.differences[0].p == min(1, 2 * (against + 1) / 201)
     assert found.differences[0].lower == pytest.approx(np.percentile(change, 2.5), rel=1e-9)
     same = compare_captions({"a": worse, "b": worse}, references, ["rouge"], resamples=50)
     assert (same.differences[0].difference, same.differences[0].p) == (0, 1)
+
+
+@pytest.mark.parametrize("worse", ["foo", "foo bar baz", "w0 x0 y0"])
+def test_smoothing_and_less_than_a_printed_digit_are_no_difference(worse):
+    references = [[f"w{row} x{row} y{row} z{row} q{row}"] for row in range(10)]
+    systems = {"worse": [worse] * 10, "better": ["foo bar baz foo"] * 10}
+    found = compare_captions(systems, references, ["bleu"], resamples=50, confidence=0.5).differences[3]
+    assert (found.metric, found.difference, found.lower, found.upper, found.p) == ("bleu_4", 0, 0, 0, 1)
+    values = {"a": {"r": 0.5}, "b": {"r": 0.50004}}
+    (found,) = differences(values, {"a": {"r": np.zeros(9)}, "b": {"r": np.full(9, 4e-5)}}, 0.95)
+    assert (found.difference, found.lower, found.upper, found.p) == (0, 0, 0, 1)
+
+
+def test_intervals_are_of_the_confidence_that_was_asked_for():
+    drawn = {"a": {"r": np.zeros(101)}, "b": {"r": np.linspace(-0.2, 0.8, 101)}}
+    (found,) = differences({"a": {"r": 0.0}, "b": {"r": 0.3}}, drawn, 0.5)
+    assert (found.lower, found.upper) == pytest.approx((0.05, 0.55))
+    assert found.p == 2 * (21 + 1) / 102
+    drawn["b"]["r"][:50] = np.nan  # a resample without a value wins for neither side
+    assert differences({"a": {"r": 0.0}, "b": {"r": 0.3}}, drawn, 0.5)[0].p == 2 * (50 + 1) / 102
 
 
 def test_the_table(monkeypatch, tmp_path):
@@ -133,7 +154,7 @@ def test_the_table(monkeypatch, tmp_path):
     ]
     assert lines[4] == "Simi-CL - Transformer"
     assert lines[7].split()[:2] == ["R", "+50.00"]
-    assert lines[7].endswith("p < 0.01")
+    assert lines[7].endswith("p = 0.020")
     assert "values x 100 on 4 images; 95 % intervals of 100 paired resamples, seed 1" in str(found)
     assert [line.split(" is left out: ")[0] for line in lines[-3:]] == ["meteor", "spice", "clip_score"]
     plain = json.loads(json.dumps(found.to_dict()))

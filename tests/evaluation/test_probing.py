@@ -108,6 +108,18 @@ def test_clusters_are_a_fixed_point_as_good_as_scikit_learns():
         spread.append(distances.min(1).sum())
     theirs = [KMeans(10, n_init=1, random_state=seed).fit(data).inertia_ for seed in range(8)]
     assert np.mean(spread) < 1.03 * np.mean(theirs)
+    centres = 2 * generator.standard_normal((10, 32))
+    data = 4 * np.repeat(centres, 20, axis=0) + generator.standard_normal((200, 32))
+    labels = [k_means(data, 10, seed) for seed in range(20)]
+    own = [sum(((data[each == k] - data[each == k].mean(0)) ** 2).sum() for k in range(10)) for each in labels]
+    models = [KMeans(10, n_init=1, random_state=seed).fit(data) for seed in range(20)]
+    assert np.mean(own) < 1.1 * np.mean([model.inertia_ for model in models])
+    truth = np.repeat(np.arange(10), 20)
+    v = [
+        np.mean([cluster_agreement(truth, each)[2] for each in starts])
+        for starts in (labels, [m.labels_ for m in models])
+    ]
+    assert v[0] > v[1] - 0.005
     assert len(set(k_means(data, 10, 3))) == 10
     assert k_means(data, 10, 3).tolist() == k_means(data, 10, 3).tolist() != k_means(data, 10, 4).tolist()
     assert sorted(k_means(np.zeros((4, 2)), 3)) in ([0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2])  # no cluster is empty

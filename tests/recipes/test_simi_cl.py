@@ -22,6 +22,7 @@ from simi_cl.report import add_scored_pairs, beside_dealt, describe, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
 from hf_curriculum import (
+    MODELS,
     BabySteps,
     CurriculumTrainingArguments,
     LanguageModelLoss,
@@ -140,6 +141,22 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     limits, controls, _ = arms_of("--preset", "coco", "--grid", "limits")
     assert controls == dict.fromkeys(list(limits)[1:], "Transformer")
     assert arms_of("--preset", "coco", "--grid", "self_critical")[1]["Self-critical, Simi-CL"] == "Self-critical"
+
+
+def test_every_captioner_of_table_4_has_the_papers_dropout_and_the_best_checkpoint_is_tested():
+    shared = {"updown": {"word", "output"}, "aoanet": {"word", "output", "context"}}
+    for arm in arms_of("--preset", "coco", "--features", "store", "--grid", "table_4")[0].values():
+        options = PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})[1].model_options
+        config = MODELS[arm["model"]].config_class(**options)
+        assert {getattr(config, f"{name}_dropout") for name in shared[arm["model"]] | {"feature"}} == {0.4}
+    for preset in ("coco", "flickr30k", "repository_transformer", "repository_updown", "repository_aoa"):
+        for arm in arms_of("--preset", preset, "--features", "store")[0].values():
+            training = PARSER.parse_dict({**arm, "output_dir": "out", "use_cpu": True})[-1]
+            assert training.load_best_model_at_end
+            assert training.greater_is_better
+            assert training.metric_for_best_model == "eval_images_cider"
+    for preset in ("embedded", "photographs", "smoke"):
+        assert not read_preset(preset, PRESETS)["load_best_model_at_end"]
 
 
 def test_the_usual_command_trains_four_arms():

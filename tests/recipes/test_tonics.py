@@ -18,14 +18,14 @@ from datasets import Dataset
 from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, _captioned, prepare
+from tonics.data import SourceRegions, _captioned, _ontology, prepare
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside, box_regions
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
-from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes, pack_regions
+from hf_curriculum import CurriculumTrainingArguments, Ontology, curriculum_from, make_scenes, pack_regions
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.scored_data import FILE_NAME
@@ -70,6 +70,19 @@ def test_the_papers_preset_is_the_papers_run():
     assert (values["loss"], values["mask_false_negatives"], values["min_instances"]) == ("sum", False, 5000)
     assert settings_of("--preset", "paper_no_tr") == {**values, "loss": "image"}
     assert settings_of("--preset", "random") == {**values, "curriculum": None}
+
+
+def test_nouns_are_found_as_the_preset_says(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Ontology, "induce", lambda pairs, objects, **options: asked.append(options))
+    for preset in ("paper", "paper_no_tr", "random", "embedded", "clip", "photographs", "smoke"):
+        options = ["--preset", preset, "--corrections", '{"man": "person"}', "--output_dir", "out", "--use_cpu"]
+        _ontology(PARSER.parse_dict({**settings_of(*options), "use_cpu": True})[0], None, None)
+        found = (asked[-1]["tagger"], asked[-1]["lemmas"])
+        assert found == (
+            ("nltk", "wordnet") if preset in ("paper", "paper_no_tr", "random") else ("pattern", "spelling")
+        )
+        assert asked[-1]["corrections"] == {"man": "person"}
 
 
 def test_table_1_has_the_papers_rows_and_figures():

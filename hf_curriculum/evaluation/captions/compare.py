@@ -30,6 +30,7 @@ SHORT = {
 """The values of a table, and what the field's tables call them."""
 _STREAM = 0x626F6F74
 _NUMBERS = 1 << 21  # counts in memory at once
+_PRINTED = 5e-5  # half of the last digit of a value times 100
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Difference:
         difference: its value less the baseline's, on all images.
         lower: of the interval of the difference over resamples.
         upper: likewise.
-        p: the share of resamples in which the system does not win (difference ≤ 0).
+        p: two-sided: twice (k + 1) / (resamples + 1), at most 1; k resamples have no difference of this sign.
     """
 
     metric: str
@@ -96,20 +97,14 @@ class CaptionComparison:
                 last = each.system, each.baseline
                 lines += ["", f"{each.system} - {each.baseline}"]
             interval = f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]"
-            lines.append(
-                f"  {SHORT[each.metric]:<8}{100 * each.difference:>+7.2f}  {interval:<18} p {self._p(each.p)}"
-            )
+            lines.append(f"  {SHORT[each.metric]:<8}{100 * each.difference:>+7.2f}  {interval:<18} p = {each.p:.3f}")
         lines += [
             "",
             f"values x 100 on {self.images:,} images; {100 * self.confidence:g} % intervals of {self.resamples:,} "
-            f"paired resamples, seed {self.seed}; p: share of them in which the difference is not above 0",
+            f"paired resamples, seed {self.seed}; p is two-sided",
         ]
         lines += [f"{name} is left out: {reason}" for name, reason in self.unavailable.items()]
         return "\n".join(lines)
-
-    def _p(self, p: float) -> str:
-        """A share of resamples; none of them is less than one of them."""
-        return f"= {p:.3f}" if p else f"< {1 / self.resamples:g}"
 
 
 def compare_captions(
@@ -149,8 +144,8 @@ def compare_captions(
         >>> references = [["a dog runs"], ["a cat sits"], ["two birds fly"], ["a red bus"]]
         >>> ours = ["a dog runs", "a cat sits", "two birds", "a bus"]
         >>> found = compare_captions({"vanilla": ["a dog"] * 4, "ours": ours}, references, ["rouge"], resamples=100)
-        >>> round(found.differences[0].difference, 2), found.differences[0].p
-        (0.5, 0.0)
+        >>> round(found.differences[0].difference, 2), round(found.differences[0].p, 4)
+        (0.5, 0.0198)
     """
     if len(systems) < 2 or resamples < 1 or not 0 < confidence < 1:
         raise ValueError(
@@ -175,7 +170,7 @@ def compare_captions(
     values = {name: each.corpus for name, each in scores.items()}
     return CaptionComparison(
         values,
-        differences(values, drawn, confidence),
+        differences(*_without_smoothing(scores, values, drawn), confidence),
         len(references),
         resamples,
         seed,
@@ -189,26 +184,43 @@ def differences(
 ) -> tuple[Difference, ...]:
     """The differences of each pair of systems, a later one against an earlier one.
 
+    What is below half of the last printed digit, 0.00005, is no difference: 0, and in favour of neither side.
+
     Args:
         values: system → value's name → value on all images.
-        drawn: system → value's name → its values on the same resamples, float64 (resamples,).
+        drawn: system → value's name → its values on the same resamples, float64 (resamples,). NaN is in favour of
+            neither side.
         confidence: of the intervals, between percentiles.
 
     Example:
-        >>> drawn = {"a": {"r": np.zeros(4)}, "b": {"r": np.array([0.0, 1.0, 1.0, 1.0])}}
+        >>> drawn = {"a": {"r": np.zeros(9)}, "b": {"r": np.array([0.0] + 8 * [1.0])}}
         >>> differences({"a": {"r": 0.0}, "b": {"r": 0.5}}, drawn, 0.95)[0].p
-        0.25
+        0.4
     """
     tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
     found = []
     for baseline, system in combinations(values, 2):
         for name in values[system]:
             change = drawn[system][name] - drawn[baseline][name]  # (resamples,)
-            lower, upper = map(float, np.percentile(change, tails))
+            change[np.abs(change) < _PRINTED] = 0
+            lower, upper = map(float, np.nanpercentile(change, tails))
             point = values[system][name] - values[baseline][name]
-            p = float(np.mean(change <= 1e-12))  # equal statistics may differ by the rounding of their sums
+            point = 0.0 if abs(point) < _PRINTED else point
+            against = min(np.sum(~(change > 0)), np.sum(~(change < 0)))
+            p = float(min(1, 2 * (against + 1) / (len(change) + 1))) if point else 1.0
             found.append(Difference(name, system, baseline, point, lower, upper, p))
     return tuple(found)
+
+
+def _without_smoothing(scores: Mapping[str, CaptionScores], values: Any, drawn: Any) -> tuple[Any, Any]:
+    """`values` and `drawn` with BLEU 0 where a system has no n-gram of that order in a reference."""
+    values, drawn = ({name: dict(each) for name, each in given.items()} for given in (values, drawn))
+    for system, each in scores.items():
+        if "bleu" in each.statistics:
+            found = each.statistics["bleu"].sum(0)[-len(VALUES["bleu"]) :]
+            for name in (name for name, number in zip(VALUES["bleu"], found, strict=True) if not number):
+                values[system][name], drawn[system][name] = 0.0, np.zeros_like(drawn[system][name])
+    return values, drawn
 
 
 def draw_images(images: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from hf_curriculum.evaluation.captions.compare import Difference, draw_images
+from hf_curriculum.evaluation.captions.compare import Difference, differences, draw_images
 from hf_curriculum.evaluation.detection.inputs import (
     PredictedBoxes,
     Predictions,
@@ -66,12 +65,12 @@ class DetectionComparison:
             interval = f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]"
             lines.append(
                 f"{each.system} - {each.baseline}, {each.metric}: {100 * each.difference:+.2f} {interval} "
-                + (f"p = {each.p:.3f}" if each.p else f"p < {1 / self.resamples:g}")
+                f"p = {each.p:.3f}"
             )
         lines.append(
             f"values × 100 on {self.images:,} images, at most {self.max_boxes} boxes of a class in each; "
-            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals, and p, "
-            "the share of them in which the difference is not above 0"
+            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals and "
+            "two-sided p"
         )
         return "\n".join(lines)
 
@@ -131,15 +130,9 @@ def compare_detections(
         values[system] = {name: float(each[0]) for name, each in evaluate(np.ones((1, len(truths)))).items()}
         parts = [evaluate(counts) for counts in draw_images(len(truths), resamples, seed)]
         drawn[system] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
-    differences = []
-    for baseline, system in combinations(systems, 2):
-        for name in values[system]:
-            change = drawn[system][name] - drawn[baseline][name]  # (resamples,)
-            lower, upper = map(float, np.nanpercentile(change, tails))
-            point, p = values[system][name] - values[baseline][name], float(np.mean(change <= 1e-12))
-            differences.append(Difference(name, system, baseline, point, lower, upper, p))
-    return DetectionComparison(values, tuple(differences), len(truths), max_boxes, resamples, seed, confidence)
+    return DetectionComparison(
+        values, differences(values, drawn, confidence), len(truths), max_boxes, resamples, seed, confidence
+    )
 
 
 class _Resampled:

@@ -57,13 +57,13 @@ class RetrievalComparison:
                 TITLES[each.metric],
                 f"{100 * each.difference:+.2f}",
                 f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]",
-                f"{each.p:.3f}" if each.p else f"< {1 / self.resamples:g}",
+                f"{each.p:.3f}",
             )
             for each in self.differences
         ]
         note = (
             f"Recalls times 100. Intervals and p values from {self.resamples:,} paired resamples of {self.images:,} "
-            f"images, seed {self.seed}; p: share of them in which the difference is not above 0."
+            f"images, seed {self.seed}; p is two-sided."
         )
         columns = ["models", "metric", "difference", f"{100 * self.confidence:g} % interval", "p"]
         return CaptionTable("Differences", columns, rows, [note])
@@ -98,8 +98,8 @@ def compare_retrieval(
         >>> rows = np.arange(8)
         >>> random, tonics = (RetrievalRanks(image, rows + 1, rows) for image in (rows + 2, rows // 4 + 1))
         >>> found = compare_retrieval({"random": random, "TOnICS": tonics}, resamples=100)
-        >>> found.differences[0].metric, found.differences[0].difference, found.differences[0].p
-        ('image_r1', 0.5, 0.0)
+        >>> found.differences[0].metric, found.differences[0].difference, round(found.differences[0].p, 4)
+        ('image_r1', 0.5, 0.0198)
     """
     if len(models) < 2 or resamples < 1 or not 0 < confidence < 1:
         raise ValueError(

@@ -42,6 +42,7 @@ class SelfCriticalTrainer(CurriculumTrainer):
     over their tokens, the end token included, of −log p(token) · (reward − baseline). Rows say which images are shown
     when; with `CaptionCollator(share_images=True)` an image that several rows of a batch share is sampled for once.
     Samples are a function of the weights and (seed, step, batch, process), so a resumed run draws the same ones.
+    `suppress_tokens` of the generation config does not act: [UNK] is drawn as often as the loss has it.
     Logged is the samples' mean reward, as `reward`. `evaluate()` gives the captions' loss, as ever.
 
     The reward is CIDEr-D against all captions of the image in the training data, whose images also give the document
@@ -135,7 +136,7 @@ class SelfCriticalTrainer(CurriculumTrainer):
             torch.manual_seed(self.batch_seed(_SAMPLES))
             ids = generate_predictions(
                 self, images, {}, do_sample=True, num_return_sequences=self.num_samples, num_beams=1, top_k=0,
-                top_p=1.0, temperature=1.0, logits_processor=[prompt],
+                top_p=1.0, temperature=1.0, suppress_tokens=[], logits_processor=[prompt],
             )  # fmt: skip
         return ids, prompt.length
 
@@ -153,7 +154,7 @@ class SelfCriticalTrainer(CurriculumTrainer):
             prompt = _PromptLength()
             with preserve_rng_state(), evaluation_mode(self):
                 written = generate_predictions(
-                    self, images, {}, do_sample=False, num_beams=1, logits_processor=[prompt]
+                    self, images, {}, do_sample=False, num_beams=1, suppress_tokens=[], logits_processor=[prompt]
                 )
             ended = _until_end(written, prompt.length, self._end_ids)
             less = self._captions.scores(written[:, prompt.length :], ended[:, prompt.length :], rows)[:, None]

@@ -200,6 +200,30 @@ def test_samples_are_rewarded_by_the_captions_of_their_own_image(make):
         assert not any("[" in text.replace("[UNK]", "") for text in captions)
 
 
+@pytest.mark.parametrize("baseline", ["greedy", "leave_one_out"])
+def test_words_that_a_generation_config_suppresses_are_drawn_as_the_loss_counts_them(make, baseline):
+    """At p([UNK]) near 1 samples without it would be of another distribution than the one that is differentiated."""
+    model = captioner_with_weights()
+    model.generation_config.suppress_tokens = [TOKENIZER.unk_token_id]
+    likely = 30 * torch.nn.functional.one_hot(torch.tensor(TOKENIZER.unk_token_id), len(TOKENIZER))
+
+    def raise_unknown(model, given, output):
+        output.logits = output.logits + likely
+        return output
+
+    model.register_forward_hook(raise_unknown)
+    seen = []
+
+    class Noted:
+        def scores(self, captions, rows):
+            seen.extend(captions)
+            return np.zeros(len(captions))
+
+    make(model=model, trainer={"baseline": baseline, "reward": Noted()}).train()
+    assert len(seen) == 4 * (4 if baseline == "greedy" else 3)
+    assert all(TOKENIZER.unk_token in text for text in seen)
+
+
 def test_a_resumed_run_draws_the_same_samples(make):
     options = {"max_steps": 6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "save_steps": 3}
     whole = make(**options, save_strategy="steps")
