@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -188,6 +188,7 @@ def train_command(
         resume=resume,
     )
     held_out = _held_out(dataset, split, validation)
+    _check_captions(dataset, (data, held_out))
     with _told_how_to_go_on(output):
         share = validation or VALIDATION
         facts = _train(_trainer(data, held_out, args, context.params, share), show_plan=not as_json)
@@ -276,6 +277,17 @@ def _held_out(dataset: Path, split: str, share: float | None) -> Dataset | None:
 
     loaded = load_complete(dataset)
     return loaded.get("validation") if isinstance(loaded, DatasetDict) and share is None and split == "train" else None
+
+
+def _check_captions(folder: Path, parts: Iterable[Dataset | None]) -> None:
+    """Raises where captions are empty, before a model is made that meets them at some later step."""
+    from hf_curriculum.data.captions import count_empty_captions
+
+    if empty := sum(count_empty_captions(part) for part in parts if part is not None):
+        raise ValueError(
+            f"{empty:,} of the captions in {folder} are empty, and a captioner has nothing to learn from them. Score "
+            "the data again without them: `hf-curriculum score SOURCE OUTPUT --drop-empty`."
+        )
 
 
 @contextmanager

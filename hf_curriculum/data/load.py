@@ -245,5 +245,10 @@ def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
         dataset = expand_captions(dataset, captions)
     empty = count_empty_captions(dataset)
     if empty:
-        logger.warning("%d of %d captions are empty: drop_empty_captions(dataset) removes them.", empty, len(dataset))
+        logger.warning(
+            "%d of %d captions are empty: drop_empty_captions(dataset) removes them, and in a shell `hf-curriculum "
+            "score --drop-empty`.",
+            empty,
+            len(dataset),
+        )
     return dataset

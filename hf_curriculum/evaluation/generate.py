@@ -15,7 +15,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
 from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
-from hf_curriculum.models.base import evaluation_mode
+from hf_curriculum.models.base import evaluation_mode, image_placeholder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -59,7 +59,8 @@ def generate_captions(
 
     Raises:
         ValueError: the column of images or ids is not in the data; a `batch_size`, `max_new_tokens` or `num_beams`
-            below 1; a row without an image, features or regions; a processor without any of them.
+            below 1; a row without an image, features or regions; a processor without any of them; a model that
+            reads an image within a prompt.
 
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
@@ -69,6 +70,7 @@ def generate_captions(
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
+    _check_kind(model)
     inputs = _image_inputs(processor, image_column)
     require_columns(
         dataset.column_names,
@@ -110,12 +112,14 @@ def caption_images(
         options: arguments of `generate`; `do_sample` is `False` unless given, and `max_new_tokens` as there.
 
     Raises:
-        ValueError: an image that cannot be read, or of which nothing is stored; a processor without images.
+        ValueError: an image that cannot be read, or of which nothing is stored; a processor without images; a model
+            that reads an image within a prompt.
 
     Example:
         >>> caption_images(model, [to_rgb("photo.jpg")], processor, num_beams=5)  # doctest: +SKIP
         ['a dog runs on the beach']
     """
+    _check_kind(model)
     inputs = _image_inputs(processor, None)
     if not images:
         return []
@@ -129,6 +133,18 @@ def caption_images(
 def _most_tokens(model: torch.nn.Module) -> int:
     """Tokens of a caption at most: a model's own setting, or 30."""
     return getattr(getattr(model, "generation_config", None), "max_new_tokens", None) or 30
+
+
+def _check_kind(model: torch.nn.Module) -> None:
+    """Raises for a model that writes nothing without a prompt; BLIP-2 makes its prompt itself."""
+    config = getattr(model, "config", None)
+    placeholder = image_placeholder(config)
+    if placeholder is not None and config.model_type != "blip-2":
+        raise ValueError(
+            f"The model is a {type(model).__name__}, which reads an image as placeholder tokens (`{placeholder}`) "
+            "within a prompt, and captions are generated from images alone. Use a captioner: GIT, Flamingo, BLIP or a "
+            "`VisionEncoderDecoderModel`."
+        )
 
 
 def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str | None) -> ImageInputs:

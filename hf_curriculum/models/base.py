@@ -346,6 +346,13 @@ def share_images(
     return SharedImages(image_index, images, image_features.shape[1])
 
 
+def image_placeholder(config: Any) -> str | None:
+    """The field of a configuration that names the token an image is read as within a prompt; None for captioners."""
+    if getattr(config, "model_type", None) in ("curriculum_git", "curriculum_flamingo"):
+        return None  # these make the token themselves
+    return next((name for name in ("image_token_id", "image_token_index") if hasattr(config, name)), None)
+
+
 @contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, and back to each module's own: a frozen tower inside a training model stays as it was."""

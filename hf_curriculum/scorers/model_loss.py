@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hf_curriculum.scorers.visual.images import ImageOpener
 
 
-_OURS = ("curriculum_git", "curriculum_flamingo")
-
-
 class LoadedCaptioner(NamedTuple):
     """A captioner on its device, what it sees of an image, the most tokens it reads, the prefix of captions.
 
@@ -184,9 +181,11 @@ class ModelLoss(PairScorer):
         return PixelInputs(images, image_column=self.image_column)
 
     def _check_kind(self, model: Any) -> None:
+        from hf_curriculum.models.base import image_placeholder
+
         kind, config = type(model).__name__, model.config
-        placeholder = next((name for name in ("image_token_id", "image_token_index") if hasattr(config, name)), None)
-        if placeholder is not None and config.model_type not in _OURS:
+        placeholder = image_placeholder(config)
+        if placeholder is not None:
             raise ValueError(
                 f"{self.model!r} is a {kind}, which reads an image as placeholder tokens (`{placeholder}`) within a "
                 "prompt; what a caption's loss is depends on that prompt. Use a captioner: GIT, Flamingo, BLIP or a "

@@ -332,3 +332,24 @@ def test_the_data_s_own_validation_split_is_evaluated_on(tmp_path, monkeypatch):
     assert result(*words, "--validation", "0.25").exit_code == 0
     sizes = [(len(trainer.train_dataset), len(trainer.eval_dataset)) for trainer in seen]
     assert sizes == [(12, 5), (9, 3)]
+
+
+def test_empty_captions_are_left_out_when_scoring_or_refused_before_training(tmp_path, monkeypatch, caplog):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(4):
+        Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(photos / f"{number}.png")
+    lines = ["file_name,caption", "0.png,a dog", "1.png,", "2.png,a cat", "3.png,two dogs"]
+    (photos / "captions.csv").write_text("\n".join(lines))
+    scored, words = tmp_path / "scored", ("--scorer", "caption_length")
+    assert result("score", photos, scored, *words).exit_code == 0
+    assert "1 of 4 captions are empty" in caplog.text
+    assert "in a shell `hf-curriculum score --drop-empty`" in caplog.text
+    monkeypatch.setattr("hf_curriculum.cli.train._trainer", lambda *_: pytest.fail("a model was made"))
+    refused = result("train", scored, tmp_path / "run")
+    assert refused.exit_code == 1
+    assert f"1 of the captions in {scored} are empty" in said(refused)
+    assert "score SOURCE OUTPUT --drop-empty" in said(refused)
+    assert result("score", photos, scored, *words, "--overwrite", "--drop-empty").exit_code == 0
+    assert load_scored(scored)["caption"][:] == ["a dog", "a cat", "two dogs"]
+    assert "1 of 4 rows have an empty caption and are dropped" in caplog.text

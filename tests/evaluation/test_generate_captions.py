@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pil
 from torch import nn
-from transformers import GenerationConfig, ViTConfig
+from transformers import Blip2Config, GenerationConfig, LlavaConfig, ViTConfig
 
 from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, generate_captions, one_row_per_image
 from hf_curriculum.evaluation.generate import caption_images, references
@@ -249,3 +249,13 @@ def test_training_goes_on_after_generating(pictures):
     ids = torch.tensor([[1, 3, 2]])
     model(input_ids=ids, pixel_values=torch.rand(1, 3, 8, 8), labels=ids).loss.backward()
     assert model.git.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+
+
+def test_a_model_that_reads_images_within_a_prompt_is_refused(pictures):
+    model = Captioner()
+    model.config = LlavaConfig()
+    for write in (generate_captions, lambda model, data, processor: caption_images(model, data["image"], processor)):
+        with pytest.raises(ValueError, match="is a Captioner, which reads an image as placeholder tokens"):
+            write(model, pictures, Processor())
+    model.config = Blip2Config()  # writes its prompt itself
+    assert generate_captions(model, pictures, Processor())

@@ -72,6 +72,9 @@ _Column = Annotated[
     ),
 ]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
+_DropEmpty = Annotated[
+    bool, typer.Option("--drop-empty", help="Leave out rows with an empty caption, and count them.")
+]
 _AllowOutside = Annotated[
     bool, typer.Option("--allow-outside", help="Read images outside of SOURCE and --images that it names or links to.")
 ]
@@ -101,6 +104,7 @@ def score_command(
     images: _Images = None,
     column: _Column = None,
     check_images: _CheckImages = True,
+    drop_empty: _DropEmpty = False,
     allow_outside: _AllowOutside = False,
     download: _Download = False,
     objects: _Objects = None,
@@ -119,6 +123,7 @@ def score_command(
     disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
     result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
+    from hf_curriculum.data.captions import drop_empty_captions
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
@@ -141,6 +146,8 @@ def score_command(
     reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
     hide_bars_unless_watched()
     data = load_captioned(source, columns=column_mapping(column), num_proc=num_proc, **reading)
+    if drop_empty:
+        data = drop_empty_captions(data)
     if hold_out is not None:
         data = _hold_out(data, hold_out)
     if output is not None:
