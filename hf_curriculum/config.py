@@ -5,14 +5,19 @@ In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAM
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import json
 import math
 import os
 import re
 import secrets
+import shutil
 import stat
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
@@ -279,6 +284,89 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def recover_folder(path: str | Path) -> None:
+    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it.
+
+    Args:
+        path: of a folder that `complete_folder` writes.
+    """
+    target = Path(path).resolve()
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.replaced-*")]:
+        with _held(left) as free:
+            if free and (left / target.name).exists() and not target.exists():
+                os.replace(left / target.name, target)
+            if free:
+                shutil.rmtree(left)
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.unfinished-*")]:
+        with _held(left) as free:
+            if free:
+                shutil.rmtree(left)
+
+
+@contextmanager
+def complete_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
+
+    Args:
+        path: the folder. Links are followed.
+
+    Raises:
+        OSError: something cannot be written; the old folder is then as it was, or the message names where it is.
+    """
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover_folder(target)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
+    try:
+        with _held(folder):
+            folder.chmod(0o755)  # a temporary folder is readable by its owner alone
+            yield folder
+            if target.exists():
+                _replace_folder(target, folder)
+            else:
+                os.replace(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace_folder(target: Path, folder: Path) -> None:
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
+    with _held(old):
+        try:
+            os.replace(target, old / target.name)
+            os.replace(folder, target)
+        except OSError as error:
+            if not target.exists():
+                try:
+                    os.replace(old / target.name, target)
+                except OSError:
+                    raise OSError(
+                        f"{target} could not be replaced ({error}). The old one is {old / target.name}."
+                    ) from error
+            old.rmdir()
+            raise
+        shutil.rmtree(old)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Whether this process alone uses a folder, which the system notes until the process ends."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # another process has removed it
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(handle)
 
 
 def without_nan(value: Any) -> Any:
