@@ -253,6 +253,39 @@ def special_file(path: str | Path) -> str | None:
     return names.get(kind, "device" if kind in (stat.S_IFCHR, stat.S_IFBLK) else None)
 
 
+@contextmanager
+def reading(path: str | Path, remedy: str) -> Iterator[None]:
+    """Turns what goes wrong while a file of this package is read and understood into one sentence.
+
+    Args:
+        path: the file.
+        remedy: a sentence that says what to do.
+
+    Raises:
+        ValueError: the file is damaged.
+
+    Example:
+        >>> with reading("run.json", "Delete it and start again."):
+        ...     json.loads("{}")["rows"]
+        Traceback (most recent call last):
+        ValueError: run.json is damaged (KeyError: 'rows'). Delete it and start again.
+    """
+    broken = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError)
+    try:
+        yield
+    except broken as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
+
+
+def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
+    """What a JSON file of this package holds; a `ValueError` where it is damaged or lacks one of `needs`."""
+    with reading(path, remedy):
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        for name in needs:
+            found[name]
+        return found
+
+
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file.
 

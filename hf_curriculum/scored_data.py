@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
-from hf_curriculum.config import complete_folder, kind_of, recover_folder
+from hf_curriculum.config import complete_folder, kind_of, read_json, reading, recover_folder
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -31,6 +31,7 @@ FILE_NAME = "scores.json"
 """The file that `write_provenance` puts beside a saved data set."""
 
 _FORMAT = 1
+_REMEDY = "Delete it and write it again with `write_provenance`."
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
@@ -87,7 +88,7 @@ def _load_file(path: str | Path) -> dict[str, Any]:
             f"{file} does not exist. It records where the scores came from. `save_scored` and `write_provenance` "
             "write it; `datasets.load_from_disk` loads a data set without it."
         )
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_json(file, _REMEDY)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{file} is not a score file of format {_FORMAT}. Write it again with `write_provenance`.")
     return content
@@ -104,14 +105,13 @@ def load_provenance(path: str | Path, split: str | None = None) -> dict[str, Sco
         FileNotFoundError: there is no such file.
         ValueError: the file is not one of ours, or its splits differ and none was named.
     """
-    splits = _load_file(path)["splits"]
-    return merged_provenance(
-        {
+    content = _load_file(path)
+    with reading(path, _REMEDY):
+        found = {
             name: {column: ScoreProvenance(**entry["provenance"]) for column, entry in part["scores"].items()}
-            for name, part in splits.items()
-        },
-        split,
-    )
+            for name, part in content["splits"].items()
+        }
+    return merged_provenance(found, split)
 
 
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
@@ -180,7 +180,8 @@ def load_scored(path: str | Path) -> Dataset | DatasetDict:
     """
     content, dataset = _load_file(path), load_from_disk(str(path))
     parts = as_splits(dataset, "`load_scored`")
-    recorded = {name: part["rows"] for name, part in content["splits"].items()}
+    with reading(Path(path) / FILE_NAME, _REMEDY):
+        recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
     if recorded != found:
         raise ValueError(
