@@ -5,19 +5,28 @@ In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAM
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
 import os
 import re
 import secrets
+import shutil
 import stat
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -269,6 +278,39 @@ def special_file(path: str | Path) -> str | None:
     return names.get(kind, "device" if kind in (stat.S_IFCHR, stat.S_IFBLK) else None)
 
 
+@contextmanager
+def reading(path: str | Path, remedy: str) -> Iterator[None]:
+    """Turns what goes wrong while a file of this package is read and understood into one sentence.
+
+    Args:
+        path: the file.
+        remedy: a sentence that says what to do.
+
+    Raises:
+        ValueError: the file is damaged.
+
+    Example:
+        >>> with reading("run.json", "Delete it and start again."):
+        ...     json.loads("{}")["rows"]
+        Traceback (most recent call last):
+        ValueError: run.json is damaged (KeyError: 'rows'). Delete it and start again.
+    """
+    broken = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError)
+    try:
+        yield
+    except broken as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
+
+
+def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
+    """What a JSON file of this package holds; a `ValueError` where it is damaged or lacks one of `needs`."""
+    with reading(path, remedy):
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        for name in needs:
+            found[name]
+        return found
+
+
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file.
 
@@ -300,6 +342,90 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def recover_folder(path: str | Path) -> None:
+    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it.
+
+    Args:
+        path: of a folder that `complete_folder` writes.
+    """
+    target = Path(path).resolve()
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.replaced-*")]:
+        with _held(left) as free:
+            if free and (left / target.name).exists() and not target.exists():
+                os.replace(left / target.name, target)
+            if free:
+                shutil.rmtree(left)
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.unfinished-*")]:
+        with _held(left) as free:
+            if free:
+                shutil.rmtree(left)
+
+
+@contextmanager
+def complete_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
+
+    Args:
+        path: the folder. Links are followed.
+
+    Raises:
+        OSError: something cannot be written; the old folder is then as it was, or the message names where it is.
+    """
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover_folder(target)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
+    try:
+        with _held(folder):
+            folder.chmod(0o755)  # a temporary folder is readable by its owner alone
+            yield folder
+            if target.exists():
+                _replace_folder(target, folder)
+            else:
+                os.replace(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace_folder(target: Path, folder: Path) -> None:
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
+    with _held(old):
+        try:
+            os.replace(target, old / target.name)
+            os.replace(folder, target)
+        except OSError as error:
+            if not target.exists():
+                try:
+                    os.replace(old / target.name, target)
+                except OSError:
+                    raise OSError(
+                        f"{target} could not be replaced ({error}). The old one is {old / target.name}."
+                    ) from error
+            old.rmdir()
+            raise
+        shutil.rmtree(old)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Whether this process alone uses a folder, which the system notes until the process ends."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # another process has removed it
+        yield False
+        return
+    try:
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = fcntl is not None
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(handle)
 
 
 def without_nan(value: Any) -> Any:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from datasets import Dataset
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, read_json, reading, write_atomically
 from hf_curriculum.provenance import read_column
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class PartFolder:
             file.unlink(missing_ok=True)
         if not file.exists():
             write_atomically(file, json.dumps(self.manifest, indent=1), keep_existing=True)
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file, "Delete its folder and start again: all parts will be made.", ["rows"])
         if found != self.manifest:
             raise ValueError(
                 f"{self.folder} holds parts of another run: {_differences(found, self.manifest)}. Together they "
@@ -146,7 +146,8 @@ class PartFolder:
                 f"{file} cannot be read ({error}), so what was made of its rows is not there. Delete it and "
                 "start again: only this part will be made."
             ) from error
-        about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
+        with reading(file, "Delete it and start again: only this part will be made."):
+            about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
         if about != {"run": self.digest, "part": part} or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "

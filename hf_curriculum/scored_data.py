@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import complete_folder, kind_of, read_json, reading, recover_folder
 from hf_curriculum.data.readers.outside_files import named_files, validate_files
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -31,6 +32,7 @@ FILE_NAME = "scores.json"
 """The file that `write_provenance` puts beside a saved data set."""
 
 _FORMAT = 1
+_REMEDY = "Delete it and write it again with `write_provenance`."
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
@@ -87,7 +89,7 @@ def _load_file(path: str | Path) -> dict[str, Any]:
             f"{file} does not exist. It records where the scores came from. `save_scored` and `write_provenance` "
             "write it; `datasets.load_from_disk` loads a data set without it."
         )
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_json(file, _REMEDY)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{file} is not a score file of format {_FORMAT}. Write it again with `write_provenance`.")
     return content
@@ -104,18 +106,19 @@ def load_provenance(path: str | Path, split: str | None = None) -> dict[str, Sco
         FileNotFoundError: there is no such file.
         ValueError: the file is not one of ours, or its splits differ and none was named.
     """
-    splits = _load_file(path)["splits"]
-    return merged_provenance(
-        {
+    content = _load_file(path)
+    with reading(path, _REMEDY):
+        found = {
             name: {column: ScoreProvenance(**entry["provenance"]) for column, entry in part["scores"].items()}
-            for name, part in splits.items()
-        },
-        split,
-    )
+            for name, part in content["splits"].items()
+        }
+    return merged_provenance(found, split)
 
 
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
     """`save_to_disk`, with `scores.json` and a section on the scores in `README.md` beside it.
+
+    An older set in the folder stays until the new one is whole. Other files in it are kept.
 
     Args:
         dataset: the scored data set.
@@ -127,10 +130,29 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
     """
     section = provenance_markdown(dataset)  # fails before anything is written
+    recover_folder(path)
     validate_splits(dataset, path)
-    dataset.save_to_disk(str(path), **save_arguments)
-    write_provenance(dataset, path)
-    readme = Path(path) / "README.md"
+    with complete_folder(path) as folder:
+        if Path(path).is_dir():
+            shutil.copytree(path, folder, dirs_exist_ok=True, symlinks=True, ignore=_of_saved_set)
+        dataset.save_to_disk(str(folder), **save_arguments)
+        write_provenance(dataset, folder)
+        _write_section(folder / "README.md", section)
+
+
+def _of_saved_set(folder: str, names: list[str]) -> list[str]:
+    """What `save_to_disk` wrote into a folder: it goes with the old set."""
+    if not {"state.json", "dataset_dict.json"} & set(names):
+        return []
+    splits = [name for name in names if (Path(folder) / name / "state.json").is_file()]
+    ours = ("state.json", "dataset_info.json", "dataset_dict.json", FILE_NAME)
+    return [
+        name for name in names if name in (*ours, *splits) or (name.startswith("data-") and name.endswith(".arrow"))
+    ]
+
+
+def _write_section(readme: Path, section: str) -> None:
+    """Writes the section on scores into a card, of which the rest stays."""
     text = readme.read_text(encoding="utf-8") if readme.is_file() else "# Scored data set\n"
     block = f"{_CARD_START}\n{section}{_CARD_END}\n"
     before, start, rest = text.partition(_CARD_START)
@@ -163,7 +185,8 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     """
     content, dataset = _load_file(path), load_from_disk(str(path))
     parts = as_splits(dataset, "`load_scored`")
-    recorded = {name: part["rows"] for name, part in content["splits"].items()}
+    with reading(Path(path) / FILE_NAME, _REMEDY):
+        recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
     if recorded != found:
         raise ValueError(

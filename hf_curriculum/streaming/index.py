@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Features
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
@@ -143,18 +143,20 @@ class BucketIndex:
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
                 "the folder, or `snapshot_download` of its repository, has to hold it."
             )
-        content = json.loads(file.read_text(encoding="utf-8"))
+        remedy = "Copy it again, or run `save_bucketed` again."
+        content = read_json(file, remedy)
         if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
             raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
         recorded = content.pop("digest", None)
-        content["thresholds"] = tuple(content["thresholds"])
-        content["buckets"] = tuple(
-            StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
-            for bucket in content["buckets"]
-        )
-        if "quantiles" in content:
-            content["quantiles"] = tuple(map(tuple, content["quantiles"]))
-        index = cls(**content)
+        with reading(file, remedy):
+            content["thresholds"] = tuple(content["thresholds"])
+            content["buckets"] = tuple(
+                StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
+                for bucket in content["buckets"]
+            )
+            if "quantiles" in content:
+                content["quantiles"] = tuple(map(tuple, content["quantiles"]))
+            index = cls(**content)
         if recorded != index.digest:
             raise ValueError(
                 f"{file} was changed after it was written: its digest is {recorded}, its content gives "

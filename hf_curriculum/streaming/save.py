@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ from datasets import Dataset
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import complete_folder, kind_of, recover_folder
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
@@ -102,12 +98,13 @@ def save_bucketed(
     if format == "webdataset":
         validate_features(dataset.features)
     target = Path(path).absolute()
+    recover_folder(target)
     _validate_target(target, overwrite)
     scores = read_scores(dataset, score_column)
     easy = resolve_easy(dataset, score_column, easy)
     ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
     buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
-    with _complete_folder(target) as folder:
+    with complete_folder(target) as folder:
         stored = _write_buckets(dataset, folder, ranking, buckets, format, seed, shard_size or _SHARD_ROWS, num_shards)
         spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
         index = BucketIndex(
@@ -152,25 +149,6 @@ def _validate_target(target: Path, overwrite: bool) -> None:
             f"{target} exists and holds no {FILE_NAME}, so `save_bucketed` did not write it and does not delete it, "
             "overwrite=True or not. Give another path, or remove it yourself."
         )
-
-
-@contextmanager
-def _complete_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that takes the target's place when everything in it is written."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
-    try:
-        folder.chmod(0o755)  # a temporary folder is readable by its owner alone
-        yield folder
-        if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
-            os.replace(target, old / target.name)
-            os.replace(folder, target)
-            shutil.rmtree(old)
-        else:
-            os.replace(folder, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_buckets(

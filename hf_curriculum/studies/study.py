@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 
@@ -340,7 +340,8 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _read(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    needs = ("key", "status", "result", "step", "error")
+    return read_json(path, "Delete it: the run is then made again.", needs) if path.is_file() else None
 
 
 def _is_lost(value: Any) -> bool:

@@ -139,7 +139,8 @@ class StoreWriter:
         facts = read_facts(path)
         if facts is not None and not facts["complete"] and facts["images"] == 0:
             facts = None  # nothing in it would be lost
-        _validate_folder(self.folder, facts, self.wanted)
+        else:
+            _validate_folder(self.folder, facts, self.wanted)
         fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
         fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "digests": [""] * len(wanted["sources"])}
         facts = facts or {**fresh, "moments": None, "complete": False}
@@ -153,6 +154,8 @@ class StoreWriter:
         self._digests, self._classes = facts["digests"], {name: row for row, name in enumerate(facts["classes"])}
         self._moments = None if facts["moments"] is None else np.array(facts["moments"])  # (2, dims): sums, squares
         self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(f".{FACTS}.*"):
+            leftover.unlink()  # of a run that was killed while it wrote them
         self._arrays = {
             name: _GrowingArray(self.folder / f"{name}.npy", about["dtype"], about["shape"])
             for name, about in facts["arrays"].items()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, read_json
 from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 FORMAT = 1
@@ -271,7 +271,8 @@ def unclassified(image_id: str) -> str:
 def read_facts(folder: str | Path) -> dict[str, Any] | None:
     """What the folder of a store tells about itself; None for another folder."""
     file = Path(folder) / FACTS
-    facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    needs = ("format", "complete", "images", "dims", "dtype", "standardise", "made_by", "sources", "arrays", "classes")
+    facts = read_json(file, "Copy or write the store again.", needs) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
             f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "

@@ -1,0 +1,117 @@
+"""What is written is the same after a failure at any file operation, and is never half there."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hf_curriculum import ScoreProvenance, attach_provenance, load_scored, pack_regions, save_bucketed, save_scored
+from hf_curriculum.config import recover_folder
+from hf_curriculum.streaming.index import verify_bucketed
+from tests.helpers.failing_files import failing_files, interrupted
+
+MADE = ScoreProvenance(scorer="CaptionLength", column="score", easy="low")
+
+
+def scored(rows):
+    data = Dataset.from_dict({"text": [f"row {row}" for row in range(rows)], "score": np.arange(rows, dtype=float)})
+    return attach_provenance(data, {"score": MADE})
+
+
+def content(folder):
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != "state.json"  # its fingerprint is drawn
+    }
+
+
+def every_point(write, folder, before=None):
+    """Folders after each interruption, each with the content that was wanted, and the points."""
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    folder.parent.mkdir()
+    if before:
+        before()
+    with failing_files() as done:
+        write()
+    wanted = content(folder)
+    for end in (False, True):
+        for at in range(len(done)):
+            shutil.rmtree(folder.parent)
+            folder.parent.mkdir()
+            if before:
+                before()
+            interrupted(write, at, end)
+            yield at
+            write()
+            assert content(folder) == wanted, (at, end)
+            assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], (at, end)
+
+
+@pytest.mark.slow
+def test_packing_goes_on_after_any_failure(tmp_path):
+    for name in "ab":
+        (tmp_path / "source").mkdir(exist_ok=True)
+        np.savez(tmp_path / "source" / f"{name}.npz", feat=np.ones((2, 4), np.float32))
+    store = tmp_path / "work" / "store"
+    points = list(
+        every_point(lambda: pack_regions(tmp_path / "source", store, standardise=True, progress=False), store)
+    )
+    assert len(points) > 20
+
+
+@pytest.mark.slow
+def test_a_scored_set_is_the_old_one_or_the_new_one(tmp_path):
+    folder, old, new = tmp_path / "work" / "set", scored(3), scored(5)
+
+    def before():
+        save_scored(old, folder)
+        (folder / "notes.txt").write_text("kept")
+
+    for _ in every_point(lambda: save_scored(new, folder), folder, before):
+        if folder.exists():  # not between two renames, where the next call puts the old one back
+            assert load_scored(folder)["text"][:] in (old["text"][:], new["text"][:])
+    assert (folder / "notes.txt").read_text() == "kept"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["parquet", "webdataset"])
+def test_buckets_are_the_old_ones_or_the_new_ones(tmp_path, format):
+    folder = tmp_path / "work" / "buckets"
+
+    def write(rows):
+        save_bucketed(scored(rows), folder, 2, score_column="score", format=format, overwrite=True)
+
+    for _ in every_point(lambda: write(6), folder, lambda: write(4)):
+        if folder.exists():
+            assert verify_bucketed(folder).num_rows in (4, 6)
+
+
+def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeypatch):
+    folder, replace = tmp_path / "set", os.replace
+    save_scored(scored(3), folder)
+
+    def refuse(source, target):
+        if target == folder and "unfinished" in str(source):
+            raise OSError("no space")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="no space"):
+        save_scored(scored(5), folder)
+    assert len(load_scored(folder)) == 3
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set"]
+
+    def refuse_all(source, target):
+        if target == folder:
+            raise OSError("no space")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_all)
+    with pytest.raises(OSError, match=r"set could not be replaced \(no space\)\. The old one is .*replaced-.*set"):
+        save_scored(scored(5), folder)
+    monkeypatch.undo()
+    recover_folder(folder)
+    assert len(load_scored(folder)) == 3
