@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import traceback
 from functools import cache
 from pathlib import Path
@@ -160,14 +161,13 @@ def regions_and_tokenizer() -> tuple[RegionStore, PreTrainedTokenizerFast]:
     """One to three regions of each scene, of features that say the words of its caption, and a tokenizer of words."""
     scenes, _ = scenes_and_tokenizer()
     tokenizer = train_word_tokenizer(scenes, min_count=1)
-    folder = Path(sys.argv[1]).with_name("regions")
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="regions-", dir=Path(sys.argv[1]).parent))
     for number, (image_id, caption) in enumerate(zip(scenes["image_id"], scenes["caption"], strict=True)):
         said = np.zeros(len(tokenizer), np.float32)
         said[tokenizer(caption)["input_ids"]] = 1
         noise = np.random.default_rng(number).normal(size=(1 + number // 5 % 3, len(tokenizer)))
         np.savez(folder / f"{image_id}.npz", feat=(said + 0.1 * noise).astype(np.float32))
-    return pack_regions(folder, folder.with_name("store"), progress=False), tokenizer
+    return pack_regions(folder, folder.with_name(f"{folder.name}-store"), progress=False), tokenizer
 
 
 def make_captioner(name: str, tokenizer: PreTrainedTokenizerFast, dropout: float | None) -> PreTrainedModel:
