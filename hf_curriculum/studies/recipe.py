@@ -532,14 +532,14 @@ class RunLines(TrainerCallback):
 
 
 def finish(study: Study) -> None:
-    """Ends a recipe: no process is left, and a crash is an exit status.
+    """Ends a recipe: no process is left, and a crash, which `study.run()` has told, is an exit status.
 
     Raises:
         SystemExit: a run crashed.
     """
     close_process_group()
     if any(item.status == "crashed" for item in study.runs):
-        raise SystemExit(study.describe())
+        raise SystemExit(1)
 
 
 def _mapping(name: str, text: str) -> dict[str, Any]:

@@ -134,15 +134,17 @@ def test_where_a_run_resumes(tmp_path, monkeypatch):
     assert point("other/checkpoint-1") == "other/checkpoint-1"
 
 
-def test_a_crash_is_an_exit_status(tmp_path):
+def test_a_crash_is_told_once_and_is_an_exit_status(tmp_path, caplog):
     def run(given):
         raise OSError("disk")
 
     study = Study(run, {"a": {}}, [0], tmp_path)
     finish(study)
     study.run()
-    with pytest.raises(SystemExit, match="OSError: disk"):
+    assert caplog.text.count("OSError: disk") == 1
+    with pytest.raises(SystemExit, match=r"^1$") as ended:
         finish(study)
+    assert ended.value.code == 1  # a text would be printed: the crash a second time
 
 
 def test_numbers_with_an_exponent_are_numbers(presets):
