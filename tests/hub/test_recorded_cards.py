@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 import hf_curriculum
@@ -278,3 +279,14 @@ AUTHORS = {
 def test_authors_are_those_of_the_front_pages():
     for name, paper in PAPERS.items():
         assert entry_of(paper.bibtex)[2]["author"].split(" and ") == AUTHORS[name]
+
+
+def test_the_citation_file_lists_every_paper():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
+    found = {
+        one["title"]: (str(one["year"]), [f"{who['family-names']}, {who['given-names']}" for who in one["authors"]])
+        for one in cited
+    }
+    for paper in PAPERS.values():
+        fields = entry_of(paper.bibtex)[2]
+        assert found[paper.title] == (fields["year"], fields["author"].split(" and "))

@@ -58,6 +58,15 @@ def test_what_the_readme_shows_of_a_system_is_its_record(name, metric, arms, bef
     assert before + shown(name, metric, *arms, ".3f") in line
 
 
+@pytest.mark.parametrize("card", ["babylm_git_tc", "babylm_flamingo_tc"])
+def test_what_the_page_says_of_runs_with_text_stands_in_their_cards(card):
+    facts = json.loads((ROOT / "model_cards" / f"{card}.json").read_text(encoding="utf-8"))
+    own, dealt = (one["value"] for one in facts["results"] if one["metric"].startswith("noun recall"))
+    said = " ".join(MADE.PAGE.read_text(encoding="utf-8").split()).partition("(T+C, seed 0)")[2].partition(").")[0]
+    assert f"{own:.3f}" in said
+    assert f"{dealt:.3f}" in said
+
+
 def study(folder, *commits):
     """The folder of a study with a run for each commit."""
     runs = [
