@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -136,6 +139,16 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def checkout_commit() -> dict[str, str]:
+    """`{"commit": …}` of the checkout that the package is imported from, "-dirty" if it was changed; else nothing."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return {}
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
 
 
 def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:

@@ -129,7 +129,7 @@ def main() -> None:
     """All stages of the command line, and one report."""
     options = PARSER.parse()
     stage = vars(options).pop("stage", None)
-    folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
+    folder = PARSER.folder(options)
     study, controls = PARSER.study(run, options, folder, data=read_data)
     if stage == "evaluate" and not any(item.status == "finished" for item in study.runs):
         raise ValueError(f"No run in {folder} has finished, so there is nothing to evaluate. Leave --stage out.")

@@ -11,6 +11,7 @@ its folder), without what is true of one machine's folders only; `NAME.md` is re
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shlex
 import subprocess
@@ -30,7 +31,8 @@ from hf_curriculum.training.publishing import FACTS_FILE
 
 ROOT = Path(__file__).parent.parent
 RUNS = Path("outputs") / "cards"
-SHIPPED = "scenes_clip"
+SHIPPED = {SCENES_CLIP: "8542597", "scenes_diffusion": "2153943"}
+"""Models that ship, and the commits that their weights came with."""
 
 
 @dataclass(frozen=True)
@@ -98,50 +100,100 @@ def record(name: str, runs: Path) -> dict[str, Any]:
             "recipe wrote facts has none, and one of other settings stands beside it: delete the folder and try again."
         )
     facts = json.loads(found[0].read_text(encoding="utf-8"))
+    facts["versions"] |= digests(found[0].parent / "model")
     facts["model"] |= {"name": name, "repo_id": (RUNS / name / found[0].parent.name / "model").as_posix()}
     command = f"{system.command} --output_dir {(RUNS / name).as_posix()}"
     return {**facts, "command": command, "language": "en", "license": "apache-2.0"}
 
 
-def shipped() -> dict[str, Any]:
-    """The facts of the CLIP that ships, from the file that its recipe wrote beside it."""
-    folder = Path(hf_curriculum.__file__).parent / "models" / SCENES_CLIP
+def digests(folder: Path) -> dict[str, str]:
+    """What tells the weights in a folder from others: their files' SHA-256."""
+    files = sorted(folder.rglob("*.safetensors"))
+    return {f"sha256 of {file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """The facts of a model that ships, from the file that its recipe wrote beside it.
+
+    Args:
+        name: one of `SHIPPED`.
+    """
+    folder = Path(hf_curriculum.__file__).parent / "models" / name
     made = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
-    auc, seed = made["held_out_auc"], made["held_out_seed"]
+    own = _clip(folder, made) if name == SCENES_CLIP else _diffusion(made)
+    shared = {"base_model": None, "is_adapter": False, "trainable": own["model"]["parameters"], "processor": None}
     return {
         "format": 1,
+        **own,
+        "model": {"name": name, "repo_id": name, **own["model"], **shared},
+        "score": None, "curriculum": None, "plan": None, "describe": "", "decisions": [], "before": [], "history": [],
+        "settings": {
+            **own["settings"], "learning rate": made["learning_rate"], "pixels of a scene": made["image_size"],
+            "seed": made["seed"], "training loss at the end": made["final_loss"],
+        },
+        "hardware": {"device": own["hardware"]},
+        "versions": {**made["versions"], "shipped in commit": SHIPPED[name], **digests(folder)},
+        "paper": None,
+        "command": f"python recipes/{made['recipe']}",
+        "language": "en",
+        "license": "apache-2.0",
+    }  # fmt: skip
+
+
+def _clip(folder: Path, made: Mapping[str, Any]) -> dict[str, Any]:
+    """What the CLIP's facts alone have."""
+    model, auc = AutoModel.from_config(AutoConfig.from_pretrained(folder)), made["held_out_auc"]
+    return {
         "model": {
-            "name": SHIPPED, "repo_id": SHIPPED, "class": type(model).__name__, "auto": "AutoModel",
-            "type": model.config.model_type, "processor": None, "parameters": model.num_parameters(),
-            "trainable": model.num_parameters(), "base_model": None, "is_ours": False, "is_adapter": False,
+            "class": type(model).__name__, "auto": "AutoModel", "type": model.config.model_type,
+            "parameters": model.num_parameters(), "is_ours": False,
         },
         "data": {
             "name": None, "rows": made["captions"], "evaluation_rows": None,
             "description": f"captions of {made['scenes']:,} embedded scenes, data seed {made['data_seed']}",
         },
-        "score": None, "curriculum": None, "plan": None, "describe": "", "decisions": [], "before": [], "history": [],
         "settings": {
             "pictures per optimizer step": made["batch_size"], "captions per picture": made["captions_per_image"],
-            "learning_rate": made["learning_rate"], "pixels of a scene": made["image_size"], "seed": made["seed"],
-            "training loss at the end": made["final_loss"],
         },
         "results": [
             {"metric": f"AUC of matched captions beside {kind} ones", "value": auc[key],
-             "source": f"held-out scenes, data seed {seed}"}
+             "source": f"held-out scenes, data seed {made['held_out_seed']}"}
             for key, kind in (("mismatched", "false"), ("shuffled", "other pictures'"))
         ],
         "cost": {
             "examples": made["steps"] * made["batch_size"] * made["captions_per_image"], "steps": made["steps"],
             "seconds": round(60 * made["minutes"], 1),
         },
-        "hardware": {"device": "one CPU thread"},
-        "versions": made["versions"],
-        "paper": None,
+        "hardware": "one CPU thread",
         "use": "from hf_curriculum import CLIPSimilarity\n\nscorer = CLIPSimilarity()  # it ships with the package",
-        "command": f"python recipes/{made['recipe']}",
-        "language": "en",
-        "license": "apache-2.0",
+    }  # fmt: skip
+
+
+def _diffusion(made: Mapping[str, Any]) -> dict[str, Any]:
+    """What the diffusion model's facts alone have."""
+    held_out = f"{made['held_out_pictures']} held-out pictures, data seed {made['held_out_seed']}"
+    return {
+        "model": {
+            "class": "PixelDiffusionPipeline", "auto": "", "type": "diffusion", "parameters": made["parameters"],
+            "is_ours": True, "library": "diffusers",
+        },
+        "data": {
+            "name": None, "rows": made["pictures"], "evaluation_rows": made["held_out_pictures"],
+            "description": f"single objects of embedded scenes, data seed {made['data_seed']}",
+        },
+        "settings": {"pictures per optimizer step": made["batch_size"]},
+        "results": [
+            {"metric": f"{metric} at guidance {level}", "value": value, "source": held_out}
+            for metric, values in (("distance from the source", made["distance"]), ("named rightly", made["named"]))
+            for level, value in values.items()
+        ],
+        "cost": {
+            "examples": made["steps"] * made["batch_size"], "steps": made["steps"],
+            "seconds": round(60 * made["minutes"], 1),
+        },
+        "hardware": "two CPU threads",
+        "use": "from hf_curriculum import generate_spectrum\n\n"
+        'spectrum = generate_spectrum(marked, "scenes_diffusion", prompts="a {label}", folder="spectrum")',
     }  # fmt: skip
 
 
@@ -170,7 +222,7 @@ def render(name: str, folder: Path) -> None:
 def main() -> None:
     """Runs what is missing, and writes facts and cards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = (*SYSTEMS, SHIPPED)
+    names = (*SYSTEMS, *SHIPPED)
     parser.add_argument("names", nargs="*", help=f"which cards; all of {', '.join(names)} if none is named")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where runs go, and are found again")
     parser.add_argument("--output", type=Path, default=ROOT / "model_cards", help="where cards go")
@@ -180,7 +232,7 @@ def main() -> None:
         parser.error(f"{', '.join(sorted(unknown))} is no card; {', '.join(names)} are")
     for name in options.names or names:
         if not options.render:
-            write(name, shipped() if name == SHIPPED else record(name, options.runs), options.output)
+            write(name, shipped(name) if name in SHIPPED else record(name, options.runs), options.output)
         else:
             render(name, options.output)
         print(options.output / f"{name}.md")

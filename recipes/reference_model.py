@@ -228,7 +228,7 @@ def main() -> None:
             "This recipe makes one column of scores, so it has one run: --grid, --table, --arms, --compare, --control "
             "and several --seeds would make others. Leave them out, or call it again with another --output_dir."
         )
-    folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
+    folder = PARSER.folder(options)
     own = {**options.shared, **options.settings, "seed": options.seeds[0]}
 
     def arguments_in(where: Path) -> CurriculumTrainingArguments:

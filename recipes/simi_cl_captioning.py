@@ -119,7 +119,7 @@ def run(
 def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse()
-    folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
+    folder = PARSER.folder(options)
     study, controls = PARSER.study(run, options, folder, data=read_data)
     check_runs(study)
     study.run()

@@ -131,7 +131,7 @@ def with_preset(words: list[str]) -> list[str]:
 def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse(with_preset(sys.argv[1:]))
-    folder = Path(options.output_dir or Path("outputs") / PARSER.presets.name / Path(options.preset).stem)
+    folder = PARSER.folder(options)
     study, controls = PARSER.study(run, options, folder, data=read_data)
     study.run()
     write_results(study, controls)

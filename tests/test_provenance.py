@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +18,12 @@ from hf_curriculum import (
     add_scores,
     attach_provenance,
     make_plan,
+    provenance,
     read_provenance,
 )
 from hf_curriculum.provenance import (
     append_columns,
+    checkout_commit,
     column_provenance,
     score_statistics,
     score_values,
@@ -341,3 +345,13 @@ def test_columns_of_no_rows_beside_a_table_of_several():
     empty = Dataset.from_dict({"a": [1, 2]}).add_column("b", [1, 2]).select([])
     made = append_columns(empty, {"c": np.zeros(0, np.float32)}, {"c": ScoreProvenance("c", "by hand")})
     assert (made.column_names, len(made)) == (["a", "b", "c"], 0)
+
+
+def test_the_commit_of_a_checkout_is_known_and_of_an_installed_package_it_is_not(monkeypatch, tmp_path):
+    root = Path(provenance.__file__).parents[1]
+    if (root / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", checkout_commit()["commit"])
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "package" / "provenance.py"))
+    assert checkout_commit() == {}
+    (tmp_path / ".git").write_text("gitdir: /nowhere")
+    assert checkout_commit() == {}

@@ -92,7 +92,10 @@ class DataCard:
         if self.language is not None:
             ours_alone["language"] = self.language
         if {IMAGE, CAPTION} <= set(self.dataset.column_names):
-            ours_alone["task_categories"] = ["image-to-text"]
+            ours_alone["task_categories"] = [
+                "image-to-text",
+                "image-text-to-text",
+            ]  # a captioner's card has the second
         return front_matter(
             {
                 **{name: value for name, value in old.items() if name not in ours_alone},

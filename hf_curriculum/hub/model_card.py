@@ -26,7 +26,8 @@ _GROWTH, _CURVES = "pool_growth.png", "validation_loss.png"
 Facts = Mapping[str, Any]
 """What `gather_facts` gathers; all of it JSON. A card can be rendered again from it at any time:
 
-`model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter), `data`
+`model` (name, repo_id, class, auto, type, processor, parameters, trainable, base_model, is_ours, is_adapter, and
+`library` where it is not transformers), `data`
 (name, description, rows, evaluation_rows), of a captioner on regions `images` (reads, detector, numbers_per_region,
 made_by, ...) and `words` (tokens, unknown, max_length), `score` (column, easy, provenance, statistics) or None,
 `curriculum` and `plan` (`to_dict()`; None where it was trained without), `describe`, `decisions`, `settings`, `before`
@@ -132,7 +133,7 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
         header["datasets"] = [facts["data"]["name"]]
     if tag := _PIPELINES.get(model["auto"]):
         header["pipeline_tag"] = tag
-    header["library_name"] = "peft" if model["is_adapter"] else "transformers"
+    header["library_name"] = "peft" if model["is_adapter"] else model.get("library", "transformers")
     before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]
     tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]

@@ -68,13 +68,13 @@ def add_scores_section(
     """
     scores, stem = score_values(dataset, column), name or column
     easy = plan["easy"]
-    cuts = _cuts(scores, easy, plan)
+    cuts, shares = _cuts(scores, easy, plan)
     others = f" Trained on: {plan['num_rows']:,} of them." if len(dataset) != plan["num_rows"] else ""
     report.add_figure(
         f"Scores: {column}",
-        partial(score_distribution, scores, name=column, cuts=cuts, easy=easy),
+        partial(score_distribution, scores, name=column, cuts=cuts, easy=easy, shares=shares),
         f"Share of the {len(dataset):,} pairs at least as easy as each score; dashed lines: how far each phase but "
-        f"the last has come.{others}",
+        f"the last has come, the plan's shares between them.{others}",
         name=file_stem(f"scores_{stem}", 0),
     )
     made = read_provenance(dataset).get(column)
@@ -82,7 +82,7 @@ def add_scores_section(
         report.add_text(None, f"`{column}` was written by `{made.scorer}`; its {easy} values are easy.")
     ends = {column: easy} | {name: one.easy for name, one in read_provenance(dataset).items() if name != column}
     shown = {name: end for name, end in ends.items() if _any_score(dataset, name)}
-    cuts_of = {name: _cuts(score_values(dataset, name), end, plan) for name, end in shown.items()}
+    cuts_of = {name: _cuts(score_values(dataset, name), end, plan)[0] for name, end in shown.items()}
     add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{stem}", 0))
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
@@ -291,15 +291,19 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
     report.add_gallery(Gallery("Generated captions", items, f"Validation images, captioned by the run {run['name']}."))
 
 
-def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> list[float]:
-    """The score of the hardest example that could be drawn by the end of each phase but the last."""
+def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """The hardest score that could be drawn by the end of each phase but the last, and the shares of the phases.
+
+    The shares follow from the plan, because buckets by rank divide equal scores.
+    """
     ranked = np.sort(scores[np.isfinite(scores)])
     ranked = ranked if easy == "low" else ranked[::-1]
     if not len(ranked):
-        return []
+        return [], [1.0]
     reached = np.cumsum([stage["new"] for stage in plan["stages"]])
-    positions = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
-    return [float(ranked[min(max(position, 1), len(ranked)) - 1]) for position in sorted(positions)]
+    places = {round(int(count) * len(scores) / plan["num_rows"]) for count in reached if count < reached[-1]}
+    ends = sorted({min(max(place, 1), len(ranked)) for place in places})
+    return [float(ranked[end - 1]) for end in ends], (np.diff([0, *ends, len(ranked)]) / len(ranked)).tolist()
 
 
 def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:

@@ -285,6 +285,15 @@ class RecipeParser(FlagParser):
             self._check(*made)
         return made
 
+    def folder(self, options: argparse.Namespace) -> Path:
+        """`outputs/RECIPE/PRESET`, of other data than the usual preset's `outputs/RECIPE/DATA`; or the one named."""
+        if options.output_dir is not None:
+            return Path(options.output_dir)
+        data = str(options.settings.get("data", "scenes"))
+        own = data != "scenes" and options.preset == self.get_default("preset")
+        name = re.sub(r"[^\w.-]+", "-", Path(data).stem) if own else Path(options.preset).stem
+        return Path("outputs") / self.presets.name / name
+
     def study(
         self,
         run: Callable[..., Mapping[str, Any]],
@@ -532,14 +541,14 @@ class RunLines(TrainerCallback):
 
 
 def finish(study: Study) -> None:
-    """Ends a recipe: no process is left, and a crash is an exit status.
+    """Ends a recipe: no process is left, and a crash, which `study.run()` has told, is an exit status.
 
     Raises:
         SystemExit: a run crashed.
     """
     close_process_group()
-    if any(item.status == "crashed" for item in study.runs):
-        raise SystemExit(study.describe())
+    if crashed := sum(item.status == "crashed" for item in study.runs):
+        raise SystemExit(f"{crashed} of {len(study.runs)} runs crashed: see above.")
 
 
 def _mapping(name: str, text: str) -> dict[str, Any]:

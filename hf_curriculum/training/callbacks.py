@@ -159,16 +159,11 @@ class DrawLog:
         self._seen: tuple[Stage, int, np.ndarray] | None = None
         self._noted: tuple[int, dict[str, float]] = 0, {}
 
-    def note(self, plan: Plan, state: TrainerState, *, at_end: bool = False) -> Mapping[str, float]:
-        """The numbers since the last entry with a loss, and quantiles of a stage that ends here; once for each step.
-
-        At the end of a run only what no entry with a loss told: of its last stage.
-        """
+    def note(self, plan: Plan, state: TrainerState) -> Mapping[str, float]:
+        """The numbers since the last entry with a loss, and quantiles of a stage that ends here; once a step."""
         step = state.global_step
-        last = next((entry["step"] for entry in reversed(state.log_history) if "loss" in entry), 0)
-        if not step or (at_end and (step not in plan.stage_ends or last == step)):
-            return {}
         if self._noted[0] != step:
+            last = next((entry["step"] for entry in reversed(state.log_history) if "loss" in entry), 0)
             facts = self.since(plan, min(last, step - 1), step)
             if step in plan.stage_ends:
                 quantiles = drawn_quantiles(plan, plan.stage_ends[step].number)
@@ -281,8 +276,8 @@ class PacingCallback(TrainerCallback):
     - Strategies of `"epoch"` (evaluate, save, log) mean the end of a pass over the pool: `Trainer` itself sees the
       run as one epoch.
     - A log entry with a loss tells what was drawn since the one before, as `curriculum/…`: see `DrawLog`. When a stage
-      ends there is one, which also has quantiles of the scores that the stage drew, `curriculum/score_q0`, `_q25`,
-      `_q50`, `_q75`, `_q100`; those of the last stage may stand in the run's last entry.
+      ends there is one, the last stage's before the last checkpoint, which also has quantiles of the scores that the
+      stage drew, `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`.
     - When a stage begins a line says so, as `logging.INFO`.
     - Before an optimizer step gradients are clipped by `max_grad_value`.
     - When a round ends, the curriculum's decision is taken before anything is saved; logged are `curriculum/round`
@@ -337,7 +332,7 @@ class PacingCallback(TrainerCallback):
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
         if step in plan.stage_ends:
             trainer.check_draws()
-            control.should_log |= step < state.max_steps
+            control.should_log = True
         due = trainer.decision_is_due()
         if due or control.should_log:
             trainer.note_draws()  # a decision may change the order that this step was drawn by

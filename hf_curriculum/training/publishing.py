@@ -34,7 +34,7 @@ from hf_curriculum.hub.model_card import eval_results, model_figures, render_mod
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.names import MODELS
-from hf_curriculum.provenance import read_provenance, score_statistics
+from hf_curriculum.provenance import checkout_commit, read_provenance, score_statistics
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
 from hf_curriculum.reporting.cost import cost_at
 from hf_curriculum.reporting.report import Report
@@ -328,7 +328,11 @@ def gather_facts(
             "seconds": round(trainer.trained_seconds, 1),
         },
         "hardware": _hardware(trainer),
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in _PACKAGES},
+            **checkout_commit(),
+        },
         "paper": paper_of(rule, plan.ranking.name) if paper is None else paper,
         **{key: value for key, value in said.items() if value is not None},
     }

@@ -407,11 +407,12 @@ class CurriculumTrainer(SelectingTrainer):
             plan, costs = self.plan, self.costs()
             scores = plan.candidates > 1 or plan.curriculum.signal == "losses"
             logs |= costs if scores else {"examples": costs["examples"]}
-            if "loss" in logs or "train_runtime" in logs:
-                drawn = self._draw_log.note(self.plan, self.state, at_end="loss" not in logs)
+            if "loss" in logs:
+                drawn = self._draw_log.note(self.plan, self.state)
                 if plan.candidates > 1:
                     drawn = {**drawn, **self.selector.facts()}
                 logs |= {f"curriculum/{name}": value for name, value in drawn.items()}
+            if "loss" in logs or "train_runtime" in logs:
                 self._trained_seconds = round(self._clock.seconds, 3)
             else:
                 logs["seconds"] = round(self._clock.seconds, 3)

@@ -186,13 +186,14 @@ def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
 
 
 def output_folder(parser: RecipeParser, options: Namespace) -> Path:
-    """`outputs/RECIPE/PRESET`, and what was asked for beyond the preset: `-text`, `-control`; or the one named."""
+    """`parser.folder`, and what was asked for beyond the preset: `-text`, `-control`; or the one named."""
+    folder = parser.folder(options)
     if options.output_dir is not None:
-        return Path(options.output_dir)
+        return folder
     own = read_preset(options.preset, parser.presets)
     text = "-text" if options.settings["text"] is not None and own.get("text") is None else ""
     control = f"-{CONTROL}" if options.control else ""
-    return Path("outputs") / parser.presets.name / f"{Path(options.preset).stem}{text}{control}"
+    return folder.with_name(f"{folder.name}{text}{control}")
 
 
 def has_text_stage(settings: Mapping[str, Any]) -> bool:

@@ -201,7 +201,7 @@ def table(
             _censored(row.running_ratio, "never"),
             _decimals(loss.mean.value),
             interval_text(loss.test.difference, signed=True) if loss.test else "–",
-            f"{loss.test.p_t:.3f}" if loss.test and loss.test.p_t == loss.test.p_t else "–",
+            _p_value(loss.test.p_t) if loss.test else "–",
             _decimals(grounding.mean.value),
             _decimals(right.mean.value),
         ]
@@ -209,6 +209,11 @@ def table(
             cells.append(_decimals(mismatched.get(row.arm, math.nan)))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _p_value(p: float) -> str:
+    """Three decimals, and never 0: a p value is not."""
+    return "< 0.001" if p < 0.001 else _decimals(p)
 
 
 def _decimals(value: float) -> str:

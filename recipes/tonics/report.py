@@ -175,13 +175,11 @@ def add_curriculum(
         about = "Among the held-out examples, by which the curriculum decides. A dot: a refresh."
         report.add_figure("Held-out retrieval", figure, about, name="held_out_retrieval")
     for number, run in enumerate(run for run in runs if len(run["decisions"]) > 1):
-        shares = masses(run["decisions"], prepared.ontology.masses)
-        examples = [entry["step"] * run["examples"] // run["steps"] for entry in run["decisions"]]
+        shares = masses([{"random_share": 1.0}, *run["decisions"]], prepared.ontology.masses)
+        ends = [entry["step"] * run["examples"] // run["steps"] for entry in run["decisions"]] + [run["examples"]]
         name = "mass" if number == 0 else f"mass_{number + 1}"
-        about = "Of the batches that follow each decision. Entity: random batches of all examples."
-        report.add_figure(
-            f"Mass of each node: {run['name']}", partial(drawn_shares, examples, shares), about, name=name
-        )
+        about = "From decision to decision. Entity: random batches of all examples."
+        report.add_figure(f"Mass of each node: {run['name']}", partial(drawn_shares, ends, shares), about, name=name)
 
 
 def masses(decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> dict[str, list[float]]:

@@ -100,7 +100,7 @@ def test_thumbnails_are_stored_once_and_only_if_wanted():
     assert all(f"]({path})" in text for path in pictures)
     plain = DataCard("me/x", {"train": data}, "train")
     assert ".jpg" not in plain.render()
-    assert header_of(plain.render())[0]["task_categories"] == ["image-to-text"]
+    assert header_of(plain.render())[0]["task_categories"] == ["image-to-text", "image-text-to-text"]
 
 
 def test_what_people_wrote_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import runpy
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 import hf_curriculum
@@ -26,7 +28,7 @@ EXPECTED = {  # paper, scorer, the metric whose last value while training stands
     "wsod_wsddn": ("wsod", "CLIPSimilarity", "loss", "object-detection"),
     "tonics_aligner": ("tonics", None, "validation_image_r1", None),
     "discl_resnet": ("discl", "generate_spectrum", "level_1_loss", "image-classification"),
-    "scenes_clip": (None, None, None, None),
+    "scenes_": (None, None, None, None),
 }
 """By how a card's name begins."""
 
@@ -56,7 +58,7 @@ def texts(value):
 
 
 def test_there_is_a_card_for_every_recorded_system(recipe):
-    names = {*recipe.SYSTEMS, recipe.SHIPPED}
+    names = {*recipe.SYSTEMS, *recipe.SHIPPED}
     assert {path.stem for path in FACTS} == names
     assert {path.stem for path in FOLDER.glob("*.md")} == {*names, "README"}
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -73,7 +75,7 @@ def test_it_is_what_its_facts_say(path):
 @every_card
 def test_the_hub_can_read_it(path):
     card = ModelCard.load(path.with_suffix(".md"))
-    assert card.data.library_name == "transformers"
+    assert card.data.library_name == told(path)["model"].get("library", "transformers")
     assert card.data.license == "apache-2.0"
     assert card.data.language == "en"
     assert "hf_curriculum" in card.data.tags
@@ -160,10 +162,15 @@ def test_cards_are_written_from_a_run(recipe, tmp_path, monkeypatch):
         recipe.record("babylm_git_c", tmp_path / "runs")
     run.mkdir(parents=True)
     (run / "training_facts.json").write_text(json.dumps(given), encoding="utf-8")
+    (run / "model").mkdir()
+    (run / "model" / "model.safetensors").write_bytes(b"weights")
     made = recipe.record("babylm_git_c", tmp_path / "runs")
     assert made["model"]["repo_id"] == "outputs/cards/babylm_git_c/curriculum-seed0/model"
     assert made["command"] == ("accelerate launch recipes/babylm_git.py --output_dir outputs/cards/babylm_git_c")
+    digest = made["versions"]["sha256 of model.safetensors"]
+    assert digest == hashlib.sha256(b"weights").hexdigest()
     recipe.write("babylm_git_c", made, tmp_path / "cards")
+    assert digest in (tmp_path / "cards" / "babylm_git_c.md").read_text()
     assert told(tmp_path / "cards" / "babylm_git_c.json") == made
     assert (tmp_path / "cards" / "babylm_git_c.md").is_file()
     assert (tmp_path / "cards" / "figures" / "babylm_git_c" / "pool_growth.png").is_file()
@@ -176,8 +183,13 @@ def test_what_is_not_recorded_is_not_rendered(recipe, tmp_path):
         recipe.render("babylm_git_c", tmp_path)
 
 
-def test_the_shipped_clip_is_told_from_its_own_record(recipe):
-    assert recipe.shipped() == told(FOLDER / "scenes_clip.json")
+@pytest.mark.parametrize("name", ["scenes_clip", "scenes_diffusion"])
+def test_a_shipped_model_is_told_from_its_own_record_and_its_weights(recipe, name):
+    facts = told(FOLDER / f"{name}.json")
+    assert recipe.shipped(name) == facts
+    (weights,) = (ROOT / "hf_curriculum" / "models" / name).rglob("*.safetensors")
+    assert facts["versions"][f"sha256 of {weights.name}"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert f"| shipped in commit | {recipe.SHIPPED[name]} |" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_what_recorded_cards_say_beyond_others_stays_in_its_place():
@@ -267,3 +279,14 @@ AUTHORS = {
 def test_authors_are_those_of_the_front_pages():
     for name, paper in PAPERS.items():
         assert entry_of(paper.bibtex)[2]["author"].split(" and ") == AUTHORS[name]
+
+
+def test_the_citation_file_lists_every_paper():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
+    found = {
+        one["title"]: (str(one["year"]), [f"{who['family-names']}, {who['given-names']}" for who in one["authors"]])
+        for one in cited
+    }
+    for paper in PAPERS.values():
+        fields = entry_of(paper.bibtex)[2]
+        assert found[paper.title] == (fields["year"], fields["author"].split(" and "))

@@ -147,6 +147,10 @@ def test_the_control_is_made_alone_or_beside(capsys):
         (("--text", "scenes"), "smoke-text"),
         (("--text", "scenes", "--control"), "smoke-text-control"),
         (("--preset", "organisers", "--text", "mine"), "organisers"),  # is with text in any case
+        (("--preset", "embedded"), "embedded"),
+        (("--preset", "embedded", "--data", "my own/photos.json", "--control"), "photos-control"),
+        (("--preset", "embedded", "--data", "my photos/"), "my-photos"),
+        (("--preset", "paper", "--data", "photos"), "paper"),
     ],
 )
 def test_default_folders_do_not_collide(given, folder):
@@ -196,9 +200,10 @@ def test_a_run_of_version_0_1_is_read_back(recipe, tmp_path):
     assert item.status == "pending"
 
 
-def test_a_crash_is_told_at_the_end(start):
-    with pytest.raises(SystemExit, match=r"1 finished, 1 crashed\n- curriculum, seed 1: crashed, OSError: disk"):
+def test_a_crash_is_told_once_and_counted_at_the_end(start, caplog):
+    with pytest.raises(SystemExit, match=r"^1 of 2 runs crashed: see above\.$"):
         start("--seeds", "0,1", error=OSError("disk"))
+    assert caplog.text.count("1 finished, 1 crashed\n- curriculum, seed 1: crashed, OSError: disk") == 1
 
 
 @pytest.mark.slow

@@ -482,7 +482,18 @@ class TestDrawnScores:
             drawn_scores([{"round": 0, "phase": 1}])
 
     def test_shares_are_stacked_from_the_easiest(self):
-        lower, upper = axes_of(drawn_shares([8, 16, 24], SHARES)).collections
+        axes = axes_of(drawn_shares([8, 16, 24], SHARES))
+        lower, upper = axes.collections
+        assert axes.get_xlim() == (0, 24)
+        heights = lower.get_paths()[0].vertices
+        assert {tuple(map(float, one)) for one in heights} >= {
+            (0, 100),
+            (8, 100),
+            (8, 50),
+            (16, 50),
+            (16, 25),
+            (24, 25),
+        }
         assert lower.get_paths()[0].vertices[:, 1].max() == 100
         assert upper.get_paths()[0].vertices[:, 1].min() == 25
         assert lower.get_alpha() or lower.get_facecolor()[0][3] < upper.get_facecolor()[0][3]

@@ -273,6 +273,8 @@ def test_a_table_that_scrolls_keeps_its_first_column_and_shows_that_it_scrolls()
     )
     assert [(name, moves) for _, name, _, moves in layers] == [("surface", "local")] * 2 + [("shadow", "scroll")] * 2
     assert all(int(cover[2]) > int(shadow[2]) for cover, shadow in zip(layers[:2], layers[2:], strict=True))
+    plan = rule_of("pre")
+    assert (plan["overflow-x"], plan["background"]) == ("auto", box["background"])
     assert rule_of("th")["white-space"] == "normal"  # a long heading makes no wide column
     for theme in ("light", "dark"):
         assert re.search(rf"--shadow: color-mix\([^;]+; color-scheme: {theme};", Report("r").to_html())

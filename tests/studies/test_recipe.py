@@ -134,14 +134,15 @@ def test_where_a_run_resumes(tmp_path, monkeypatch):
     assert point("other/checkpoint-1") == "other/checkpoint-1"
 
 
-def test_a_crash_is_an_exit_status(tmp_path):
+def test_a_crash_is_told_once_and_is_an_exit_status(tmp_path, caplog):
     def run(given):
         raise OSError("disk")
 
     study = Study(run, {"a": {}}, [0], tmp_path)
     finish(study)
     study.run()
-    with pytest.raises(SystemExit, match="OSError: disk"):
+    assert caplog.text.count("OSError: disk") == 1
+    with pytest.raises(SystemExit, match=r"^1 of 1 runs crashed: see above\.$"):
         finish(study)
 
 

@@ -98,8 +98,8 @@ def test_the_log_has_the_entries_of_trainer_and_each_tells_what_was_drawn(make_t
     trainer = make_trainer(RULE, logging_steps=5)
     trainer.train()
     *steps, last = trainer.state.log_history
-    # One more at the end of each phase; the last phase's quantiles are in the run's last entry.
-    assert [entry["step"] for entry in steps] == [4, 5, 10, 12, 15, 20]
+    # One more at the end of each phase.
+    assert [entry["step"] for entry in steps] == [4, 5, 10, 12, 15, 20, 24]
     for before, entry in zip([{"step": 0}, *steps], steps, strict=False):
         drawn = data.select([r for s in range(before["step"], entry["step"]) for r in trainer.plan.step_rows(s)])
         assert entry["curriculum/score_mean"] == pytest.approx(np.mean(drawn["difficulty"]))
@@ -108,18 +108,19 @@ def test_the_log_has_the_entries_of_trainer_and_each_tells_what_was_drawn(make_t
             entry
         )
         assert "seconds" not in entry
-    assert [entry["curriculum/phase"] for entry in trainer.state.log_history] == [1, 2, 2, 2, 3, 3, 3]
+    assert [entry["curriculum/phase"] for entry in steps] == [1, 2, 2, 2, 3, 3, 3]
     assert [entry["step"] for entry in trainer.state.log_history if "curriculum/score_q50" in entry] == [4, 12, 24]
     assert "train_runtime" in last
+    assert not any(name.startswith("curriculum/") for name in last)
     assert trainer.trained_seconds > 0
 
 
 @pytest.mark.parametrize("rule", [IID(epochs=4), IID(epochs=4, partial_batches="keep")], ids=["stream", "keep"])
-def test_without_phases_the_log_has_the_entries_of_trainer(make_trainer, rule):
+def test_without_phases_the_log_has_the_entries_of_trainer_and_the_last_step(make_trainer, rule):
     trainer = make_trainer(rule, score_column=None, logging_steps=5)
     trainer.train()
     assert [("loss" in entry, entry["step"]) for entry in trainer.state.log_history] == [
-        *((True, step) for step in (5, 10, 15, 20)),
+        *((True, step) for step in (5, 10, 15, 20, 24)),
         (False, 24),
     ]
 

@@ -12,6 +12,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum import IID, BabySteps, Phases, Report, make_plan, rank_scores
+from hf_curriculum.reporting.html import percent
 from hf_curriculum.reporting.run_sections import add_scores_section, add_training
 from hf_curriculum.training.publishing import read_run, training_report
 
@@ -62,6 +63,14 @@ def test_a_run_without_evaluation_or_decisions_has_fewer_sections(make_trainer, 
     assert "Plan: out" in page
     assert "Decisions" not in page
     assert "Validation loss" not in page.partition("<main")[2]
+
+
+def test_the_last_phase_is_in_it_whatever_the_logging_steps(make_trainer, tmp_path):
+    make_trainer(Phases(3, 1, easy="low"), logging_steps=5, save_strategy="steps").train()
+    log = read_run(tmp_path / "out")["log"]
+    assert [entry["step"] for entry in log if "loss" in entry] == [2, 5, 6, 10, 12]
+    assert [entry["curriculum/phase"] for entry in log if "curriculum/score_q0" in entry] == [1, 2, 3]
+    assert log[-1]["examples"] == 48
 
 
 def test_the_scores_of_the_data_are_shown_where_it_is_given(make_trainer, data, tmp_path):
@@ -247,3 +256,15 @@ def test_cuts_are_where_the_phases_have_come_to(figures, curriculum, rows, cuts)
     assert ("Trained on: 40 of them." in caption) == (rows != 40)
     assert "Easiest examples" in report.to_html()  # a table: there are no images
     assert "s 0" in report.to_html()
+
+
+@pytest.mark.parametrize(("cut", "shares"), [("rank", [0.25] * 4), ("value", [0.375, 0.375, 0.25])])
+def test_shares_of_the_distribution_are_those_of_the_plan(figures, cut, shares):
+    scores = np.repeat([2.0, 3.0, 4.0, 6.0], [15, 15, 5, 5])
+    plan = make_plan(Phases(4, cut=cut), rank_scores(scores, name="s"), global_batch_size=4).to_dict()
+    data = Dataset.from_dict({"caption": ["a"] * 40, "s": scores.astype(np.float32)})
+    add_scores_section(Report("t"), data, "s", plan)
+    figure = figures["scores_s"][0]
+    assert figure.keywords["shares"] == shares
+    labels = [text.get_text() for text in figure().axes[0].texts]
+    assert labels[: len(shares)] == [percent(share) for share in shares]

@@ -75,11 +75,11 @@ def drawn_scores(
 
 
 def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]], *, theme: Theme = LIGHT) -> Figure:
-    """Each bucket's share of the draws, stacked, against examples seen.
+    """Each bucket's share of the draws, stacked in steps, against examples seen.
 
     Args:
-        examples: seen by each log entry, increasing.
-        shares: bucket → its share of the draws in each entry, between 0 and 1, the easiest bucket first.
+        examples: seen by the end of each part of the run, increasing; the first part begins at 0.
+        shares: bucket → its share of the draws in each part, between 0 and 1, the easiest bucket first.
         theme: colours and width.
 
     Raises:
@@ -94,13 +94,14 @@ def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]],
             "two entries. Log more often (`logging_steps`), or leave the figure out."
         )
     figure, axes = new_figure(theme, "What was drawn", x_label="Examples seen", y_label="Share of the draws, per cent")
-    parts = [100 * np.asarray(values) for values in shares.values()]
+    ends = [0, *examples]
+    parts = [100 * np.asarray([values[0], *values]) for values in shares.values()]
     # One colour, darker for harder buckets: they are ordered.
     alphas = np.linspace(0.2, 0.95, len(parts))
     colours = [(theme.series[0], alpha) for alpha in alphas]
     names = [one_line(name, 28) for name in shares]
-    axes.stackplot(examples, parts, colors=colours, labels=names, linewidth=0.6, edgecolor=theme.surface)
-    axes.set_xlim(examples[0], examples[-1])
+    axes.stackplot(ends, parts, step="pre", colors=colours, labels=names, linewidth=0.6, edgecolor=theme.surface)
+    axes.set_xlim(ends[0], ends[-1])
     axes.set_ylim(0, 100)
     number_ticks(axes.xaxis, theme, integer=True)
     number_ticks(axes.yaxis, theme, integer=True, room=10)

@@ -1,0 +1,191 @@
+"""What a study came to, kept as a record, and the tables of `docs/results.md` that are made from records.
+
+    python recipes/record_results.py babylm_git outputs/babylm_git/embedded "python recipes/babylm_git.py --compare"
+    python recipes/record_results.py     # the tables from the records that are there
+
+A record is `recipes/benchmarks/results/NAME.json`: the command, the commit, versions, device and seeds, the numbers of
+each run, and means with their 95 % t intervals over seeds and differences from the control, paired by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_curriculum.markdown import table
+from hf_curriculum.training.publishing import FACTS_FILE
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+Run = Mapping[str, Any]
+Cell = Callable[[Run], str]
+
+
+def record(name: str, folder: Path, command: str, commit: str | None = None) -> dict[str, Any]:
+    """The record of a study.
+
+    Args:
+        name: of the recipe.
+        folder: of the study.
+        command: what a person types to make it again.
+        commit: of the code that ran, where the runs do not tell it themselves.
+
+    Raises:
+        ValueError: no run finished there, runs are of several commits, or none tells its commit.
+    """
+    facts = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"*/{FACTS_FILE}"))]
+    commits = {one["versions"].pop("commit", commit) for one in facts}
+    if len(commits) != 1 or None in commits:
+        raise ValueError(
+            f"The runs in {folder} are of the commits {sorted(map(str, commits))}. A record is of one commit: run the "
+            "study again, or give --commit where they do not tell it."
+        )
+    runs = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    summary = json.loads((folder / "study.json").read_text(encoding="utf-8"))["summary"]
+    return {
+        "recipe": name,
+        "command": command,
+        "commit": commits.pop(),
+        "versions": facts[0]["versions"],
+        "device": facts[0]["hardware"]["device"],
+        "seeds": sorted({run["seed"] for run in runs}),
+        "runs": [{key: value for key, value in run.items() if _kept(key, value)} for run in runs],
+        "summary": [{key: value for key, value in row.items() if key != "values"} for row in summary],
+    }
+
+
+_TOLD = ("name", "system", "variant", "merges", "beside_dealt", "beside_random")
+"""What a record has of a run beside its numbers."""
+
+
+def _kept(key: str, value: Any) -> bool:
+    values = value.values() if isinstance(value, Mapping) else (value,)
+    return key in _TOLD or all(isinstance(one, (int, float)) for one in values)
+
+
+def _by(name: str, digits: str = ".3f", scale: float = 1) -> Cell:
+    return lambda run: f"{scale * run[name]:{digits}}"
+
+
+def _difference(found: Mapping[str, float], digits: str = ".3f", scale: float = 1) -> str:
+    low, high = (f"{scale * found[name]:+{digits}}" for name in ("lower", "upper"))
+    return f"{scale * found['difference']:+{digits}} [{low}, {high}]"
+
+
+_RECALL: dict[str, Cell] = {
+    "run": lambda run: f"{run['system']} {run['variant']}, {run['name']}",
+    "seed": _by("seed", "d"),
+    "examples": _by("examples", ","),
+    "validation loss": _by("eval_loss"),
+    "recall": lambda run: f"{run['recall']['recall']:.3f}",
+    "shuffled": lambda run: f"{run['recall']['shuffled']:.3f}",
+    "difference": lambda run: _difference(run["recall"]),
+}
+_CAPTIONS: dict[str, Cell] = {
+    "run": lambda run: run["name"],
+    "seed": _by("seed", "d"),
+    "merges": lambda run: (
+        ", ".join(f"{one['examples']:,}{'*' * (one['decision'] == 'forced')}" for one in run["merges"]) or "–"
+    ),
+    "BLEU-4": _by("bleu_4"),
+    "ROUGE-L": _by("rouge_l"),
+    "CIDEr": _by("cider"),
+    "dealt": lambda run: f"{run['beside_dealt']['values']['dealt to other images']['cider']:.3f}",
+    "difference": lambda run: _difference(run["beside_dealt"]["differences"][0]),
+}
+_DETECTION: dict[str, Cell] = {
+    "run": lambda run: run["name"].replace("_", " "),
+    "seed": _by("seed", "d"),
+    "examples": _by("examples", ","),
+    "× the data": _by("passes", ".2f"),
+    "mAP@0.5": _by("map_50", ".1f", 100),
+    "CorLoc": _by("corloc", ".1f", 100),
+    "over random boxes": lambda run: next(
+        _difference(one, ".1f", 100) for one in run["beside_random"]["differences"] if one["metric"] == "map_50"
+    ),
+}
+_LOSS_AND_RECALL = {"eval_loss": "validation loss", "noun_recall": "recall"}
+_R1 = {f"test_{kind}{way}_r1": f"{way} R@1{note}" for kind, note in (("", ""), ("within_", ", within a class"))
+       for way in ("image", "text")}  # fmt: skip
+TABLES: dict[str, tuple[str, Mapping[str, Cell], Mapping[str, str]]] = {
+    "babylm_git": (".3f", _RECALL, _LOSS_AND_RECALL),
+    "babylm_flamingo": (".3f", _RECALL, _LOSS_AND_RECALL),
+    "simi_cl_captioning": (".3f", _CAPTIONS, {"cider": "CIDEr", "rouge_l": "ROUGE-L", "eval_loss": "validation loss"}),
+    "wsod_wsddn": (".1f", _DETECTION, {"map_50": "mAP@0.5", "map": "mAP", "corloc": "CorLoc"}),
+    "tonics_alignment": (".1f", {}, _R1),
+    "discl_longtail": (".1f", {}, {"accuracy_few": "few", "accuracy_medium": "medium", "accuracy_many": "many",
+                                   "accuracy": "all", "macro_f1": "macro F1"}),
+}  # fmt: skip
+"""Recipe → digits of its means, the columns of its runs, and the metrics of its means with their names."""
+
+
+def tables(made: Mapping[str, Any]) -> str:
+    """The tables of a record: a line per run, and one per metric and arm with p values that are two-sided."""
+    digits, columns, metrics = TABLES[made["recipe"]]
+    rows = [
+        _mean_row(row, name, digits)
+        for metric, name in metrics.items()
+        for row in made["summary"]
+        if row["metric"] == metric
+    ]
+    mean = f"mean of {len(made['seeds'])} seeds [95 %]"
+    parts = [
+        table(("metric", "arm", mean, "minus control [95 %]", "p (t)", "p (sign flip)"), rows, for_terminals=True)
+    ]
+    if columns:
+        runs = [[cell(run) for cell in columns.values()] for run in made["runs"]]
+        parts.insert(0, table(list(columns), runs, for_terminals=True))
+    file = f"[record](../recipes/benchmarks/results/{made['recipe']}.json)"
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
+    return "\n".join([*parts, f"`{made['command']}`, commit {made['commit'][:7]}, {versions}: {file}.\n"])
+
+
+def _mean_row(row: Mapping[str, Any], name: str, digits: str) -> Sequence[str]:
+    arm, mean = (
+        row["arm"].replace("_", " "),
+        f"{row['mean']:{digits}} [{row['lower']:{digits}}, {row['upper']:{digits}}]",
+    )
+    if row["difference"] is None:
+        return name, arm, mean, "–", "–", "–"
+    ends = {
+        key.removeprefix("difference_"): row[key] for key in ("difference", "difference_lower", "difference_upper")
+    }
+    p = ("< 0.001" if row[key] < 0.001 else f"{row[key]:.3f}" for key in ("p_t", "p_sign_flip"))
+    return name, arm, mean, _difference(ends, digits), *p
+
+
+def updated(page: str) -> str:
+    """The page with the tables of every record that is there and that it has a place for."""
+
+    def tables_of(found: re.Match[str]) -> str:
+        file = RESULTS / f"{found[2]}.json"
+        if not file.is_file():
+            return found[0]
+        return f"{found[1]}{tables(json.loads(file.read_text(encoding='utf-8')))}{found[3]}"
+
+    return re.sub(r"(<!-- record (\w+): [^\n]* -->\n).*?(<!-- end of record -->)", tables_of, page, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Writes the record of a study, and the tables of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=sorted(TABLES), help="the recipe")
+    parser.add_argument("folder", nargs="?", type=Path, help="of the study")
+    parser.add_argument("command", nargs="?", help="what makes it again")
+    parser.add_argument("--commit", help="of the code that ran, where the runs do not tell it")
+    options = parser.parse_args()
+    if options.name is not None:
+        if options.command is None:
+            parser.error("give the study's folder and its command too")
+        made = record(options.name, options.folder, options.command, options.commit)
+        (RESULTS / f"{options.name}.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
