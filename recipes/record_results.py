@@ -121,7 +121,7 @@ TABLES: dict[str, tuple[str, Mapping[str, Cell], Mapping[str, str]]] = {
     "discl_longtail": (".1f", {}, {"accuracy_few": "few", "accuracy_medium": "medium", "accuracy_many": "many",
                                    "accuracy": "all", "macro_f1": "macro F1"}),
 }  # fmt: skip
-"""Recipe → digits of its means, the columns of its runs, and the metrics of its means with their names."""
+"""Recipe → digits of its means (with one digit they are × 100), the columns of its runs, and its metrics' names."""
 
 
 def tables(made: Mapping[str, Any]) -> str:
@@ -146,17 +146,16 @@ def tables(made: Mapping[str, Any]) -> str:
 
 
 def _mean_row(row: Mapping[str, Any], name: str, digits: str) -> Sequence[str]:
-    arm, mean = (
-        row["arm"].replace("_", " "),
-        f"{row['mean']:{digits}} [{row['lower']:{digits}}, {row['upper']:{digits}}]",
-    )
+    scale = 100 if digits == ".1f" else 1
+    low, mean, high = (f"{scale * row[key]:{digits}}" for key in ("lower", "mean", "upper"))
+    arm, mean = row["arm"].replace("_", " "), f"{mean} [{low}, {high}]"
     if row["difference"] is None:
         return name, arm, mean, "–", "–", "–"
     ends = {
         key.removeprefix("difference_"): row[key] for key in ("difference", "difference_lower", "difference_upper")
     }
     p = ("< 0.001" if row[key] < 0.001 else f"{row[key]:.3f}" for key in ("p_t", "p_sign_flip"))
-    return name, arm, mean, _difference(ends, digits), *p
+    return name, arm, mean, _difference(ends, digits, scale), *p
 
 
 def updated(page: str) -> str:

@@ -107,5 +107,7 @@ def test_a_record_is_of_one_commit(tmp_path, commits):
 def test_p_values_are_never_zero():
     row = {"arm": "a", "mean": 1.0, "lower": 0.5, "upper": 1.5, "difference": 0.25, "p_t": 1e-9, "p_sign_flip": 0.25}
     row |= {"difference_lower": 0.0, "difference_upper": 0.5}
-    cells = ("m", "a", "1.0 [0.5, 1.5]", "+0.2 [+0.0, +0.5]", "< 0.001", "0.250")
-    assert MADE._mean_row(row, "m", ".1f") == cells
+    cells = ("m", "a", "1.000 [0.500, 1.500]", "+0.250 [+0.000, +0.500]", "< 0.001", "0.250")
+    assert MADE._mean_row(row, "m", ".3f") == cells
+    shares = ("m", "a", "100.0 [50.0, 150.0]", "+25.0 [+0.0, +50.0]", "< 0.001", "0.250")
+    assert MADE._mean_row(row, "m", ".1f") == shares
