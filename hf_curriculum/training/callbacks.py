@@ -332,7 +332,8 @@ class PacingCallback(TrainerCallback):
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
         if step in plan.stage_ends:
             trainer.check_draws()
-            control.should_log = True
+            # The last checkpoint holds the last stage's entry; without a curriculum the log is Trainer's own.
+            control.should_log |= step < state.max_steps or args.curriculum is not None
         due = trainer.decision_is_due()
         if due or control.should_log:
             trainer.note_draws()  # a decision may change the order that this step was drawn by
