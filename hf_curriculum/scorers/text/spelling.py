@@ -12,20 +12,21 @@ thieves/thief wives/wife wolves/wolf women/woman
 _IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
 _COMPOUNDS = ("shelves", "wolves", "knives", "wives", "children", "women")
 """Plurals that others end in, as `bookshelves`."""
-_KEPT = frozenset(
-    "adidas atlas canvas christmas dallas gas kansas lens mercedes news pajamas pants pyjamas series species starbucks "
-    "texas thames vegas".split()
-)
-"""Words in -s that are no plurals, or have no singular."""
-_LOSE_S = frozenset(
-    "aches avalanches axes backaches brownies caches calories canoes cookies does foes genies headaches hippies hoes "
-    "hoodies horseshoes magpies movies mustaches neckties niches oboes pickaxes pixies prairies quiches rookies selfies shoes "
-    "smoothies snowshoes stomachaches tiptoes toes toothaches veggies zombies "
-    "alibis bikinis corgis emojis ferraris jacuzzis khakis kiwis martinis minis paninis rabbis safaris skis taxis "
-    "tsunamis yetis zucchinis".split()
-)
+_NO_PLURALS = """
+adidas atlas canvas christmas dallas gas kansas lens mercedes news pajamas pants pyjamas series species starbucks texas
+thames vegas
+"""
+_KEPT = frozenset(_NO_PLURALS.split())
+_PLURALS_IN_S = """
+aches avalanches axes backaches brownies caches calories canoes cookies does foes genies headaches hippies hoes hoodies
+horseshoes magpies movies mustaches neckties niches oboes pickaxes pixies prairies quiches rookies selfies shoes
+smoothies snowshoes stomachaches tiptoes toes toothaches veggies zombies
+alibis bikinis corgis emojis ferraris jacuzzis khakis kiwis martinis minis paninis rabbis safaris skis taxis tsunamis
+yetis zucchinis
+"""
+_LOSE_S = frozenset(_PLURALS_IN_S.split())
 """Plurals that lose their -s alone where the rules below would take more, or nothing."""
-_IN_USE = frozenset("excuses fuses muses recluses ruses uses".split())
+_IN_USE = frozenset(("excuses", "fuses", "muses", "recluses", "ruses", "uses"))
 """Plurals in -uses whose singular is in -use; others are in -us, but for -auses and -ouses."""
 
 
