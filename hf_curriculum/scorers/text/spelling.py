@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _PLURALS = """
-buses/bus calves/calf canoes/canoe children/child cookies/cookie feet/foot geese/goose halves/half hooves/hoof
-knives/knife leaves/leaf lives/life loaves/loaf men/man mice/mouse movies/movie people/person scarves/scarf
-shelves/shelf shoes/shoe teeth/tooth thieves/thief toes/toe wives/wife wolves/wolf women/woman
+calves/calf canvases/canvas children/child feet/foot geese/goose halves/half hooves/hoof knives/knife leaves/leaf
+lenses/lens lives/life loaves/loaf men/man mice/mouse people/person scarves/scarf shelves/shelf teeth/tooth
+thieves/thief wives/wife wolves/wolf women/woman
 """
 _IRREGULAR = dict(pair.split("/") for pair in _PLURALS.split())
+_COMPOUNDS = ("shelves", "wolves", "knives", "wives", "children", "women")
+"""Plurals that others end in, as `bookshelves`."""
+_NO_PLURALS = """
+adidas atlas canvas christmas dallas gas kansas lens mercedes news pajamas pants pyjamas series species starbucks texas
+thames vegas
+"""
+_KEPT = frozenset(_NO_PLURALS.split())
+_PLURALS_IN_S = """
+aches avalanches axes backaches brownies caches calories canoes cookies does foes genies headaches hippies hoes hoodies
+horseshoes magpies movies mustaches neckties niches oboes pickaxes pixies prairies quiches rookies selfies shoes
+smoothies snowshoes stomachaches tiptoes toes toothaches veggies zombies
+alibis bikinis corgis emojis ferraris jacuzzis khakis kiwis martinis minis paninis rabbis safaris skis taxis tsunamis
+yetis zucchinis
+"""
+_LOSE_S = frozenset(_PLURALS_IN_S.split())
+"""Plurals that lose their -s alone where the rules below would take more, or nothing."""
+_IN_USE = frozenset(("excuses", "fuses", "muses", "recluses", "ruses", "uses"))
+"""Plurals in -uses whose singular is in -use; others are in -us, but for -auses and -ouses."""
 
 
 def singular(word: str) -> str:
@@ -19,15 +37,23 @@ def singular(word: str) -> str:
         word: one lower-case word.
 
     Example:
-        >>> [singular(word) for word in ("dogs", "benches", "horses", "puppies", "glass", "children")]
-        ['dog', 'bench', 'horse', 'puppy', 'glass', 'child']
+        >>> [singular(word) for word in ("dogs", "benches", "horses", "puppies", "glass", "children", "headaches")]
+        ['dog', 'bench', 'horse', 'puppy', 'glass', 'child', 'headache']
     """
     if word in _IRREGULAR:
         return _IRREGULAR[word]
+    if word in _KEPT:
+        return word
+    if word in _LOSE_S:
+        return word[:-1]
+    if plural := next(filter(word.endswith, _COMPOUNDS), None):
+        return word.removesuffix(plural) + _IRREGULAR[plural]
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
+    if word.endswith("uses") and not word.endswith(("auses", "ouses")) and word not in _IN_USE:
+        return word[:-2]
     if word.endswith(("sses", "xes", "ches", "shes", "oes")):
         return word[:-2]
     return word[:-1]

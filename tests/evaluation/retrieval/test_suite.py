@@ -129,7 +129,10 @@ def test_within_classes_is_ranking_its_rows_alone():
         assert found.mean[metric].lower <= found.mean[metric].value <= found.mean[metric].upper
     assert found.table().rows[0][0] == "mean of classes"
     assert "Left out: 1 classes of too few images." in found.table().notes[0]
-    assert rank_within_classes(ScoreMatrix(scores), rows, classes, min_images=9) is None
+    cats = len(found.ranks["cat"].text)
+    for least, kept in ((cats, ["dog", "cat"]), (cats + 1, ["dog"]), (9, None)):
+        edge = rank_within_classes(ScoreMatrix(scores), rows, classes, min_images=least, resamples=1)
+        assert kept == (edge and list(edge.ranks))
 
 
 def test_classes_are_objects_that_a_caption_names():

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from hf_curriculum import MODELS, AlignerConfig, AlignerModel
+from hf_curriculum.models.aligner import model as module
 
 TEXTS, IMAGES, REGIONS, TOKENS = 5, 4, 6, 7
 
@@ -143,6 +144,18 @@ def test_a_learnt_temperature_is_a_parameter_and_a_fixed_one_is_none():
     model = make_aligner(train_logit_scale=True, logit_scale_init_value=2.0)
     assert model.logit_scale.item() == 2.0
     assert model.logit_scale.requires_grad
+    fixed, inputs = make_aligner(logit_scale_init_value=2.0), make_inputs()
+    fixed.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(model(**inputs).logits_per_text, fixed(**inputs).logits_per_text)
+
+
+def test_more_images_than_are_scored_at_once(monkeypatch):
+    model, inputs = make_aligner(), make_inputs()
+    texts = model.encode_text(inputs["input_ids"], inputs["attention_mask"], inputs["noun_mask"])
+    images = model.encode_regions(inputs["region_features"].repeat(2, 1, 1), inputs["region_mask"].repeat(2, 1))
+    whole = model.score(texts, images)
+    monkeypatch.setitem(module._BLOCK, "cpu", (1, 1))
+    torch.testing.assert_close(model.score(texts, images), whole)
 
 
 def test_one_folder_holds_it_all(tmp_path):

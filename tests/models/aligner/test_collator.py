@@ -12,12 +12,19 @@ import torch
 from contrastive_task import DIMS, make_aligner, make_pairs, pixel_collator, region_collator, tokenizer
 from transformers import AutoProcessor, ByT5Tokenizer
 
-from hf_curriculum import AlignerConfig, AlignerModel, AlignerProcessor, ContrastiveCollator, open_regions
-from hf_curriculum.data.image_inputs import FeatureInputs, RegionInputs
+from hf_curriculum import (
+    AlignerConfig,
+    AlignerModel,
+    AlignerProcessor,
+    ContrastiveCollator,
+    make_image_processor,
+    open_regions,
+)
+from hf_curriculum.data.image_inputs import FeatureInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.models.aligner.collator import key_of
 from hf_curriculum.models.aligner.encoders import encoders_of
-from hf_curriculum.models.aligner.processor import noun_mask
+from hf_curriculum.models.aligner.processor import _span, noun_mask
 
 PAIRS, STORE = make_pairs(6)
 
@@ -111,6 +118,15 @@ def test_the_layouts_of_vinvl_feed_the_aligner(tmp_path, layout, dims):
         AlignerModel(AlignerConfig(make_aligner().config.text_config, region_feature_size=other))(**batch)
 
 
+def test_evaluation_sees_images_as_they_are():
+    def crop(image):
+        return image
+
+    collator = ContrastiveCollator(tokenizer(), PixelInputs(make_image_processor(16), augment=crop))
+    plain = collator.without_augmentation()
+    assert (collator.is_random, plain.is_random) == (True, False)
+
+
 def test_sources_of_other_widths_make_no_batch():
     store = STORE | {"image 1": Regions("image 1", features=np.ones((2, 5), np.float32))}
     with pytest.raises(ValueError, match=r"`region_features` of the sizes \[\(5,\), \(14,\)\]"):
@@ -165,6 +181,8 @@ def test_the_processor_gives_what_the_model_takes(tmp_path):
         tokenizer().decode(ids[mask == 1]) for ids, mask in zip(found["input_ids"], found["noun_mask"], strict=True)
     ]
     assert words == ["cat", "tree"]
+    first, second = "a stop and a cat, a sto. and a dog", "sto. and"
+    assert _span(first, second) == (first.index(second), first.index(second) + len(second))
     assert processor(text="a red dog", nouns=[None])["noun_mask"].tolist() == [[0, 1, 1, 1, 0]]
     make_aligner().save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -202,6 +220,7 @@ OFFSETS = [[0, 0], [0, 1], [2, 4], [4, 7], [8, 12], [0, 0], [0, 0]]  # [CLS] a p
         ((0, 1), [0, 1, 0, 0, 0, 0, 0], False),
         ((8, 12), [0, 0, 0, 0, 1, 0, 0], False),
         ((9, 10), [0, 0, 0, 0, 1, 0, 0], False),
+        ((4, 7), [0, 0, 0, 1, 0, 0, 0], False),  # begins where another token ends
         ((13, 16), [0] * 7, True),  # beyond the text's cut
     ],
 )

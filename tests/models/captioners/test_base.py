@@ -113,6 +113,9 @@ def test_a_grid_from_a_model_inside(vision, regions, train_vision, tmp_path):
     pixels, ids = torch.rand(2, 3, 16, 16), torch.tensor([[0, 3, 0], [0, 4, 0], [0, 5, 0]])
     assert model.encode_images(pixels).shape == (2, regions, WIDTH)
     model(ids, pixel_values=pixels, labels=ids, image_index=torch.tensor([0, 1, 1])).loss.backward()
+    with torch.no_grad():
+        assert not model.model.vision(pixels).requires_grad
+    assert model(ids[:2], pixel_values=pixels).past_key_values is None  # in training nothing is cached
     tower = model.model.vision.model
     assert tower.training == train_vision
     assert {weight.grad is not None for weight in tower.parameters()} == {train_vision}
@@ -259,6 +262,7 @@ def test_how_it_writes_by_default():
         ({"generation_config": GenerationConfig(max_length=5), "max_new_tokens": 2}, 3),
         ({"generation_config": GenerationConfig(max_new_tokens=30)}, 31),
         ({"inputs": torch.zeros(1, 3, dtype=torch.int64), "max_length": 5}, 5),
+        ({"inputs": torch.zeros(1, 3, dtype=torch.int64), "generation_config": GenerationConfig(max_length=5)}, 5),
     ],
 )
 def test_how_long_captions_get(options, length):

@@ -25,7 +25,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.training.captioning.self_critical import _SAMPLES, END
+from hf_curriculum.training.captioning.self_critical import _SAMPLES, END, _until_end
 
 LENGTH = 7
 SCENES = make_scenes(60, image_size=32, validation=0.1, test=0.0)["train"].select_columns(
@@ -222,6 +222,11 @@ def test_words_that_a_generation_config_suppresses_are_drawn_as_the_loss_counts_
     make(model=model, trainer={"baseline": baseline, "reward": Noted()}).train()
     assert len(seen) == 4 * (4 if baseline == "greedy" else 3)
     assert all(TOKENIZER.unk_token in text for text in seen)
+
+
+def test_a_prompt_may_hold_the_token_that_ends_captions():
+    ids = torch.tensor([[9, 3, 9, 9], [9, 9, 3, 9]])
+    assert _until_end(ids, 1, [9]).tolist() == [[True, True, True, False], [True, True, False, False]]
 
 
 def test_a_resumed_run_draws_the_same_samples(make):
