@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 import hf_curriculum
 
@@ -79,8 +80,24 @@ def test_every_public_name_exists():
     assert set(hf_curriculum.__all__) <= set(dir(hf_curriculum))
 
 
-def test_importing_the_package_loads_no_model():
-    heavy = {"datasets", "matplotlib", "hf_curriculum.models.git.model", "hf_curriculum.training"}
-    program = f"import sys, hf_curriculum; print(sorted({heavy!r} & set(sys.modules)))"
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = {"datasets", "matplotlib", "torch", "transformers", "hf_curriculum.models", "hf_curriculum.training"}
+    program = (
+        f"import sys, hf_curriculum; print(sorted({heavy!r} & set(sys.modules)))\n"
+        "from transformers import AutoConfig; print(AutoConfig.for_model('curriculum_git').model_type)"
+    )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert found.stdout.split() == ["[]", hf_curriculum.CaptionGitConfig.model_type]
+
+
+def test_planning_in_the_shell_loads_no_framework(tmp_path):
+    data = Dataset.from_dict({"caption": [f"a dog{' and a cat' * (row % 5)}" for row in range(40)]})
+    scored = hf_curriculum.add_scores(data, hf_curriculum.CaptionLength())
+    hf_curriculum.save_scored(scored, tmp_path / "scored")
+    program = (
+        "import sys; from hf_curriculum.cli import app; app(sys.argv[1:], standalone_mode=False)\n"
+        "print(sorted({'torch', 'transformers', 'matplotlib', 'scipy.stats'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, "plan", str(tmp_path / "scored"), "phases"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "[]"

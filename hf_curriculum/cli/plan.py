@@ -65,7 +65,7 @@ def plan_command(
     `train` holds out a part for validation first, so its own plan has fewer examples.
     """
     from hf_curriculum.planning.plan import make_plan
-    from hf_curriculum.training.setup import rank_training_data
+    from hf_curriculum.planning.ranking import rank_dataset
 
     rule = named_curriculum(curriculum, "CURRICULUM")
     if steps is not None:
@@ -76,7 +76,7 @@ def plan_command(
         rule = rule.fit_to(steps=steps)
         curriculum = json.dumps(rule.to_dict())
     data = load_split(dataset, split)
-    ranking = rank_training_data(data, rule, score_for(rule, data, score_column), None)
+    ranking = rank_dataset(data, rule, score_for(rule, data, score_column))
     with _without_warnings(make_plan.__module__):  # the plan prints its notes
         made = make_plan(rule, ranking, global_batch_size=batch_size, epochs=epochs)
     shown = asdict(made.exposure()) if made.stages else None
