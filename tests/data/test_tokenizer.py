@@ -288,7 +288,8 @@ class TestWords:
 def test_the_tokens_of_a_karpathy_file_are_kept_and_counted(tmp_path):
     sentences = [{"raw": "A dog's dream.", "tokens": ["a", "dogs", "dream"]}, {"raw": "Half a dog."}]
     images = [
-        {"filename": f"{split}.jpg", "split": split, "imgid": 1, "sentences": sentences} for split in ("train", "val")
+        {"filename": f"{split}.jpg", "split": split, "imgid": number, "sentences": sentences}
+        for number, split in enumerate(("train", "val"))
     ]
     (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
     data = load_captioned(tmp_path / "dataset.json", images=False)
