@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -131,10 +131,21 @@ def arguments_of(trainer_class: type[Trainer]) -> type[TrainingArguments]:
     return TrainingArguments
 
 
-def validate_arguments(others: Sequence[type[Trainer]], args: Any) -> None:
-    """The arguments have a curriculum, are those the other trainers read, and do not pack scored rows."""
+def complete_arguments(
+    args_class: type[CurriculumTrainingArguments], others: Sequence[type[Trainer]], args: TrainingArguments | None
+) -> CurriculumTrainingArguments:
+    """The arguments of a run: the defaults for None, and no curriculum where those given have none.
+
+    They are those the other trainers read, and do not pack scored rows.
+    """
     other, wanted = (others[0].__name__, arguments_of(others[0])) if others else ("", TrainingArguments)
     right = f"with_curriculum({other}).args_class" if others else "CurriculumTrainingArguments"
+    fit = isinstance(args, CurriculumTrainingArguments) and isinstance(args, wanted)
+    if not fit and issubclass(args_class, wanted):  # a trainer written by hand may not say what it reads
+        if args is None:
+            args = args_class()
+        elif issubclass(args_class, type(args)) and not hasattr(args, "num_generations"):  # GRPO needs a curriculum
+            args = args_class(**{one.name: getattr(args, one.name) for one in fields(args) if one.init})
     if not isinstance(args, CurriculumTrainingArguments):
         given = "None" if args is None else f"a {type(args).__name__}"
         raise TypeError(
@@ -152,6 +163,7 @@ def validate_arguments(others: Sequence[type[Trainer]], args: Any) -> None:
             "packing=True joins several rows into one, and the scores of the rows would be lost. Leave packing out; "
             "batches=ByLength(...) saves padding too."
         )
+    return args
 
 
 def validate_sampling(others: Sequence[type[Trainer]], args: Any, plan: Plan) -> None:

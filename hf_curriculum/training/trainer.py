@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast
 from torch.utils.data import DataLoader
-from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer, TrainerCallback
+from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
@@ -61,6 +61,7 @@ from hf_curriculum.training.sampler import (
 )
 from hf_curriculum.training.setup import (
     ListCollator,
+    complete_arguments,
     may_be_random,
     open_training_data,
     plan_stream,
@@ -68,7 +69,6 @@ from hf_curriculum.training.setup import (
     rank_training_data,
     reference_compute,
     saved_batch_size,
-    validate_arguments,
     validate_batch_size,
     validate_evaluation,
     validate_metric,
@@ -95,7 +95,7 @@ class CurriculumTrainer(SelectingTrainer):
 
     Args:
         model, and all that is not named here: as in `Trainer`.
-        args: a `CurriculumTrainingArguments`.
+        args: a `CurriculumTrainingArguments`; None: its defaults. Stock arguments are copied, without a curriculum.
         train_dataset: may also be the folder that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size
             is then read from its shards.
         scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
@@ -108,8 +108,8 @@ class CurriculumTrainer(SelectingTrainer):
 
     Raises:
         FileNotFoundError: the folder was not written by `save_bucketed`.
-        TypeError: `args` is not a `CurriculumTrainingArguments`, the training data has no length, or the curriculum
-            cannot be read from buckets.
+        TypeError: `args` are another trainer's, the training data has no length, or the curriculum cannot be read from
+            buckets.
         ValueError: the scores are missing, do not fit, are given twice or without a curriculum, or the plan
             contradicts `num_train_epochs` or `max_steps`.
 
@@ -140,7 +140,7 @@ class CurriculumTrainer(SelectingTrainer):
     def __init__(
         self,
         model: PreTrainedModel | torch.nn.Module | None = None,
-        args: CurriculumTrainingArguments | None = None,
+        args: TrainingArguments | None = None,
         data_collator: DataCollator | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
@@ -157,8 +157,8 @@ class CurriculumTrainer(SelectingTrainer):
         **kwargs: Any,
     ) -> None:
         train_dataset = open_training_data(train_dataset)
+        args = complete_arguments(self.args_class, self._other_trainers(), args)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
-        validate_arguments(self._other_trainers(), args)
         super().__init__(**given, **kwargs)
         if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(

@@ -16,7 +16,17 @@ from datasets import DatasetDict
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.base.sampler import BatchSamplers
 from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from trl import DPOConfig, DPOTrainer, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOTrainer,
+    RewardConfig,
+    RewardTrainer,
+    SFTConfig,
+    SFTTrainer,
+)
 
 from hf_curriculum import (
     IID,
@@ -324,7 +334,11 @@ def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused
     with pytest.raises(TypeError, match=r"args is a SFTConfig, which has no .* with_curriculum\(SFTTrainer\).args_cl"):
         HandMadeTrainer(model, SFTConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(TypeError, match="args is None, which has no curriculum"):
-        CurriculumTrainer(model)
+        HandMadeTrainer(model)
+    with pytest.raises(TypeError, match="args is a RewardConfig, which has no curriculum"):
+        with_curriculum(SFTTrainer)(model, RewardConfig(str(tmp_path), use_cpu=True, bf16=False))
+    with pytest.raises(TypeError, match="args is a GRPOConfig, which has no curriculum"):
+        with_curriculum(GRPOTrainer)(model, None, GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(TypeError, match="is a CurriculumTrainingArguments, and SFTTrainer reads a SFTConfig"):
         HandMadeTrainer(model, CurriculumTrainingArguments(str(tmp_path), use_cpu=True))
     with pytest.raises(TypeError, match="is not a class of transformers' Trainer"):
@@ -332,6 +346,22 @@ def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused
     with pytest.raises(TypeError, match="is not a class of TrainingArguments"):
         with_curriculum(SFTTrainer, dict)
     assert issubclass(with_curriculum(Trainer, Seq2SeqTrainingArguments).args_class, Seq2SeqTrainingArguments)
+
+
+def test_a_run_without_arguments_or_with_stock_ones_has_no_curriculum(tmp_path, monkeypatch):
+    trainer_class, parts, data = with_curriculum(SFTTrainer), OTHERS.sft_parts(), OTHERS.make_data("sft")
+    given = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "lr_scheduler_type": "cosine"}
+    unlike = CurriculumTrainingArguments(**given, global_batch_size=4, max_grad_value=1.0)
+    for args in (SFTConfig(**given, max_length=7), TrainingArguments(**given, max_steps=12), unlike):
+        trainer = trainer_class(args=args, train_dataset=data, **parts)
+        assert type(trainer.args) is trainer_class.args_class
+        assert all(getattr(trainer.args, one.name) == getattr(args, one.name) for one in fields(args))
+        steps = {SFTConfig: 18, TrainingArguments: 12, CurriculumTrainingArguments: 36}[type(args)]
+        assert (trainer.plan.curriculum, trainer.plan.num_steps) == (IID(), steps)
+    with pytest.raises(ValueError, match="train_sampling_strategy='sequential' orders"):
+        trainer_class(parts["model"], TrainingArguments(**given, train_sampling_strategy="sequential"))
+    monkeypatch.chdir(tmp_path)  # where the default output folder is
+    assert CurriculumTrainer(parts["model"]).args.to_dict() == CurriculumTrainingArguments().to_dict()
 
 
 def test_a_curriculum_class_takes_what_its_trainer_takes_in_its_order(tmp_path):

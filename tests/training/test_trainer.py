@@ -179,10 +179,15 @@ def test_mistakes_are_said_before_training(make_trainer, data):
         _ = make_trainer(score_column=None, trainer={"train_dataset": None}).plan
 
 
-def test_plain_training_arguments_are_refused(make_trainer, tmp_path):
-    plain = TrainingArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(TypeError, match="args is a TrainingArguments, which has no curriculum"):
-        make_trainer(trainer={"args": plain})
+def test_plain_training_arguments_train_without_a_curriculum(make_trainer, tmp_path):
+    plain = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], save_strategy="no", num_train_epochs=2)
+    without = make_trainer(score_column=None, curriculum=None, global_batch_size=8, num_train_epochs=2)
+    trainer = make_trainer(trainer={"args": plain})
+    trainer.train()
+    assert trainer.state.global_step == 6
+    assert trainer.plan.fingerprint() == without.plan.fingerprint()
+    with pytest.raises(ValueError, match="scores= was given without curriculum="):
+        make_trainer(trainer={"args": plain, "scores": np.zeros(24)})
 
 
 def test_scores_made_by_a_scorer_need_no_direction(make_trainer, data):
