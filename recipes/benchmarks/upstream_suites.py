@@ -10,8 +10,8 @@ a newer installed release no longer has, so that an older suite can be imported.
         --accelerate path/to/accelerate --datasets path/to/datasets --trl path/to/trl
 
 The models and data of TRL's suite come from the Hub's cache: fill it first, or give stand-ins under the same names.
-`parameterized`, `sentencepiece` and `httpx` are needed too. A suite of another release than the one installed has
-tests that fail as they are; those count nowhere.
+`parameterized`, `sentencepiece`, `httpx` and `pytest-datadir` are needed too. A suite of another release than the one
+installed has tests that fail as they are; those count nowhere.
 """
 
 from __future__ import annotations
