@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.config import digest, read_json
+from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 FORMAT = 1
@@ -34,13 +35,14 @@ class RegionStore(RegionSource):
 
     Args:
         path: the folder.
+        allow_outside: let links in it lead out of it: for files that you trust.
 
     Shapes and units: `store[image_id].features` is float32 (regions, dims), as is `store.features(image_id)`, a
         tensor; `store.read_batch(ids)` gives float32 (images, most regions, dims) and its mask.
 
     Raises:
         FileNotFoundError: no such folder, or one that was never finished.
-        ValueError: a file of it was truncated, or a later version wrote it.
+        ValueError: a file of it was truncated or is a link out of the folder, or a later version wrote it.
         KeyError: an image that is not in it.
 
     Example:
@@ -52,8 +54,11 @@ class RegionStore(RegionSource):
         (torch.Size([2, 4]), 2)
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, allow_outside: bool = False) -> None:
         super().__init__(path)
+        self._allow_outside = allow_outside
+        if not allow_outside:
+            validate_folder(path)
         facts = read_facts(path)
         if facts is None or not facts["complete"]:
             state = "is no store of regions" if facts is None else f"has {facts['images']:,} images and is unfinished"
@@ -192,8 +197,8 @@ class RegionStore(RegionSource):
     def __iter__(self) -> Iterator[str]:
         return stored_ids(self._arrays["ids"], self._arrays["id_offsets"])
 
-    def __reduce__(self) -> tuple[type[RegionStore], tuple[str]]:
-        return RegionStore, (self.path,)
+    def __reduce__(self) -> tuple[type[RegionStore], tuple[str, bool]]:
+        return RegionStore, (self.path, self._allow_outside)
 
     def arguments(self) -> dict[str, Any]:
         """The store as the provenance of a score records it."""
