@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum.config import digest, read_json
+from hf_curriculum.config import digest, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
@@ -23,6 +23,7 @@ PER_REGION = ("boxes", "confidence", "classes", "class_scores", "features")
 """Arrays with a row per region; a bit of an image's flags says whether it has each, the next whether boxes are shares
 of its sides."""
 NORMALISED = 1 << len(PER_REGION)
+_REMEDY = "Copy or write the store again."
 DTYPES = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 
 
@@ -204,6 +205,41 @@ class RegionStore(RegionSource):
         """The store as the provenance of a score records it."""
         return {"type": type(self).__name__, "path": Path(self.path).name, "content": self.facts["content"]}
 
+    def verify(self) -> None:
+        """Reads everything and compares it with what was written: for a copy that came over a network.
+
+        Opening a store compares sizes alone, so that a flipped bit of a feature is read as it is.
+
+        Raises:
+            ValueError: an array is not what was written.
+        """
+        facts, moments = self.facts, b"" if self._moments is None else self._moments.numpy().tobytes()
+        with reading(self.path, _REMEDY):
+            keys = np.array([id_key(image_id) for image_id in self], np.uint64)
+            order = np.argsort(keys, kind="stable")
+            ends = np.cumsum([0, *facts["counts"]])
+            digests = [self._digest(start, end) for start, end in itertools.pairwise(ends.tolist())]
+            content = digest(*digests, size=16)
+            fingerprint = fingerprint_of(facts["made_by"], content, moments)
+            same = (digests, content, fingerprint) == (facts["digests"], facts["content"], facts["fingerprint"])
+            same &= self._offsets[-1] == facts["regions"] and self._arrays["id_offsets"][-1] == len(
+                self._arrays["ids"]
+            )
+        if not (same and np.array_equal(self._keys, keys[order]) and np.array_equal(self._rows, order)):
+            raise ValueError(f"{self.path} holds something else than was written. {_REMEDY}")
+
+    def _digest(self, start: int, end: int) -> str:
+        """The digest of one source's images, as `pack_regions` made it image by image."""
+        arrays, found = self._arrays, ""
+        for row in range(start, end):
+            first, last = self._offsets[row : row + 2].tolist()
+            name = arrays["ids"][slice(*arrays["id_offsets"][row : row + 2].tolist())]
+            about = [name, arrays["sizes"][row], arrays["flags"][row : row + 1], np.int64([last - first])]
+            held = [part for bit, part in enumerate(PER_REGION) if last > first and arrays["flags"][row] >> bit & 1]
+            about += [arrays[part][first:last] for part in held]
+            found = digest(found, *(np.ascontiguousarray(part).data for part in about), size=16)
+        return found
+
     def raw_features(self, image_id: str) -> np.ndarray:
         """The features as they are stored, neither standardised nor in float32, (regions, dims)."""
         row = self._row(image_id)
@@ -277,7 +313,7 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
     """What the folder of a store tells about itself; None for another folder."""
     file = Path(folder) / FACTS
     needs = ("format", "complete", "images", "dims", "dtype", "standardise", "made_by", "sources", "arrays", "classes")
-    facts = read_json(file, "Copy or write the store again.", needs) if file.is_file() else None
+    facts = read_json(file, _REMEDY, needs) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
             f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "
