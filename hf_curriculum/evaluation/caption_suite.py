@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import without_nan, write_atomically
+from hf_curriculum.config import parse_json, without_nan, write_atomically
 from hf_curriculum.evaluation.captions.compare import CaptionComparison, compare_captions
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets, metrics_by_set
 from hf_curriculum.evaluation.captions.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores
@@ -430,7 +430,7 @@ def read_captions(path: str | PathLike[str]) -> dict[str, str]:
     file = _file_in(path, CAPTIONS_FILE)
     found: dict[str, str] = {}
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
+        entries = parse_json(file.read_text(encoding="utf-8"))
         pairs = [(str(entry[IMAGE_ID]), entry["caption"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
