@@ -112,6 +112,12 @@ def test_it_says_what_was_measured(path):
     assert facts["results"]
     assert all(isinstance(one["value"], (int, float)) for one in facts["results"])
     assert facts["versions"]["torch"]
+    assert "seed" in facts["settings"]
+    commits = [value for name, value in facts["versions"].items() if name.split()[-1] == "commit"]
+    assert len(commits) == 1
+    assert re.fullmatch(r"[0-9a-f]{7,40}", commits[0])
+    if "recorded in commit" not in facts["versions"]:  # nobody kept the weights of cards made before
+        assert [name for name in facts["versions"] if name.startswith("sha256 of ")]
     script = re.search(r"recipes/(\w+\.py)", facts["command"])[0]
     assert (ROOT / script).is_file()
     compile(re.search(r"```python\n(.*?)```", path.with_suffix(".md").read_text(), re.DOTALL)[1], path.name, "exec")
