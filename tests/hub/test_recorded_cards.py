@@ -296,3 +296,21 @@ def test_the_citation_file_lists_every_paper():
     for paper in PAPERS.values():
         fields = entry_of(paper.bibtex)[2]
         assert found[paper.title] == (fields["year"], fields["author"].split(" and "))
+
+
+def test_every_paper_that_a_docstring_follows_is_in_the_bibliography():
+    authors = re.compile(r"([A-Z][\w-]+)(?:(?:, [A-Z][\w-]+)* (?:&|and) [A-Z][\w-]+| et al\.)? \(?((?:19|20)\d\d)\b")
+    bibliography = (ROOT / "hf_curriculum" / "hub" / "templates" / "papers.bib").read_text(encoding="utf-8")
+    keys = re.findall(r"^@\w+\{(\D+\d{4})\w+,", bibliography, re.MULTILINE)
+    followed = {
+        f"{family.lower()}{year}"
+        for file in (ROOT / "hf_curriculum").rglob("*.py")
+        for part in re.findall(r"Source:(.*?)(?:\n\s*\n|\"\"\")", file.read_text(encoding="utf-8"), re.DOTALL)
+        for family, year in authors.findall(" ".join(part.split()))
+    } - {"babylm2024", "cvpr2015"}  # a challenge and a venue
+    assert len(followed) > 60
+    assert sorted(followed - set(keys)) == []
+    for family_and_year, line in zip(keys, re.findall(r"^@.*", bibliography, re.MULTILINE), strict=True):
+        if "title" in line:  # an entry of one line
+            assert f"year = {{{family_and_year[-4:]}}}}}" in line
+            assert line.partition("author = {")[2].lower().startswith(family_and_year[:-4])
