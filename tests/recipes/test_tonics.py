@@ -18,7 +18,7 @@ from datasets import Dataset
 from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, _captioned, _ontology, prepare
+from tonics.data import SourceRegions, _captioned, _ontology, check_files, prepare
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
@@ -351,6 +351,18 @@ def test_the_threshold_is_that_of_the_arm_that_decides():
     assert threshold_of([run(None), run(rule, {"step": 1})]) == 0.3
     assert threshold_of([run(None), run({"type": "node_sampling", "node_column": "node"}, {"step": 1})]) == 0.9
     assert threshold_of([run(None)]) is None
+
+
+def test_files_of_all_runs_are_looked_for_before_the_first(tmp_path):
+    (tmp_path / "there.json").write_text("{}")
+    shared = {"objects": None, "ontology": None, "corrections": {"background": None}}
+    evaluations = {"validation": {"data": "flickr.json"}, "test": {"split": "test"}}
+    settings = {**shared, "data": f"{tmp_path / 'there.json'},coco.json,cc3m", "evaluations": evaluations}
+    with pytest.raises(
+        FileNotFoundError, match=r"\['coco.json', 'flickr.json'\] are read by these runs and are no files"
+    ):
+        check_files(SimpleNamespace(runs=[SimpleNamespace(settings=settings)] * 2))
+    check_files(SimpleNamespace(runs=[SimpleNamespace(settings={**shared, "data": "scenes", "evaluations": {}})]))
 
 
 def test_mistakes(tmp_path):
