@@ -388,36 +388,23 @@ MODELS = LazyTable(
 
 
 class _ImportAfter(MetaPathFinder):
-    """Imports further modules once `module` has been imported and none of its library is half ready any more.
-
-    A configuration that is imported while `modeling_auto` imports `configuration_auto` finds the former half ready,
-    and fails.
-    """
+    """Imports further modules right after `module`."""
 
     def __init__(self, module: str, others: tuple[str, ...]) -> None:
         self._module, self._others = module, others
-        self._library = module.partition(".")[0]
-        self._begun = 0
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname.partition(".")[0] != self._library:
+        if fullname != self._module:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
-        sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
-                self._begun += 1
-                try:
-                    execute(module)
-                finally:
-                    self._begun -= 1
-                if self._module in sys.modules and not self._begun and self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    for name in self._others:
-                        import_module(name)
+                execute(module)
+                for name in self._others:
+                    import_module(name)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +12,6 @@ import pytest
 from datasets import Dataset
 
 import hf_curriculum
-from hf_curriculum.names import import_after
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
@@ -103,19 +101,3 @@ def test_planning_in_the_shell_loads_no_framework(tmp_path):
     command = [sys.executable, "-c", program, "plan", str(tmp_path / "scored"), "phases"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "[]"
-
-
-def test_models_register_when_nothing_of_their_library_is_half_ready(tmp_path, monkeypatch):
-    """As `modeling_auto`, which imports `configuration_auto` before it has the names that our configurations read."""
-    (tmp_path / "stock").mkdir()
-    files = {"stock/__init__": "", "stock/tables": "", "stock/models": "import stock.tables\nNAME = 1"}
-    for name, text in (files | {"ours": "from stock.models import NAME"}).items():
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    import_after("stock.tables", "ours")
-    importlib.import_module("stock.models")
-    assert sys.modules["ours"].NAME == 1
-    assert all(getattr(one, "_module", None) != "stock.tables" for one in sys.meta_path)
-    for name in ("ours", *(name.replace("/", ".") for name in files)):
-        sys.modules.pop(name, None)

@@ -79,8 +79,6 @@ ORDERS = (
     "import hf_curriculum; from transformers import OPTForCausalLM, LlavaConfig",
     "import hf_curriculum; from transformers import Trainer, pipeline",
     "import hf_curriculum; from transformers import AutoModelForCausalLM",
-    "import hf_curriculum; from transformers import BertConfig",
-    "import hf_curriculum; from transformers import SchedulerType",
     "from hf_curriculum.models.git.config import CaptionGitConfig",
     "from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM",
     "from hf_curriculum import MODELS",
