@@ -370,8 +370,11 @@ class CaptionSuite:
         for system, own in scores.items():
             empty = int((own.words == 0).sum())
             if empty:
-                notes.append(f"{empty:,} captions of {plain(system, 80)} have no word and score 0.")
+                notes.append(f"{empty:,} captions of {plain(system, 80)} have no word and score 0. {_EMPTY}")
         return notes
+
+
+_EMPTY = "Beams prefer to end where a model is unsure: `--beams 1`, or more training, gives words."
 
 
 def _differences(found: CaptionComparison) -> CaptionTable:
