@@ -129,10 +129,14 @@ def test_every_figure_of_a_page_stands_in_a_record_that_its_section_links(page):
 def test_every_figure_of_the_readme_stands_in_a_record():
     papers = [*ROOT.glob("recipes/*/paper_tables.yaml"), *ROOT.glob("recipes/presets/*/grids/*.yaml")]
     records = [path for path in MADE.RESULTS.iterdir() if path.suffix in (".md", ".json") and path.stem != "README"]
-    cards = [ROOT / "model_cards" / "scenes_clip.json"]
-    parts = README.partition("## Systems")[2].partition("## The tree")[0].split("## Speed")
-    for part, files in zip(parts, ([*records, *papers, *cards], records), strict=True):
-        assert [one for one in figures(part) if not is_backed(one, linked("", *files))] == []
+    values = linked("", *records, *papers, ROOT / "model_cards" / "scenes_clip.json")
+    systems, speed = README.partition("## Systems")[2].partition("## The tree")[0].split("## Speed")
+    assert [one for one in figures(systems) if not is_backed(one, values)] == []
+    benchmarks = " ".join((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split())
+    ratios = [cells[-1] for name, cells in rows_of(speed).items() if name not in ("what", "---")]
+    assert len(ratios) > 3
+    for ratio in ratios:
+        assert re.search(rf"(?<![\d.]){re.escape(ratio.partition(' of its')[0])}", benchmarks), ratio
 
 
 def test_figures_without_a_record_are_found():
