@@ -1,13 +1,15 @@
 """Curriculum learning for image-text data on `datasets`, `transformers` and `accelerate`.
 
-Every public name is loaded when it is first used. The models are known to the Auto classes of
-`transformers`, which this package does not load before it needs them.
+Every public name is loaded when it is first used. The models are known to the Auto classes of `transformers`.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from hf_curriculum.moved import register_moved_modules
-from hf_curriculum.names import exports, import_after
+from hf_curriculum.names import exports
 
 __version__ = "0.1.0"
 
@@ -15,4 +17,6 @@ __all__, __getattr__, __dir__ = exports(__name__)
 
 register_moved_modules()
 
-import_after("transformers.models.auto.configuration_auto", "hf_curriculum.models")
+# `hf-curriculum --help` and TAB answer at once: its commands load what they need, and the models with it.
+if Path(sys.argv[0]).name != "hf-curriculum" and "hf_curriculum.cli" not in sys.orig_argv:
+    from hf_curriculum import models  # noqa: F401

@@ -302,10 +302,18 @@ def reading(path: str | Path, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """What JSON holds; a `JSONDecodeError` also where it is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise json.JSONDecodeError("It is nested too deeply", str(text[:80]), 0) from error
+
+
 def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
     """What a JSON file of this package holds; a `ValueError` where it is damaged or lacks one of `needs`."""
     with reading(path, remedy):
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = parse_json(Path(path).read_text(encoding="utf-8"))
         for name in needs:
             found[name]
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_hexdigest
 
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.config import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -409,7 +409,7 @@ def read_trained_on(folder: str | Path) -> dict[str, Any]:
         `sketch_texts`.
     """
     try:
-        found = json.loads((Path(folder) / _RUN_FILE).read_text(encoding="utf-8"))
+        found = parse_json((Path(folder) / _RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     made = found.get("trained_on") if isinstance(found, dict) else None

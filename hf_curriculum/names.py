@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import cached_property
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from typing import Any
 
 from hf_curriculum.moved import NAMES_BEFORE, RENAMED
@@ -385,38 +383,6 @@ MODELS = LazyTable(
     }
 )
 """Model classes by name."""
-
-
-class _ImportAfter(MetaPathFinder):
-    """Imports further modules right after `module`."""
-
-    def __init__(self, module: str, others: tuple[str, ...]) -> None:
-        self._module, self._others = module, others
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != self._module:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                for name in self._others:
-                    import_module(name)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def import_after(module: str, *others: str) -> None:
-    """Imports the other modules once `module` has been imported: now, if it is, or else right after."""
-    if module not in sys.modules:
-        sys.meta_path.insert(0, _ImportAfter(module, others))
-        return
-    for name in others:
-        import_module(name)
 
 
 def homes(package: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from datasets import Dataset
 
-from hf_curriculum.config import digest, read_json, reading, write_atomically
+from hf_curriculum.config import digest, parse_json, read_json, reading, write_atomically
 from hf_curriculum.provenance import read_column
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class PartFolder:
                 "start again: only this part will be made."
             ) from error
         with reading(file, "Delete it and start again: only this part will be made."):
-            about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
+            about = parse_json((table.schema.metadata or {}).get(_MARK, b"{}"))
         if about != {"run": self.digest, "part": part} or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "

@@ -28,7 +28,7 @@ from datasets.table import InMemoryTable, concat_tables
 from xxhash import xxh3_128
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import digest, kind_of, parse_json
 from hf_curriculum.rng import hash64
 from hf_curriculum.views import RepeatedRows
 
@@ -116,7 +116,7 @@ class ScoreProvenance:
             ValueError: not such a text, or one of a newer format.
         """
         try:
-            content = json.loads(text)
+            content = parse_json(text)
         except json.JSONDecodeError:
             content = None
         if not isinstance(content, dict) or _MARK not in content:

@@ -10,10 +10,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
+from datasets import Dataset, DatasetDict, concatenate_datasets
 
 from hf_curriculum.config import complete_folder, kind_of, read_json, reading, recover_folder
-from hf_curriculum.data.readers.outside_files import named_files, validate_files
+from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -183,7 +183,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
         FileNotFoundError: no `scores.json`.
         ValueError: the data has other splits, rows or provenance than the file says, or names files outside.
     """
-    content, dataset = _load_file(path), load_from_disk(str(path))
+    content, dataset = _load_file(path), load_saved(path, allow_outside=allow_outside)
     parts = as_splits(dataset, "`load_scored`")
     with reading(Path(path) / FILE_NAME, _REMEDY):
         recorded = {name: part["rows"] for name, part in content["splits"].items()}
@@ -195,8 +195,6 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
         )
     checked = {}
     for name, part in parts.items():
-        if not allow_outside:
-            validate_files(named_files(part), [path], path)
         kept, in_file = read_provenance(part), load_provenance(path, name)
         lost = {column: made for column, made in in_file.items() if column not in kept}
         if any(in_file.get(column) != made for column, made in kept.items()):

@@ -159,12 +159,13 @@ def _mean_row(row: Mapping[str, Any], name: str, digits: str) -> Sequence[str]:
 
 
 def updated(page: str) -> str:
-    """The page with the tables of every record that is there and that it has a place for."""
+    """The page with the tables of every record that is there and that it has a place for, and no others."""
 
     def tables_of(found: re.Match[str]) -> str:
         file = RESULTS / f"{found[2]}.json"
         if not file.is_file():
-            return found[0]
+            how = f"`recipes/{found[2]}.py` makes the runs, `recipes/record_results.py` their tables."
+            return f"{found[1]}Not recorded: {how}\n{found[3]}"
         return f"{found[1]}{tables(json.loads(file.read_text(encoding='utf-8')))}{found[3]}"
 
     return re.sub(r"(<!-- record (\w+): [^\n]* -->\n).*?(<!-- end of record -->)", tables_of, page, flags=re.DOTALL)

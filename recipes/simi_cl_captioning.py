@@ -26,7 +26,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.runs import publish
+from common.runs import counts_beside_paper, publish
 from simi_cl.arguments import PARSER, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
 from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
@@ -102,7 +102,8 @@ def run(
         **options,
     )
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} parameters\n{trainer.plan.describe()}\n")
+    counts = counts_beside_paper(prepared.counts, data_args.paper_counts)
+    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} parameters\n{counts}\n{trainer.plan.describe()}\n")
     RunLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
     trainer.save_model(str(folder / "model"), _internal_call=True)  # it is pushed below, with its card

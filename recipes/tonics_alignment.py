@@ -21,9 +21,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.runs import publish
+from common.runs import counts_beside_paper, publish
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import prepare, read_data
+from tonics.data import check_files, prepare, read_data
 from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
 from tonics.model import build, readable, save
 from tonics.report import write_results
@@ -69,7 +69,9 @@ def run(
         callbacks=[StopWhenDiverged()],
     )
     parameters = sum(part.numel() for part in trainer.model.parameters() if part.requires_grad)
-    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} trained parameters\n{trainer.plan.describe()}\n")
+    counts = {name: number for name, number in prepared.counts[-1]._asdict().items() if isinstance(number, int)}
+    described = f"{counts_beside_paper(counts, data_args.paper_counts)}\n{trainer.plan.describe()}"
+    trainer.accelerator.print(f"\n{folder.name}: {parameters:,} trained parameters\n{described}\n")
     RetrievalLines.follow(trainer)
     trainer.train(resume_from_checkpoint=resume_point(training_args))
     model = save(built, trainer, folder / "model")
@@ -89,6 +91,7 @@ def main() -> None:
     options = PARSER.parse()
     folder = PARSER.folder(options)
     study, controls = PARSER.study(run, options, folder, data=read_data)
+    check_files(study)
     study.run()
     write_results(study, controls)
     finish(study)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hf_curriculum.config import without_nan
+from hf_curriculum.config import parse_json, without_nan
 from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
@@ -272,7 +272,7 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     # Behind an unfinished option the arguments are not sorted out yet.
     for given in (ctx.params.get("dataset"), *ctx.args):
         try:
-            described = json.loads((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
+            described = parse_json((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
             names = dict.fromkeys(name for split in described["splits"].values() for name in split["scores"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # no such data set, or a damaged file, which the command itself reports

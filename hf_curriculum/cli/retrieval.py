@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import typer
 
 from hf_curriculum import __version__
 from hf_curriculum.cli.common import load_complete, model_of, name_of, named_paths, note
+from hf_curriculum.config import read_json
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -77,7 +77,8 @@ def is_aligner(name: str) -> bool:
     """Whether a folder or a repository of the Hub holds an aligner; a name of `open_clip` is none."""
     config = Path(name) / "config.json"
     if config.is_file():
-        return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "curriculum_aligner"
+        found = read_json(config, "Download or save the model again.")
+        return isinstance(found, dict) and found.get("model_type") == "curriculum_aligner"
     if Path(name).exists() or "/" not in name or ":" in name:
         return False
     from transformers import PretrainedConfig

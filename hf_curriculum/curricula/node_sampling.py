@@ -215,10 +215,11 @@ class NodeSampling(SizedCurriculum):
 
 
 def _image_numbers(images: Groups | np.ndarray, num_rows: int) -> np.ndarray:
-    """The image of each row as a number, int32 (rows,); a row without a name is an image of its own."""
+    """The image of each row as a number, int32 if they fit, (rows,); a row without a name is an image of its own."""
     if isinstance(images, np.ndarray):
         return images
-    numbers = np.arange(len(images), len(images) + num_rows, dtype=np.int32)
+    kind = np.min_scalar_type(-len(images) - num_rows)  # rows alone fit into 32 bits, rows and images may not
+    numbers = np.arange(len(images), len(images) + num_rows, dtype=np.promote_types(kind, np.int32))
     numbers[images.members] = np.repeat(np.arange(len(images), dtype=np.int32), images.sizes)
     return numbers
 

@@ -29,7 +29,7 @@ from PIL.ExifTags import Base
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import digest, special_file, write_atomically
+from hf_curriculum.config import digest, read_json, special_file, write_atomically
 from hf_curriculum.data.captions import (
     ArrowRows,
     cache_file,
@@ -342,7 +342,7 @@ def _digest(stamps: dict[str, str], max_pixels: int) -> str:
 def _verdicts(known: Path, distinct: _Distinct, num_proc: int | None, max_pixels: int) -> dict[str, str]:
     """Key → reason of the images that cannot be decoded, from a file where they were decoded before."""
     if known.is_file():
-        return json.loads(known.read_text(encoding="utf-8"))
+        return read_json(known, "Delete it: the images are then checked again.")
     check = partial(_check, max_pixels=max_pixels)
     few = list(islice(distinct, _FEW))
     several = (num_proc or 1) > 1 and len(few) == _FEW

@@ -31,7 +31,7 @@ from hf_curriculum.data.readers.folder import (
     find_split_folders,
 )
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.outside_files import named_files, validate_inside
+from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
@@ -134,7 +134,7 @@ def load_captioned(
         splits, captions = read_caption_files(path, **options), [CAPTION]
     else:
         validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
-        loaded = load_splits(source, split, load_dataset_options)
+        loaded = load_splits(source, split, load_dataset_options, allow_outside=allow_outside)
         roots = source_roots(path, images, load_dataset_options)
         beside = roots[0] if roots else None
         splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
@@ -212,8 +212,10 @@ def is_for_datasets(path: Path) -> bool:
     return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
 
 
-def load_splits(source: Any, split: str | None, options: dict[str, Any]) -> dict[str, Dataset]:
-    """Split -> data set, for sources that `datasets` reads."""
+def load_splits(
+    source: Any, split: str | None, options: dict[str, Any], *, allow_outside: bool = False
+) -> dict[str, Dataset]:
+    """Split -> data set, for sources that `datasets` reads; rows may still name files outside."""
     if isinstance(source, (Dataset, DatasetDict)):
         validate_unused(options, "the data set is loaded already")
         return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
@@ -223,6 +225,8 @@ def load_splits(source: Any, split: str | None, options: dict[str, Any]) -> dict
             "A curriculum needs rows by number: load the data without `streaming=True`."
         )
     path = Path(source)
+    if path.is_dir() and not allow_outside:
+        validate_folder(path)
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
         validate_unused(options, f"{path} was written by save_to_disk")
         return load_splits(datasets.load_from_disk(str(path)), split, {})

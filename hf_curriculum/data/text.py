@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,14 +165,6 @@ def corpus_name(file: Path) -> str:
 def open_text(file: Path, newline: str = "\n") -> Any:
     """A UTF-8 text file, compressed (.gz) or not, opened for reading."""
     return (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=newline)
-
-
-def parse_json(text: str | bytes) -> Any:
-    """What JSON holds; a `JSONDecodeError` also where it is nested too deeply to be read."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise json.JSONDecodeError("It is nested too deeply", str(text[:80]), 0) from error
 
 
 def read_lines(file: Path, size: int) -> Iterator[list[str]]:

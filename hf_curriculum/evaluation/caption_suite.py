@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import without_nan, write_atomically
+from hf_curriculum.config import parse_json, without_nan, write_atomically
 from hf_curriculum.evaluation.captions.compare import CaptionComparison, compare_captions
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets, metrics_by_set
 from hf_curriculum.evaluation.captions.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores
@@ -370,8 +370,11 @@ class CaptionSuite:
         for system, own in scores.items():
             empty = int((own.words == 0).sum())
             if empty:
-                notes.append(f"{empty:,} captions of {plain(system, 80)} have no word and score 0.")
+                notes.append(f"{empty:,} captions of {plain(system, 80)} have no word and score 0. {_EMPTY}")
         return notes
+
+
+_EMPTY = "Beams prefer to end where a model is unsure: `--beams 1`, or more training, gives words."
 
 
 def _differences(found: CaptionComparison) -> CaptionTable:
@@ -430,7 +433,7 @@ def read_captions(path: str | PathLike[str]) -> dict[str, str]:
     file = _file_in(path, CAPTIONS_FILE)
     found: dict[str, str] = {}
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
+        entries = parse_json(file.read_text(encoding="utf-8"))
         pairs = [(str(entry[IMAGE_ID]), entry["caption"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, read_json
 from hf_curriculum.models.pixel_diffusion import (
     SCENES_DIFFUSION,
     SCENES_DIFFUSION_FOLDER,
@@ -178,7 +178,7 @@ class ImageToImage:
         """Warns if the shipped pipeline is asked for what it was not trained on; any other is not judged."""
         if self.name != SCENES_DIFFUSION:
             return
-        facts = json.loads((SCENES_DIFFUSION_FOLDER / "training.json").read_text(encoding="utf-8"))
+        facts = read_json(SCENES_DIFFUSION_FOLDER / "training.json", "Install hf-curriculum again.")
         check, unlike = OutOfDistributionCheck(facts["knows"]), []
         if check.count_captions(prompts) > 0.5 * len(prompts):
             unlike.append("the prompts have words that none of its captions has")

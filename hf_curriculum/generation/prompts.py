@@ -13,7 +13,7 @@ from typing import Any
 from datasets import Dataset
 
 from hf_curriculum.columns import LABEL
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.labelled.classes import validate_prompt_names
 from hf_curriculum.scorers.pretrained import load_pretrained
 
@@ -140,7 +140,7 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
             found.setdefault(row["class"], []).append(row["prompt"])
     else:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(
                 f"{path} is neither a .csv nor JSON ({error}). A table of prompts maps each class to its prompts."

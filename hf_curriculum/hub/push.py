@@ -19,7 +19,7 @@ from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
 from hf_curriculum.config import kind_of
-from hf_curriculum.data.readers.outside_files import holds_files, named_files
+from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.errors import check_token, explained, redact
 from hf_curriculum.planning.buckets import Cut, cut_buckets
@@ -391,7 +391,7 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
 def _refuse_addresses(splits: Mapping[str, Dataset]) -> None:
     """Raises a `ValueError` for images that are addresses, which embedding them would ask for."""
     for name, part in splits.items():
-        if address := next((name for name in named_files(part) if "://" in name), None):
+        if address := next((name for name in named_files(part) if is_elsewhere(name)), None):
             raise ValueError(
                 f"The split {name!r} names {address} in place of an image, and a push embeds images. Fetch them "
                 "first, where you trust the addresses: load_captioned(dataset, download=True)."

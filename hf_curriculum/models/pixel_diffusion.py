@@ -12,7 +12,7 @@ import PIL.Image
 import torch
 import torch.nn.functional as F
 
-from hf_curriculum.config import write_atomically
+from hf_curriculum.config import read_json, write_atomically
 
 SCENES_DIFFUSION = "scenes_diffusion"
 """The pipeline that ships with the package, trained on single objects of the embedded scenes, 32 pixels a side."""
@@ -77,9 +77,15 @@ class PixelDiffusionPipeline:
                 f"{folder} holds no {_FILE}, so there is no PixelDiffusionPipeline to load. Train one with "
                 "`hf-curriculum recipe scenes_diffusion --output FOLDER`, or name `scenes_diffusion`, which ships."
             )
-        facts = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        facts = read_json(folder / _FILE, "Save the pipeline again.", ("scheduler", "text_model"))
         unet = diffusers.UNet2DConditionModel.from_pretrained(folder, subfolder="unet", torch_dtype=torch_dtype)
-        scheduler = getattr(diffusers, facts["scheduler"]).from_pretrained(folder, subfolder="scheduler")
+        kind = getattr(diffusers, facts["scheduler"], None)
+        if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+            raise ValueError(
+                f"{folder / _FILE} names the scheduler {facts['scheduler']!r}, and `diffusers` has none of that name. "
+                "Save the pipeline again."
+            )
+        scheduler = kind.from_pretrained(folder, subfolder="scheduler")
         return cls(unet.eval(), scheduler, facts["text_model"])
 
     def save_pretrained(self, folder: str | Path) -> None:

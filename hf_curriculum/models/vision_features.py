@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
@@ -281,7 +281,7 @@ def _digest(tower: PreTrainedModel) -> str:
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
     file = folder / _FACTS
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return read_json(file, "Delete the folder, and cache the features again.") if file.is_file() else None
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:

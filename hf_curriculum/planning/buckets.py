@@ -127,14 +127,13 @@ def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
     if buckets.cut == "value" or ranking.scores is None:
         return None
 
-    values, found = ranking.scores[ranking.order[: ranking.num_scored]], []
+    found = []
     for number, end in enumerate(buckets.ends[:-1], start=1):
-        if end < len(values) and values[end - 1] == values[end]:
-            equal = np.flatnonzero(values == values[end])
-            before = int(np.searchsorted(equal, end))
+        if end < ranking.num_scored and (value := ranking.score_at(end)) == ranking.score_at(end - 1):
+            first, stop = (_count_upto(ranking, value, inclusive=inclusive) for inclusive in (False, True))
             found.append(
-                f"bucket {number} of {many} ends after {before:,} of {len(equal):,} examples whose {name} is "
-                f"{values[end]:g}"
+                f"bucket {number} of {many} ends after {end - first:,} of {stop - first:,} examples whose {name} is "
+                f"{value:g}"
             )
     if not found:
         return None
@@ -184,14 +183,14 @@ def _quantile(ranking: Ranking, k: int, num_buckets: int) -> float:
     return below + (ranking.score_at(position + 1) - below) * (part / num_buckets) if part else below
 
 
-def _count_upto(ranking: Ranking, threshold: float) -> int:
-    """How many scored examples are as easy as the threshold or easier, by binary search."""
+def _count_upto(ranking: Ranking, threshold: float, *, inclusive: bool = True) -> int:
+    """How many scored examples are as easy as the threshold or easier, or easier alone, by binary search."""
     low, high = 0, ranking.num_scored
     while low < high:
         middle = (low + high) // 2
         score = ranking.score_at(middle)
-        easier = score <= threshold if ranking.easy == "low" else score >= threshold
-        low, high = (middle + 1, high) if easier else (low, middle)
+        easier = score < threshold if ranking.easy == "low" else score > threshold
+        low, high = (middle + 1, high) if easier or (inclusive and score == threshold) else (low, middle)
     return low
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.planning.curriculum import Budget, curriculum_from
+from hf_curriculum.config import parse_json, read_json, reading
+from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset
 from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
@@ -107,8 +108,9 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
         with file.open(encoding="utf-8") as lines:
             for line in lines:
                 if line.endswith("]]\n"):  # the last one of a run that was killed may be torn
-                    step, rows, *_ = json.loads(line)
-                    own[step] = rows
+                    with reading(file, "Delete it: what was drawn is then not shown."):
+                        step, rows, *_ = parse_json(line)
+                        own[step] = rows
         for step, rows in own.items():
             # An earlier part of the run may have had more processes, whose later steps count no more.
             if len(found.setdefault(step, [])) < global_batch_size:
@@ -277,7 +279,7 @@ def _read_chosen(file: Path, steps: int) -> Mapping[str, Any] | None:
     """What `save_chosen` wrote, where it is of as many steps."""
     if not file.is_file():
         return None
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = read_json(file, "Delete it.", ("since", "steps"))
     return found if found["since"] + found["steps"] == steps else None
 
 
@@ -289,7 +291,7 @@ def _plan_for(
     if len(dataset) != saved["num_rows"]:
         return None, f"{cannot} the run was trained on {saved['num_rows']:,} rows, and the data has {len(dataset):,}."
     try:
-        rule = curriculum_from(saved["curriculum"])
+        rule = _saved_rule(saved)
         ranking = rank_dataset(dataset, rule, saved["score_column"])
     except ValueError as error:
         return None, f"{cannot} {error}"
@@ -306,6 +308,16 @@ def _plan_for(
     return None, f"{cannot} the data's scores, or its length, are not those that the run was planned with."
 
 
+def _saved_rule(saved: Mapping[str, Any]) -> Curriculum:
+    """The curriculum of a checkpoint. A rule within it may be a name, which here is never that of a file."""
+    rule = saved["curriculum"]
+    if any(ending in json.dumps(rule) for ending in (".json", ".yaml", ".yml")):
+        raise ValueError(
+            "The curriculum in the checkpoint may name a file, which is not opened: no trainer writes so."
+        )
+    return curriculum_from(rule)
+
+
 def _drawn_by(plan: Mapping[str, Any]) -> Any:
     """What decides which rows a plan draws, as JSON has it."""
     facts = {name: plan.get(name) for name in ("easy", "scores", "columns", "global_batch_size", "seed", "num_steps")}
@@ -319,7 +331,7 @@ def _without_candidates(saved: Mapping[str, Any], folder: Path, steps: int) -> C
     if not draws:
         return None
     taken = np.bincount(np.concatenate(list(draws.values())), minlength=saved["num_rows"])
-    choice = curriculum_from(saved["curriculum"]).selection.choice
+    choice = _saved_rule(saved).selection.choice
     offered = int(taken.sum()) * saved["candidates"]
     return Chosen(**_counts(taken), trained=int(taken.sum()), candidates=offered, choice=choice, steps=len(draws))
 

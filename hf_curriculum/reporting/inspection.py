@@ -331,13 +331,17 @@ def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[
     return [_reached(dataset, column, row, of_image[ids[row].as_py()], scorer, captions) for row in rows]
 
 
+_OF_WORDS = ("caption_length", "noun_count", "object_mentions")
+"""Scorers that are made again: they need a text alone. Of others the data would say which model or file is loaded."""
+
+
 def _rebuilt(made: ScoreProvenance, dataset: Dataset) -> Scorer | None:
     """The scorer, from its provenance, if it needs neither a model nor a corpus nor an image."""
-    names = [name for name, cls in SCORERS.items() if cls.__name__ == made.scorer]
-    if not names or made.model or made.per_image == "mean" or "fitted" in made.arguments:
+    name = next((name for name in _OF_WORDS if SCORERS[name].__name__ == made.scorer), None)
+    if name is None or made.per_image == "mean":
         return None
     try:
-        scorer = scorer_from({"type": names[0], **made.arguments})
+        scorer = scorer_from({**made.arguments, "type": name})
     except (TypeError, ValueError, OSError, ImportError):
         return None
     text = {"string", "large_string"}

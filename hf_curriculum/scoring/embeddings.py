@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from datasets import Dataset, DatasetDict, List, Value
 
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.config import read_json
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.objects.per_image import ImageColumns, add_per_image
 from hf_curriculum.data.processors import process_image
@@ -133,7 +133,7 @@ class _Embeddings(ImageColumns, Component):
         self.features = {name: List(Value("float32"))}
         self._warned: OutOfDistributionCheck | None = None
         if model == SCENES_CLIP:
-            training = json.loads((_SHIPPED / "training.json").read_text(encoding="utf-8"))
+            training = read_json(_SHIPPED / "training.json", "Install hf-curriculum again.")
             self._warned = OutOfDistributionCheck(training["knows"])
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.config import write_atomically
+from hf_curriculum.config import parse_json, write_atomically
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """
     file = folder / FITTED
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
         found = {name: _from_json(value) for name, value in content["attributes"].items()}
         format_ = content["format"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -20,7 +20,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import kind_of, parse_json, reading
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
@@ -459,7 +459,8 @@ def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet ({error}). It is damaged, or not a side file.") from error
     metadata = table.schema.metadata or {}
-    about = json.loads(metadata[_MARK]) if _MARK in metadata else {}
+    with reading(file, "Save the scores again."):
+        about = parse_json(metadata.get(_MARK, b"{}"))
     if about.get("format") != _FORMAT:
         raise ValueError(
             f"{file} is not a side file of scores in format {_FORMAT}. `save_scores` writes one; other files are "

@@ -33,8 +33,11 @@ class RowsInOrder:
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, positions: np.ndarray | slice) -> np.ndarray:
-        return np.arange(*positions.indices(self._size)) if isinstance(positions, slice) else np.asarray(positions)
+    def __getitem__(self, positions: np.ndarray | slice) -> np.ndarray | RowsInOrder:
+        if not isinstance(positions, slice):
+            return np.asarray(positions)
+        start, stop, step = positions.indices(self._size)
+        return RowsInOrder(stop) if (start, step) == (0, 1) else np.arange(start, stop, step)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.arange(self._size, dtype=dtype or self.dtype)

@@ -17,10 +17,12 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features, Image, LargeList, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
 
 TEXT, JSON = "txt", "json"
 _JPEG, _PNG = "jpg", "png"
+_REMEDY = "Copy it again, or run `save_bucketed` again."
 _PLAIN = ("bool", "int", "uint", "float", "string", "large_string")
 
 
@@ -129,12 +131,14 @@ class TarShard:
                 continue
             self._content.seek(offset)
             content = self._content.read(size)
-            if ending == JSON:
-                row.update({name: value for name, value in json.loads(content).items() if name in self._in_json})
-            elif ending == TEXT:
-                row[CAPTION] = content.decode()
-            else:
-                row[IMAGE] = {"bytes": content, "path": name}
+            with reading(f"{name} of {self._content.name}", _REMEDY):
+                if ending == JSON:
+                    found = parse_json(content)
+                    row.update({column: value for column, value in found.items() if column in self._in_json})
+                elif ending == TEXT:
+                    row[CAPTION] = content.decode()
+                else:
+                    row[IMAGE] = {"bytes": content, "path": name}
         return row
 
     def close(self) -> None:

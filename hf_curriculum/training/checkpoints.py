@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_curriculum.config import write_atomically
+from hf_curriculum.config import parse_json, read_json, write_atomically
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
@@ -118,7 +118,7 @@ def _choose(
     steps = {name: int(found[1]) for name in folders if (found := _NUMBERED_ON_HUB.fullmatch(name))}
     if LAST in folders:
         place = api.hf_hub_download(repo_id, f"{LAST}/{TRAINER_STATE_NAME}", revision=commit, cache_dir=cache_dir)
-        steps[LAST] = json.loads(Path(place).read_text(encoding="utf-8"))["global_step"]
+        steps[LAST] = read_json(place, "Push the checkpoint again.", ["global_step"])["global_step"]
     if not steps:
         raise ValueError(
             f"{repo_id} holds no checkpoint at {commit[:7]}, so no run can be resumed from it. Checkpoints are pushed "
@@ -306,7 +306,7 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
             "seen is unknown. Resume it with the trainer that wrote it, or load its weights and start a new run."
         )
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise _damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(facts, dict):
@@ -351,7 +351,7 @@ def invalidate(folder: str | Path) -> None:
 def is_complete(folder: str | Path) -> bool:
     """Whether the file that is written last, the trainer's state, can be read."""
     try:
-        state = json.loads((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        state = parse_json((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(state, dict) and "global_step" in state

@@ -25,6 +25,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.config import parse_json, read_json, reading
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import sketch_texts
@@ -511,7 +513,7 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
     named = is_complete(folder) and ((folder / CURRICULUM_FILE).is_file() or not any(folder.glob("checkpoint-*")))
     checkpoint = folder if named else Path(last_complete_checkpoint(folder))
     saved = read_curriculum(checkpoint)
-    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    state = read_json(checkpoint / TRAINER_STATE_NAME, "Name another checkpoint.", ("log_history", "global_step"))
     history = state["log_history"]
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     row_losses = read_losses(checkpoint)
@@ -589,7 +591,10 @@ def add_held_out(report: Report, folder: Path, name: str) -> None:
     written = folder / "captions.json"
     if not written.is_file():
         return
-    entries = json.loads(written.read_text(encoding="utf-8"))
-    files = Dataset.from_dict({IMAGE: [str(folder / entry["file"]) for entry in entries]})
+    with reading(written, "Delete it, or train again."):
+        entries = parse_json(written.read_text(encoding="utf-8"))
+        paths = [str(folder / entry["file"]) for entry in entries]
+    validate_inside(paths, [folder], written)
+    files = Dataset.from_dict({IMAGE: paths})
     if entries:
         add_captions(report, files.cast_column(IMAGE, Image()), {"name": name, "captions": entries})

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from hf_curriculum.config import parse_json, reading
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
 
@@ -203,9 +204,9 @@ class DrawAudit:
         """Drops recorded lines of steps that will be trained again."""
         if self.file is None or not self.file.is_file():
             return
-        kept = [
-            line for line in self.file.read_text().splitlines() if line.endswith("]]") and json.loads(line)[0] < step
-        ]
+        with reading(self.file, "Resume from another checkpoint, or delete it: what was drawn is then not recorded."):
+            lines = self.file.read_text().splitlines()
+            kept = [line for line in lines if line.endswith("]]") and parse_json(line)[0] < step]
         self.file.write_text("".join(f"{line}\n" for line in kept))
 
     def add(self, step: int, rows: torch.Tensor) -> None:

@@ -35,6 +35,19 @@ def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
 Arguments = TypeVar("Arguments")
 
 
+def counts_beside_paper(counts: Mapping[str, int], paper: Mapping[str, int] | None) -> str:
+    """A line for each count of the data, with the paper's beside it where the preset has one.
+
+    Raises:
+        ValueError: the preset has a number of something that is not counted.
+    """
+    if unknown := sorted(set(paper or {}) - set(counts)):
+        raise ValueError(f"paper_counts has {unknown}, and what is counted is {sorted(counts)}. Take these names.")
+    numbers = {name: f"{count:,}" for name, count in counts.items()}
+    told = {name: f" (paper: {number:,})" for name, number in (paper or {}).items()}
+    return "\n".join(f"{name}: {number}{told.get(name, '')}" for name, number in numbers.items())
+
+
 def arguments_of(study: Study, kind: type[Arguments]) -> Arguments | None:
     """The arguments of a study's first finished run, which read its data again; None where none has finished."""
     settings = next((item.settings for item in study.runs if item.status == "finished"), None)

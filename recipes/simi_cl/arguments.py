@@ -53,6 +53,7 @@ class DataArguments:
         }
     )
     text_lines: int = field(metadata={"help": 'lines of scene text for the language model called "scenes"'})
+    paper_counts: dict | None = field(metadata={"help": "what is counted of the data → the paper's number of it"})
 
 
 @dataclass

@@ -30,7 +30,7 @@ from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.evaluation.generate import one_row_per_image
 
 _SPLITS = ("train", "validation", "test")
-_UNREAD = ("scores", "text_lines")
+_UNREAD = ("scores", "text_lines", "paper_counts")
 """Fields of `DataArguments` that the data does not depend on, so that all arms of a study share it."""
 
 
@@ -64,6 +64,12 @@ class Prepared:
     def processor(self) -> CaptionProcessor:
         """What a trained captioner reads new images and writes captions with, saved beside it."""
         return CaptionProcessor(self.regions.image_processor, self.tokenizer)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Sizes of splits and vocabulary; the word for all others is one of it, the end of a caption is not."""
+        sizes = {f"{name} images": len(one_row_per_image(self.data[name])) for name in _SPLITS}
+        return sizes | {"train pairs": len(self.data["train"]), "words": len(self.tokenizer) - 1}
 
     def images(self, split: str, most: int | None) -> Dataset:
         """One row for each of the first images of a split."""

@@ -56,6 +56,7 @@ class DataArguments:
     corrections: dict | None = field(metadata={"help": "noun → class or null, or a file of that"})
     tagger: str = field(metadata={"help": 'what finds nouns: "pattern", or "nltk"'})
     lemmas: str = field(metadata={"help": 'one form of a noun: "spelling", or "wordnet", by NLTK'})
+    paper_counts: dict | None = field(metadata={"help": "what is counted of the data → the paper's number of it"})
     held_out: int = field(metadata={"help": "instances held out, of different images, for the curriculum's decisions"})
     box_values: bool = field(metadata={"help": "whether a region's place and size stand beside its features"})
     max_regions: int | None = field(metadata={"help": "regions of an image at most; all if none"})

@@ -18,6 +18,7 @@ from tonics.scenes import box_regions, load_scenes
 from hf_curriculum import (
     Ontology,
     RegionStore,
+    Study,
     count_stages,
     drop_empty_captions,
     hold_out_instances,
@@ -198,6 +199,27 @@ def sources_of(data_args: DataArguments) -> dict[str, str]:
             "file: its name without its ending comes before the ids."
         )
     return names
+
+
+def check_files(study: Study) -> None:
+    """Looks for the files that runs read, before the first one loads for an hour.
+
+    Raises:
+        FileNotFoundError: files are not there; all of them are named.
+    """
+    missing: dict[str, None] = {}
+    for item in study.runs:
+        given = item.settings
+        named = [*given["data"].split(","), *(entry.get("data") for entry in given["evaluations"].values())]
+        for name in (*named, given["objects"], given["ontology"], given["corrections"]):
+            # Others are folders, scenes, or data sets of the Hub, which loading looks for.
+            if isinstance(name, str) and Path(name := name.strip()).suffix == ".json" and not Path(name).is_file():
+                missing[name] = None
+    if missing:
+        raise FileNotFoundError(
+            f"{list(missing)} are read by these runs and are no files here, so no run was begun. Bring them, or name "
+            "yours with `--data`, `--evaluations`, `--objects`, `--ontology` and `--corrections`."
+        )
 
 
 def name_of(source: str) -> str:

@@ -402,3 +402,25 @@ def test_a_store_opens_by_its_folder(tmp_path):
     pack_regions(table(tmp_path / "a.tsv", range(5)), tmp_path / "store", progress=False)
     assert isinstance(open_regions(tmp_path / "store"), RegionStore)
     assert Path(open_regions(tmp_path / "store").path) == tmp_path / "store"
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_verify_finds_a_flipped_bit_in_every_array(tmp_path, standardise):
+    for number, regions in enumerate((2, 0, 3)):
+        boxes = np.tile(np.float32([1, 2, 30, 40]), (regions, 1))
+        arrays = {"feat": np.ones((regions, 4), np.float32) * number, "bbox": boxes, "image_w": 50, "image_h": 60}
+        (tmp_path / f"{number % 2}").mkdir(exist_ok=True)
+        np.savez(tmp_path / f"{number % 2}" / f"{number}.npz", **arrays)
+    sources = {"a": tmp_path / "0", "b": tmp_path / "1"}
+    pack_regions(sources, tmp_path / "store", progress=False, standardise=standardise).verify()
+    for file in (tmp_path / "store").glob("*.npy"):
+        whole = file.read_bytes()
+        start = np.load(file, mmap_mode="r").offset
+        for place in (start, len(whole) - 1):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1
+            file.write_bytes(damaged)
+            with pytest.raises(ValueError, match=r"store holds something else than was written|is damaged \("):
+                RegionStore(tmp_path / "store").verify()
+        file.write_bytes(whole)
+    RegionStore(tmp_path / "store").verify()

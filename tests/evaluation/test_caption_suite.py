@@ -229,7 +229,8 @@ def test_notes():
     assert len(suite.images) == len(found.image_ids) == 5
     assert found.notes == (
         "Only the first 5 of 12 images: a try, not a result.",
-        "1 captions of model have no word and score 0.",
+        "1 captions of model have no word and score 0. Beams prefer to end where a model is unsure: `--beams 1`, "
+        "or more training, gives words.",
     )
     assert all(note in found.table for note in found.notes)
     assert CaptionSuite(data, ["rouge"], limit=50)(ours).notes == ()

@@ -112,6 +112,12 @@ def test_it_says_what_was_measured(path):
     assert facts["results"]
     assert all(isinstance(one["value"], (int, float)) for one in facts["results"])
     assert facts["versions"]["torch"]
+    assert "seed" in facts["settings"]
+    commits = [value for name, value in facts["versions"].items() if name.split()[-1] == "commit"]
+    assert len(commits) == 1
+    assert re.fullmatch(r"[0-9a-f]{7,40}", commits[0])
+    if "recorded in commit" not in facts["versions"]:  # nobody kept the weights of cards made before
+        assert [name for name in facts["versions"] if name.startswith("sha256 of ")]
     script = re.search(r"recipes/(\w+\.py)", facts["command"])[0]
     assert (ROOT / script).is_file()
     compile(re.search(r"```python\n(.*?)```", path.with_suffix(".md").read_text(), re.DOTALL)[1], path.name, "exec")
@@ -290,3 +296,21 @@ def test_the_citation_file_lists_every_paper():
     for paper in PAPERS.values():
         fields = entry_of(paper.bibtex)[2]
         assert found[paper.title] == (fields["year"], fields["author"].split(" and "))
+
+
+def test_every_paper_that_a_docstring_follows_is_in_the_bibliography():
+    authors = re.compile(r"([A-Z][\w-]+)(?:(?:, [A-Z][\w-]+)* (?:&|and) [A-Z][\w-]+| et al\.)? \(?((?:19|20)\d\d)\b")
+    bibliography = (ROOT / "hf_curriculum" / "hub" / "templates" / "papers.bib").read_text(encoding="utf-8")
+    keys = re.findall(r"^@\w+\{(\D+\d{4})\w+,", bibliography, re.MULTILINE)
+    followed = {
+        f"{family.lower()}{year}"
+        for file in (ROOT / "hf_curriculum").rglob("*.py")
+        for part in re.findall(r"Source:(.*?)(?:\n\s*\n|\"\"\")", file.read_text(encoding="utf-8"), re.DOTALL)
+        for family, year in authors.findall(" ".join(part.split()))
+    } - {"babylm2024", "cvpr2015"}  # a challenge and a venue
+    assert len(followed) > 60
+    assert sorted(followed - set(keys)) == []
+    for family_and_year, line in zip(keys, re.findall(r"^@.*", bibliography, re.MULTILINE), strict=True):
+        if "title" in line:  # an entry of one line
+            assert f"year = {{{family_and_year[-4:]}}}}}" in line
+            assert line.partition("author = {")[2].lower().startswith(family_and_year[:-4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -120,6 +122,8 @@ def test_buckets_that_end_among_equal_scores(scores, many, found):
         assert said is None
     else:
         assert said.startswith(f"Equal scores are cut by the order of the file: {'; '.join(found)}. Use cut='value'")
+        ranking = rank_scores(-np.array(scores, dtype=float), "high")
+        assert uneven_buckets(cut_buckets(ranking, many), ranking) == re.sub(r"is (\d)", r"is -\1", said)
 
 
 @pytest.mark.parametrize(("threshold", "said"), [(1234.56, "1235"), (10_000, "10000"), (33_554_457, "33554457")])

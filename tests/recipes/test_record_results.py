@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,22 +41,170 @@ def test_a_record_says_how_it_was_made(name):
     assert all(row["p_t"] is None or row["p_t"] > 0 for row in made["summary"])
 
 
-def shown(name, metric, arm, control, digits):
-    rows = {row["arm"]: row for row in RECORDS[name]["summary"] if row["metric"] == metric}
-    return f"{rows[arm]['mean']:{digits}} ({rows[control]['mean']:{digits}})"
+def row_of(name, metric, arm):
+    (row,) = [row for row in RECORDS[name]["summary"] if (row["metric"], row["arm"]) == (metric, arm)]
+    return row
 
 
 @pytest.mark.parametrize(
-    ("name", "metric", "arms", "before"),
+    ("name", "metric", "arms", "before", "digits"),
     [
-        ("babylm_git", "noun_recall", ("curriculum", "control"), "noun recall "),
-        ("babylm_git", "eval_loss", ("curriculum", "control"), "loss "),
-        ("simi_cl_captioning", "cider", ("Simi-CL", "Transformer"), "CIDEr "),
+        ("babylm_git", "noun_recall", ("curriculum", "control"), "noun recall ", ".3f"),
+        ("babylm_git", "eval_loss", ("curriculum", "control"), "loss ", ".3f"),
+        ("simi_cl_captioning", "cider", ("Simi-CL", "Transformer"), "CIDEr ", ".3f"),
+        ("wsod_wsddn", "map_50", ("Curriculum", "Baseline"), "mAP@0.5 by a CLIP's curriculum ", ".1f"),
     ],
 )
-def test_what_the_readme_shows_of_a_system_is_its_record(name, metric, arms, before):
+def test_what_the_readme_shows_of_a_system_is_its_record(name, metric, arms, before, digits):
     (line,) = [line for line in README.splitlines() if line.startswith("|") and f"`{name}`" in line]
-    assert before + shown(name, metric, *arms, ".3f") in line
+    scale = 100 if digits == ".1f" else 1
+    ours, control = (f"{scale * row_of(name, metric, arm)['mean']:{digits}}" for arm in arms)
+    assert f"{before}{ours} ({control})" in line
+    if name != "babylm_git":  # the text below says by how much
+        found = row_of(name, metric, arms[0])
+        ends = {key: found[f"difference{key}"] for key in ("", "_lower", "_upper")}
+        told = MADE._difference({(key or "_difference")[1:]: one for key, one in ends.items()}, digits, scale)
+        assert f"({before.split()[0]} {told})" in " ".join(README.split())
+
+
+def test_what_a_user_of_the_main_command_may_expect_is_the_record():
+    runs = [run for run in RECORDS["babylm_git"]["runs"] if run["name"] == "curriculum"]
+    losses, recalls = [run["eval_loss"] for run in runs], [run["recall"]["recall"] for run in runs]
+    said = " ".join(README.split())
+    assert f"validation loss of {min(losses):.3f} to {max(losses):.3f}" in said
+    assert f"noun recall of {min(recalls):.3f} to {max(recalls):.3f}" in said
+    (other,) = json.loads((MADE.RESULTS / "babylm_git_one_thread.json").read_text())["runs"]
+    assert f"{losses[0]:.3f} and {recalls[0]:.3f} there" in said
+    assert f"{other['eval_loss']:.3f} and {other['recall']['recall']:.3f} with one thread and another torch" in said
+    steps = [RECORDS["babylm_git"]["runs"][place]["examples"] for place in (0, 1)]
+    assert f"{steps[0] / steps[1]:.2f}" == "0.75"
+
+
+# Every figure of a page is in a record that its section links.
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]*\d)(?!M\b| million)|(?<![\w.])\d[\d,]*(?= ×(?! ?\d))")
+_ANY = re.compile(r"\d[\d,]*\.?\d*(?:e-?\d+)?")
+_OWN = {  # settings and bounds that are asked for
+    "results": ["0.30", "0.9", "0.1"],
+    "benchmarks": ["0.5", "0.7", "0.2", "1.5", "3.5", "0.95", "0.9", "1.05"],
+    "README": "",
+}
+
+
+def figures(text):
+    """Decimal numbers and factors of a text."""
+    return [found.replace(",", "") for found in _NUMBER.findall(text)]
+
+
+def is_backed(figure, values):
+    half = 0.501 * 10.0 ** -len(figure.partition(".")[2])
+    return any(abs(scale * one - float(figure)) <= half for one in values for scale in (1, 100))
+
+
+def linked(text, *more):
+    """The numbers of the records and cards that a text links."""
+    names = set(re.findall(r"(?:benchmarks/results|model_cards)/(\w+\.(?:json|md))", text)) - {"README.md"}
+    files = [next(path for path in (MADE.RESULTS / name, ROOT / "model_cards" / name) if path.is_file())
+             for name in sorted(names)]  # fmt: skip
+    return [float(found.replace(",", "")) for file in (*files, *more) for found in _ANY.findall(file.read_text())]
+
+
+@pytest.mark.parametrize("page", ["results", "benchmarks"])
+def test_every_figure_of_a_page_stands_in_a_record_that_its_section_links(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for section in re.split(r"\n##+ ", text):
+        # Tables of studies are compared digit by digit above; their figures are said again in the text.
+        tables = re.findall(r"<!-- record .*?<!-- end of record -->", section, re.DOTALL)
+        values = linked(section) + [float(one.replace(",", "")) for part in tables for one in _ANY.findall(part)]
+        for part in tables:
+            section = section.replace(part, "")
+        for name, made in RECORDS.items():
+            if f"`recipes/{name}.py" in section or f"recipes/{name}.py " in section:
+                drawn = {run["examples"] for run in made["runs"]}
+                values += [one / other for one in drawn for other in drawn]
+        missing = [one for one in figures(section) if one not in _OWN[page] and not is_backed(one, values)]
+        assert missing == [], section[:60]
+
+
+def test_every_figure_of_the_readme_stands_in_a_record():
+    papers = [*ROOT.glob("recipes/*/paper_tables.yaml"), *ROOT.glob("recipes/presets/*/grids/*.yaml")]
+    records = [path for path in MADE.RESULTS.iterdir() if path.suffix in (".md", ".json") and path.stem != "README"]
+    values = linked("", *records, *papers, ROOT / "model_cards" / "scenes_clip.json")
+    systems, speed = README.partition("## Systems")[2].partition("## The tree")[0].split("## Speed")
+    assert [one for one in figures(systems) if not is_backed(one, values)] == []
+    benchmarks = " ".join((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split())
+    ratios = [cells[-1] for name, cells in rows_of(speed).items() if name not in ("what", "---")]
+    assert len(ratios) > 3
+    for ratio in ratios:
+        assert re.search(rf"(?<![\d.]){re.escape(ratio.partition(' of its')[0])}", benchmarks), ratio
+
+
+def test_figures_without_a_record_are_found():
+    assert figures("1.25 and 3,000.5, 54.9M, 5.8 million, 36 × and 640 × 480 of v1.2.3") == ["1.25", "3000.5", "36"]
+    assert is_backed("0.25", [0.2549])
+    assert is_backed("25.5", [0.2549])
+    assert not is_backed("0.25", [0.256])
+
+
+def rows_of(text):
+    """First cell → the others, of each table of a text: the last one of a name wins."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {cells[0]: cells[1:] for cells in rows}
+
+
+def recorded(share):
+    """What a record of time to quality says: the two tables."""
+    text = (MADE.RESULTS / f"time_to_quality_text_{share}.md").read_text(encoding="utf-8")
+    return [rows_of(part) for part in text.split("Final loss with linear decay")]
+
+
+def test_what_is_said_of_time_to_quality_is_its_record():
+    needed, budgets = zip(recorded(50), recorded(30), strict=True)
+    page = MADE.PAGE.read_text(encoding="utf-8").partition("## How many examples")[2].partition("### ")[0]
+    first, second = (rows_of(part) for part in page.split("What a user pays for"))
+    assert len(first) > 30
+    for name, cells in first.items():
+        if name != "curriculum" and cells[0][0].isdigit():
+            for at, share in ((0, 0), (2, 1)):
+                assert needed[share][name][2].replace("1.00 [1.00, 1.00]", "1.00") == cells[at], name
+                assert needed[share][name][3].split(" [")[0] == cells[at + 1].split(" [")[0], name
+    for name, cells in second.items():
+        if name != "curriculum" and cells[0][0].isdigit():
+            assert cells == [*budgets[0][name][:4], *budgets[1][name][:4]], name
+    names = {
+        "everything, i.i.d.": "i.i.d.",
+        "what a CLIP scores highest, the true share given": "filter",
+        'the same, the share found by `keep="auto"`': "filter, share found",
+        "the same as given, twice the learning rate": "filter, twice the rate",
+        "the true captions, by flags nobody has": "oracle",
+    }
+    shown = rows_of(README.partition("**Does it help?**")[2].partition("## Speed")[0])
+    for own, name in names.items():
+        for at, column in ((0, 2), (1, 3)):
+            pair = [float(one[name][column].split(" [")[0]) for one in needed]
+            assert [float(one) for one in shown[own][at].split(" / ")] == pair, own
+        if shown[own][2] != "–":
+            halves = [one[name][2].split(" (")[0] for one in budgets]
+            assert shown[own][2].split(" (")[0].split(" / ") == halves, own
+
+
+def test_every_record_is_listed_with_its_commit_and_no_other():
+    listed = rows_of((MADE.RESULTS / "README.md").read_text(encoding="utf-8"))
+    listed = {name[1:].partition("]")[0]: cells for name, cells in listed.items() if name[0] == "["}
+    files = {path.name for path in MADE.RESULTS.iterdir() if path.suffix in (".md", ".json")} - {"README.md"}
+    assert set(listed) == files
+    for name, (script, commit, _seeds) in listed.items():
+        assert (ROOT / script.strip("`")).is_file()
+        assert re.fullmatch(r"[0-9a-f]{7}", commit)
+        if name.removesuffix(".json") in RECORDS:
+            assert RECORDS[name.removesuffix(".json")]["commit"].startswith(commit)
+
+
+def test_what_has_no_record_has_no_table():
+    page = "<!-- record babylm_flamingo: x -->\n| 0.35 |\n<!-- end of record -->"
+    made = MADE.updated(page)
+    assert "0.35" not in made
+    assert "`recipes/babylm_flamingo.py` makes the runs" in made
 
 
 @pytest.mark.parametrize("card", ["babylm_git_tc", "babylm_flamingo_tc"])

@@ -13,11 +13,12 @@ import pages as PAGES
 import pytest
 import simi_cl_captioning
 import simi_cl_tables
-from datasets import Dataset
+from common.runs import counts_beside_paper
+from datasets import Dataset, DatasetDict
 from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
-from simi_cl.data import prepare, read_data
+from simi_cl.data import Prepared, prepare, read_data
 from simi_cl.report import add_scored_pairs, beside_dealt, describe, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
@@ -97,6 +98,24 @@ def test_the_papers_presets_are_the_papers_runs():
         145_000: [48_333, 48_333, 48_334],
     }
     assert vars(flickr) == {**vars(coco), **read_preset("flickr30k", PRESETS)}
+
+
+def test_a_run_counts_its_data_beside_the_papers():
+    rows = [{"image_id": str(image), "caption": f"{word} cat"} for image in range(4) for word in ("a", "the")]
+    data = DatasetDict(train=Dataset.from_list(rows[:4]), validation=Dataset.from_list(rows[4:6]),
+                       test=Dataset.from_list(rows[6:]))  # fmt: skip
+    prepared = Prepared(data, None, "store", train_word_tokenizer(data, 1))
+    found = {"train images": 2, "validation images": 1, "test images": 1, "train pairs": 4, "words": 4}
+    assert prepared.counts == found  # a, cat, the, and the word for all others
+    for name, words in (("coco", "9,487"), ("flickr30k", "7,000"), ("repository_aoa", "10,369")):
+        lines = counts_beside_paper(found, settings_of("--preset", name).paper_counts).splitlines()
+        assert lines[-1] == f"words: 4 (paper: {words})"
+    lines = counts_beside_paper(found, settings_of("--preset", "coco").paper_counts).splitlines()
+    assert lines[:2] == ["train images: 2 (paper: 113,287)", "validation images: 1 (paper: 5,000)"]
+    assert lines[2:4] == ["test images: 1 (paper: 5,000)", "train pairs: 4 (paper: 566,747)"]
+    assert counts_beside_paper(found, None).splitlines()[-1] == "words: 4"
+    with pytest.raises(ValueError, match=r"paper_counts has \['wrods'\], and what is counted is"):
+        counts_beside_paper(found, {"wrods": 1})
 
 
 def test_the_repositories_own_presets():

@@ -18,7 +18,7 @@ from datasets import Dataset
 from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, _captioned, _ontology, prepare
+from tonics.data import SourceRegions, _captioned, _ontology, check_files, prepare
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
@@ -28,6 +28,7 @@ from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 from hf_curriculum import CurriculumTrainingArguments, Ontology, curriculum_from, make_scenes, pack_regions
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.planning.ontology.sources import StageCount
 from hf_curriculum.scored_data import FILE_NAME
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
@@ -68,6 +69,8 @@ def test_the_papers_preset_is_the_papers_run():
     assert (values["max_steps"], values["global_batch_size"], values["held_out"]) == (500_000, 256, 100)
     assert (values["eval_steps"], values["metric_for_best_model"]) == (5000, "eval_validation_image_r1")
     assert (values["loss"], values["mask_false_negatives"], values["min_instances"]) == ("sum", False, 5000)
+    counted = StageCount("all", "triplets", 2_840_000, 2_400_000, 5_800_000, 406, 244)._asdict()
+    assert values["paper_counts"].items() <= counted.items()
     assert settings_of("--preset", "paper_no_tr") == {**values, "loss": "image"}
     assert settings_of("--preset", "random") == {**values, "curriculum": None}
 
@@ -350,6 +353,18 @@ def test_the_threshold_is_that_of_the_arm_that_decides():
     assert threshold_of([run(None)]) is None
 
 
+def test_files_of_all_runs_are_looked_for_before_the_first(tmp_path):
+    (tmp_path / "there.json").write_text("{}")
+    shared = {"objects": None, "ontology": None, "corrections": {"background": None}}
+    evaluations = {"validation": {"data": "flickr.json"}, "test": {"split": "test"}}
+    settings = {**shared, "data": f"{tmp_path / 'there.json'},coco.json,cc3m", "evaluations": evaluations}
+    with pytest.raises(
+        FileNotFoundError, match=r"\['coco.json', 'flickr.json'\] are read by these runs and are no files"
+    ):
+        check_files(SimpleNamespace(runs=[SimpleNamespace(settings=settings)] * 2))
+    check_files(SimpleNamespace(runs=[SimpleNamespace(settings={**shared, "data": "scenes", "evaluations": {}})]))
+
+
 def test_mistakes(tmp_path):
     for options, text in (
         (("--text_model", "bert"), "the aligner has one text encoder"),
@@ -426,6 +441,7 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     tonics_alignment.main()
     printed = capsys.readouterr().out
     assert "TOnICS - Random  image R@1" in printed
+    assert re.search(r"^nouns: \d+\nclasses: \d+$", printed, re.MULTILINE)
     runs = {run["name"]: run for run in json.loads((folder / "results.json").read_text())}
     assert list(runs) == ["Random", "TOnICS"]
     assert runs["Random"]["examples"] == runs["TOnICS"]["examples"] == 384

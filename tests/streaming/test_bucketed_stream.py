@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from hf_curriculum import IID, BucketedStream, Filter, Growing, Phases, save_bucketed
-from hf_curriculum.streaming.plan import Partitions, PassOrder
+from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket
+from hf_curriculum.streaming.plan import Partitions, PassOrder, plan_buckets
 from hf_curriculum.streaming.reader import WorkerSamples
 
 SIZE, GLOBAL = 203, 16
@@ -371,6 +372,19 @@ def test_a_filter_leaves_whole_buckets_unread(buckets):
     order = np.argsort(table()["s"][:], kind="stable")
     assert sorted(ids_of(list(stream))) == sorted(order[: SIZE // 2].tolist())
     assert {file.partition("/")[0] for file in stream.opened} == {"bucket_0", "bucket_1"}
+
+
+@pytest.mark.parametrize("rule", [Phases(4), Filter(0.75), IID(epochs=1)], ids=["phases", "filter", "iid"])
+def test_a_stream_of_more_rows_than_32_bits_number_is_planned_without_an_array_of_them(rule):
+    rows = 1 << 33
+    shards = [tuple(Shard(f"{number}/{part}.parquet", rows // 16, 1, "") for part in range(4)) for number in range(4)]
+    stored = tuple(StoredBucket(rows // 4, float(number), number + 0.5, own) for number, own in enumerate(shards))
+    index = BucketIndex("s", "low", "rank", (0.5, 1.5, 2.5), rows, 0, "last", 0, "parquet", {}, stored)
+    plan = plan_buckets(rule, index, global_batch_size=4096)
+    drawn = plan.rows(plan.num_samples - 4096, plan.num_samples)
+    share = 0.75 if isinstance(rule, Filter) else 1
+    assert 0 <= drawn.min() < 1 << 31 < share * rows - (1 << 30) < drawn.max() < share * rows
+    assert len(set(drawn.tolist())) == 4096
 
 
 def test_pools_that_are_not_whole_buckets_are_refused(buckets):

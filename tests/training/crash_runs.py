@@ -24,30 +24,37 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import numpy as np
 import torch
-from contrastive_task import make_aligner, make_pairs, region_collator
+from contrastive_task import make_aligner, make_clip, make_pairs, region_collator
+from contrastive_task import tokenizer as clip_tokenizer
 from datasets import Dataset
 from detection_task import shapes_collator, shapes_data, shapes_model
+from labelled import NAMES, labelled, tiny_resnet
 from launching import fork
 from naive_cider import NaiveCider
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerState, set_seed
 
 from hf_curriculum import (
+    LDAM,
     AoANetConfig,
     AoANetForCausalLM,
     Augment,
     BucketedStream,
     CaptionCollator,
+    CLIPClassifier,
     ContrastiveTrainer,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    LabelCollator,
     Plan,
+    PromptCollator,
     RegionStore,
     RegionTransformerConfig,
     RegionTransformerForCausalLM,
     SelfCriticalTrainer,
     UpDownConfig,
     UpDownForCausalLM,
+    class_counts,
     curriculum_from,
     make_image_processor,
     make_scenes,
@@ -62,7 +69,8 @@ from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")
 CAPTIONERS = ("transformer", "updown", "aoanet")
-WITHOUT_SCENES = ("rows", "norm", "detector", "aligner")
+CLASSIFIERS = ("resnet", "flyp")
+WITHOUT_SCENES = ("rows", "norm", "buckets", "detector", "aligner", *CLASSIFIERS)
 NUM_ROWS = 90
 WIDTH = 6
 
@@ -124,7 +132,7 @@ class Recorded(CurriculumTrainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         step = self.state.global_step
-        if step == self.job.get("kill_at") and self.args.process_index == 0:
+        if step == self.job.get("kill_at") and self.args.process_index == self.job.get("kill_rank", 0):
             os.kill(os.getpid(), signal.SIGKILL)
         ids = inputs["example_index"].tolist()
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -137,7 +145,8 @@ class Recorded(CurriculumTrainer):
         super()._save_optimizer_and_scheduler(output_dir)
 
     def _die_in_save(self, place):
-        if self.job.get("kill_in_save") == [self.state.global_step, place] and self.args.process_index == 0:
+        mine = self.args.process_index == self.job.get("kill_rank", 0)
+        if self.job.get("kill_in_save") == [self.state.global_step, place] and mine:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -210,6 +219,8 @@ def make_task(job: dict) -> dict:
             "eval_dataset": held_out(job, data, 20),
             "data_collator": region_collator(store),
         }
+    if job["task"] in CLASSIFIERS:
+        return make_classifier(job)
     if job["task"] == "detector":
         data = shapes_data(NUM_ROWS)
         model, still = shapes_model(dropout=job.get("dropout", 0.2)), held_out(job, data, 10)
@@ -234,6 +245,22 @@ def make_task(job: dict) -> dict:
         "data_collator": collator,
     }
     return with_reward(job, task)
+
+
+def make_classifier(job: dict) -> dict:
+    """Labelled images of several levels: a ResNet whose loss re-weights half-way, or a CLIP with prompts by draw."""
+    data = labelled((50, 30, 10))
+    data = add_columns(data.add_column("difficulty", np.arange(NUM_ROWS) % 9 * 1.0))
+    task = {"train_dataset": data, "eval_dataset": held_out(job, data, 20)}
+    processor, augment = make_image_processor(16), Augment(flip=True)
+    if job["task"] == "flyp":
+        prompts = ["a {label} dog", "a {label} cat"]
+        collator = PromptCollator(processor, clip_tokenizer(), NAMES, prompts, augment=augment)
+        model = CLIPClassifier(make_clip(), clip_tokenizer(), NAMES, prompts)
+        return {**task, "model": model, "data_collator": collator}
+    loss = LDAM(class_counts(data), reweight_from=0.5)
+    parts = {"data_collator": LabelCollator(processor, augment=augment), "compute_loss_func": loss}
+    return {**task, **parts, "model": tiny_resnet(), "callbacks": [loss]}
 
 
 def still_rows() -> Dataset:
@@ -394,7 +421,7 @@ if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
     if any(item["task"] == "buckets" for item in jobs):
         buckets()
-    if any(item["task"] not in (*WITHOUT_SCENES, "buckets") for item in jobs):
+    if any(item["task"] not in WITHOUT_SCENES for item in jobs):
         scenes_and_tokenizer()
     if any(item["task"].endswith(CAPTIONERS) for item in jobs):
         regions_and_tokenizer()

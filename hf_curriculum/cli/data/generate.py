@@ -152,14 +152,14 @@ def _load(source: Path, split: str, all_hard: bool) -> Dataset:
     """The real images; with `all_hard` all of them marked."""
     import numpy as np
     import pyarrow as pa
-    from datasets import DatasetDict, Value, load_from_disk
+    from datasets import DatasetDict, Value
 
     from hf_curriculum.columns import HARD
-    from hf_curriculum.data.readers.outside_files import named_files, validate_files
+    from hf_curriculum.data.readers.outside_files import load_saved
     from hf_curriculum.provenance import append_columns
 
     try:
-        data = load_from_disk(str(source))
+        data = load_saved(source)
     except FileNotFoundError as error:
         raise ValueError(
             f"{source} is no saved data set. Save one with the column `hard`: `mark_hard(data, below=0.2)"
@@ -169,7 +169,6 @@ def _load(source: Path, split: str, all_hard: bool) -> Dataset:
         if split not in data:
             raise typer.BadParameter(f"{source} has the splits {list(data)}, and not {split!r}.", param_hint="--split")
         data = data[split]
-    validate_files(named_files(data), [source], source)
     if all_hard:
         marks = pa.array(np.ones(len(data), bool))
         return append_columns(data, {HARD: marks}, {}, features={HARD: Value("bool")}, overwrite=True)

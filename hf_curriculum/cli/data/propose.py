@@ -163,12 +163,13 @@ def _load(source: str, reading: dict[str, Any], columns: Any, num_proc: int | No
     """Images with ids, and captions and objects where there are some."""
     from hf_curriculum.data.load import SAVED_FILES, load_captioned
     from hf_curriculum.data.objects.load import load_objects
+    from hf_curriculum.data.readers.outside_files import load_saved
 
     path = Path(source)
     alone = {name: value for name, value in {**reading, "column": columns}.items() if value}
     if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
         _validate_alone(alone, f"{path} is a saved data set")
-        return _saved(path, reading["allow_outside"])
+        return load_saved(path, allow_outside=reading["allow_outside"])
     if _only_images(path):
         _validate_alone(alone, f"{path} is a folder of images")
         return _of_folder(path)
@@ -209,19 +210,6 @@ def _of_folder(folder: Path) -> Dataset:
     ids = [file.relative_to(folder).as_posix() for file in files]
     rows = {IMAGE: [str(file.absolute()) for file in files], IMAGE_ID: ids}
     return Dataset.from_dict(rows).cast_column(IMAGE, Image())
-
-
-def _saved(path: Path, allow_outside: bool) -> Dataset | DatasetDict:
-    """A saved data set; its images are its own, or in its folder."""
-    from datasets import load_from_disk
-
-    from hf_curriculum.data.readers.outside_files import named_files, validate_files
-
-    loaded = load_from_disk(str(path))
-    for part in loaded.values() if isinstance(loaded, dict) else [loaded]:
-        if not allow_outside:
-            validate_files(named_files(part), [path], path)
-    return loaded
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset
 
 from hf_curriculum.columns import GUIDANCE, LABEL, require_columns
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.text import open_text
 from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
@@ -190,7 +190,7 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
 def _json(text: str, file: str | Path) -> list[Any] | dict[str, Any]:
     """A list or an object of JSON; a `ValueError` for anything else."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise ValueError(f"{file} is no JSON ({error}), and names classes. Correct it.") from error
     if not isinstance(value, (list, dict)):

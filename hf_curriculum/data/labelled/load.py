@@ -98,7 +98,7 @@ def load_labelled(
         validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
         splits = _load_files(path, images, columns, classes, split, allow_outside)
     else:
-        loaded = load_splits(source, None, load_dataset_options)
+        loaded = load_splits(source, None, load_dataset_options, allow_outside=allow_outside)
         splits = {name: _adopt(part, columns, images, path) for name, part in loaded.items()}
         splits = choose_split(_as_class_labels(splits, classes, source), split)
         roots = source_roots(path, images, load_dataset_options)

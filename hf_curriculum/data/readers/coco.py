@@ -12,8 +12,9 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
-from hf_curriculum.data.text import open_text, parse_json
+from hf_curriculum.data.text import open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from datasets import Dataset, Features, Image, Value
 from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.text import parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 

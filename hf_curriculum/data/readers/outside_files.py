@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, LargeList, List
+from datasets import Dataset, DatasetDict, Features, LargeList, List, load_from_disk
+from yaml import YAMLError
+
+from hf_curriculum.config import read_json, read_yaml, reading
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_HEADER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")  # as `huggingface_hub` finds it
+_REMEDY = "Copy or write the folder again."
+
+
+def is_elsewhere(name: str) -> bool:
+    """Whether `datasets` would not open a name as a path of this machine, but hand it to a file system.
+
+    Example:
+        >>> [is_elsewhere(name) for name in ("a.png", "/home/a.png", "s3://a/b.png", "file:../a.png")]
+        [False, False, True, True]
+    """
+    scheme = _SCHEME.match(name)
+    return "://" in name or (scheme is not None and not os.path.ismount(f"{scheme[0]}/"))  # "C:" of Windows is none
 
 
 def named_files(dataset: Dataset, columns: Iterable[str] | None = None) -> Iterator[str]:
@@ -64,9 +83,84 @@ def _named_in(array: pa.Array, feature: Any) -> Iterator[str]:
             yield from _named_in(array.field(name) if name else array.flatten(), inner)
 
 
+def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
+    """`load_from_disk` of a data set whose own files, and the files that its rows name, are in its folder.
+
+    Args:
+        path: the folder.
+        allow_outside: let both be anywhere: for data that you trust.
+
+    Raises:
+        FileNotFoundError: the folder holds no data set.
+        ValueError: a file is outside, or an address.
+    """
+    if allow_outside:
+        return load_from_disk(str(path))
+    validate_folder(path)
+    loaded = load_from_disk(str(path))
+    for part in loaded.values() if isinstance(loaded, DatasetDict) else [loaded]:
+        validate_files(named_files(part), [path], path)
+    return loaded
+
+
+def validate_folder(folder: str | Path) -> None:
+    """`validate_inside` of the files that a folder is made of.
+
+    Links may lead out of it, and so may the names in what `save_to_disk` writes and in a card, which `datasets` opens
+    as they are.
+
+    Args:
+        folder: of a data set or of regions.
+
+    Raises:
+        ValueError: a file is outside, or an address.
+    """
+    named = []
+    for place, folders, files in os.walk(folder):
+        named += [path for name in (*folders, *files) if os.path.islink(path := os.path.join(place, name))]
+        for name in _NAMING.keys() & set(files):
+            with reading(file := Path(place, name), _REMEDY):
+                named += [each if is_elsewhere(each) else os.path.join(place, each) for each in _NAMING[name](file)]
+    validate_inside(named, [folder], folder)
+
+
+def _of_state(file: Path) -> list[str]:
+    return [data["filename"] for data in read_json(file, _REMEDY)["_data_files"]]
+
+
+def _of_splits(file: Path) -> list[str]:
+    return list(map(str, read_json(file, _REMEDY)["splits"]))
+
+
+def _of_card(file: Path) -> list[str]:
+    """The patterns of data files in a card's header, or in the YAML that stands for one; none where it is damaged."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    header = _HEADER.match(text) if file.suffix == ".md" else None
+    try:
+        content = read_yaml(header[1] if header else "" if file.suffix == ".md" else text)
+    except (ValueError, YAMLError):  # `datasets` refuses it too, where it reads it
+        return []
+    configs = content.get("configs") if isinstance(content, dict) else None
+    found, seen, left = [], set(), [config for config in configs or [] if isinstance(config, dict)]
+    left = [config.get(name) for config in left for name in ("data_files", "data_dir")]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            found.append(part)
+        elif id(part) not in seen:  # YAML may name one any number of times, within itself too
+            seen.add(id(part))
+            left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return found
+
+
+_NAMING = {"state.json": _of_state, "dataset_dict.json": _of_splits}
+_NAMING |= {"README.md": _of_card, ".huggingface.yaml": _of_card}
+"""Files that name other files, and what reads the names."""
+
+
 def validate_files(names: Iterable[str], roots: Sequence[str | Path], source: str | Path) -> None:
     """`validate_inside` of saved data: of addresses, and of files that are there."""
-    validate_inside((name for name in names if "://" in name or os.path.exists(name)), roots, source)
+    validate_inside((name for name in names if is_elsewhere(name) or os.path.exists(name)), roots, source)
 
 
 def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], source: str | Path) -> None:
@@ -88,13 +182,16 @@ def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], so
     folders: dict[str, str] = {}
     outside = []
     for path in dict.fromkeys(filter(None, paths)):
+        if "\0" in path:  # no file can be called so
+            outside.append(repr(path))
+            continue
         folder, name = os.path.split(path)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
         real = os.path.join(folders[folder], name)
         if name in ("", ".", "..") or os.path.islink(real):
             real = os.path.realpath(real)
-        if "://" in path or not real.startswith(inside):
+        if is_elsewhere(path) or not real.startswith(inside):
             outside.append(path if real == os.path.abspath(path) else f"{path} (which is {real})")
     if outside:
         raise ValueError(

@@ -12,9 +12,10 @@ import pyarrow as pa
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.img2dataset import URL, Downloads, log_downloads
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.text import cached_arrow, ending, open_text, parse_json
+from hf_curriculum.data.text import cached_arrow, ending, open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 

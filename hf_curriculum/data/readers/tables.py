@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.text import parse_json
+from hf_curriculum.config import parse_json
 
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""

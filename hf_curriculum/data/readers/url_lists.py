@@ -27,7 +27,7 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, parse_json, write_atomically
 from hf_curriculum.data.readers.img2dataset import (
     IMAGE_SUFFIXES,
     URL,
@@ -39,7 +39,7 @@ from hf_curriculum.data.readers.img2dataset import (
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps
-from hf_curriculum.data.text import cached_arrow, ending, open_text, parse_json
+from hf_curriculum.data.text import cached_arrow, ending, open_text
 from hf_curriculum.provenance import replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.readers.folders import grid_cells
 
@@ -213,7 +213,7 @@ def _named_torchvision(name: str) -> LoadedDetector:
 def _saved_torchvision(folder: Path) -> LoadedDetector:
     from safetensors.torch import load_file
 
-    about = json.loads((folder / _BUILDER).read_text(encoding="utf-8"))
+    about = read_json(folder / _BUILDER, "Save the detector again.", ("builder", "classes", "options"))
     model = build_torchvision(about["builder"], about["classes"], **about["options"])
     model.load_state_dict(load_file(folder / _WEIGHTS))
     return wrap_detector(model)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
@@ -68,8 +69,9 @@ def extract_regions(
         The store.
 
     Raises:
-        ValueError: a column is missing, a row has no `image_id`, no image; the folder was made by another detector,
-            from other images or holds other files; options beside a `RegionProcessor`; features that are not finite.
+        ValueError: a column is missing, a row has no `image_id`, no image; a link leads out of the folder of images;
+            the store was made by another detector, from other images or holds other files; options beside a
+            `RegionProcessor`; features that are not finite.
         FileNotFoundError: there is no such model or folder.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
@@ -163,6 +165,7 @@ def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}
 
 

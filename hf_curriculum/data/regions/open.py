@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hf_curriculum.config import parse_json
+from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import RegionSource, refuse_special
 from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, load_array, pickled
 from hf_curriculum.data.regions.readers.folders import FeatureFolder
 from hf_curriculum.data.regions.readers.tsv import OscarFolder, RegionTable, SceneGraphTable
 from hf_curriculum.data.regions.store import FACTS, RegionStore
-from hf_curriculum.data.text import parse_json
 
 TABLE = re.compile(r"\.tsv(\.\d+)?$", re.IGNORECASE)
 """Names of tables: bottom-up attention's largest comes in parts, `*.tsv.0` and `*.tsv.1`."""
@@ -19,7 +20,7 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle")
 """Ends of files that are pickles, as Oscar's `*_captions.pt` and Detectron's proposals."""
 
 
-def open_regions(path: str | Path, **options: Any) -> RegionSource:
+def open_regions(path: str | Path, *, allow_outside: bool = False, **options: Any) -> RegionSource:
     """Opens a file of regions of any known kind: a mapping of image id to `Regions`, read on access.
 
     | path | read by |
@@ -37,11 +38,13 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
 
     Args:
         path: the file or folder.
+        allow_outside: let links in a folder lead out of it: for files that you trust.
         options: further arguments of the reader, such as `fields`, `order` or `normalised`.
 
     Raises:
         FileNotFoundError: no such file or folder.
-        ValueError: a file of another kind, or a pickle (`*.pt`, `*.pkl`), which is never opened.
+        ValueError: a file of another kind, a pickle (`*.pt`, `*.pkl`), which is never opened, or a link out of the
+            folder.
         TypeError: an option that the reader does not have.
 
     Example:
@@ -58,7 +61,10 @@ def open_regions(path: str | Path, **options: Any) -> RegionSource:
     if path.suffix.lower() in PICKLES:
         raise ValueError(pickled(path))
     if path.is_dir():
+        if not allow_outside:
+            validate_folder(path)
         reader = _folder_reader(path)
+        options |= {"allow_outside": allow_outside} if reader is RegionStore else {}
     elif TABLE.search(path.name):
         reader = _table_reader(path)
     else:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum.config import digest, read_json
+from hf_curriculum.config import digest, read_json, reading
+from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
 FORMAT = 1
@@ -22,6 +23,7 @@ PER_REGION = ("boxes", "confidence", "classes", "class_scores", "features")
 """Arrays with a row per region; a bit of an image's flags says whether it has each, the next whether boxes are shares
 of its sides."""
 NORMALISED = 1 << len(PER_REGION)
+_REMEDY = "Copy or write the store again."
 DTYPES = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 
 
@@ -34,13 +36,14 @@ class RegionStore(RegionSource):
 
     Args:
         path: the folder.
+        allow_outside: let links in it lead out of it: for files that you trust.
 
     Shapes and units: `store[image_id].features` is float32 (regions, dims), as is `store.features(image_id)`, a
         tensor; `store.read_batch(ids)` gives float32 (images, most regions, dims) and its mask.
 
     Raises:
         FileNotFoundError: no such folder, or one that was never finished.
-        ValueError: a file of it was truncated, or a later version wrote it.
+        ValueError: a file of it was truncated or is a link out of the folder, or a later version wrote it.
         KeyError: an image that is not in it.
 
     Example:
@@ -52,8 +55,11 @@ class RegionStore(RegionSource):
         (torch.Size([2, 4]), 2)
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, allow_outside: bool = False) -> None:
         super().__init__(path)
+        self._allow_outside = allow_outside
+        if not allow_outside:
+            validate_folder(path)
         facts = read_facts(path)
         if facts is None or not facts["complete"]:
             state = "is no store of regions" if facts is None else f"has {facts['images']:,} images and is unfinished"
@@ -192,12 +198,47 @@ class RegionStore(RegionSource):
     def __iter__(self) -> Iterator[str]:
         return stored_ids(self._arrays["ids"], self._arrays["id_offsets"])
 
-    def __reduce__(self) -> tuple[type[RegionStore], tuple[str]]:
-        return RegionStore, (self.path,)
+    def __reduce__(self) -> tuple[type[RegionStore], tuple[str, bool]]:
+        return RegionStore, (self.path, self._allow_outside)
 
     def arguments(self) -> dict[str, Any]:
         """The store as the provenance of a score records it."""
         return {"type": type(self).__name__, "path": Path(self.path).name, "content": self.facts["content"]}
+
+    def verify(self) -> None:
+        """Reads everything and compares it with what was written: for a copy that came over a network.
+
+        Opening a store compares sizes alone, so that a flipped bit of a feature is read as it is.
+
+        Raises:
+            ValueError: an array is not what was written.
+        """
+        facts, moments = self.facts, b"" if self._moments is None else self._moments.numpy().tobytes()
+        with reading(self.path, _REMEDY):
+            keys = np.array([id_key(image_id) for image_id in self], np.uint64)
+            order = np.argsort(keys, kind="stable")
+            ends = np.cumsum([0, *facts["counts"]])
+            digests = [self._digest(start, end) for start, end in itertools.pairwise(ends.tolist())]
+            content = digest(*digests, size=16)
+            fingerprint = fingerprint_of(facts["made_by"], content, moments)
+            same = (digests, content, fingerprint) == (facts["digests"], facts["content"], facts["fingerprint"])
+            same &= self._offsets[-1] == facts["regions"] and self._arrays["id_offsets"][-1] == len(
+                self._arrays["ids"]
+            )
+        if not (same and np.array_equal(self._keys, keys[order]) and np.array_equal(self._rows, order)):
+            raise ValueError(f"{self.path} holds something else than was written. {_REMEDY}")
+
+    def _digest(self, start: int, end: int) -> str:
+        """The digest of one source's images, as `pack_regions` made it image by image."""
+        arrays, found = self._arrays, ""
+        for row in range(start, end):
+            first, last = self._offsets[row : row + 2].tolist()
+            name = arrays["ids"][slice(*arrays["id_offsets"][row : row + 2].tolist())]
+            about = [name, arrays["sizes"][row], arrays["flags"][row : row + 1], np.int64([last - first])]
+            held = [part for bit, part in enumerate(PER_REGION) if last > first and arrays["flags"][row] >> bit & 1]
+            about += [arrays[part][first:last] for part in held]
+            found = digest(found, *(np.ascontiguousarray(part).data for part in about), size=16)
+        return found
 
     def raw_features(self, image_id: str) -> np.ndarray:
         """The features as they are stored, neither standardised nor in float32, (regions, dims)."""
@@ -272,7 +313,7 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
     """What the folder of a store tells about itself; None for another folder."""
     file = Path(folder) / FACTS
     needs = ("format", "complete", "images", "dims", "dtype", "standardise", "made_by", "sources", "arrays", "classes")
-    facts = read_json(file, "Copy or write the store again.", needs) if file.is_file() else None
+    facts = read_json(file, _REMEDY, needs) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
             f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "

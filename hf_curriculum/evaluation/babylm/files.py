@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_curriculum.config import parse_json
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -34,7 +36,7 @@ def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except json.JSONDecodeError as error:
                 raise ValueError(
                     f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file again."
@@ -90,6 +92,8 @@ def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str)
 
 def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
     """Paths of images in a folder, also where a copy has another format than the list says."""
+    from hf_curriculum.data.readers.outside_files import validate_inside
+
     paths = [next(_candidates(folder / name), None) for name in names]
     missing = [name for name, path in zip(names, paths, strict=True) if path is None]
     if missing:
@@ -97,7 +101,9 @@ def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
             f"`{task}`: {len(missing):,} of {len(names):,} images are not in {folder}, the first is {missing[0]!r}. "
             "A trial without its images cannot be scored. Add them, or leave this task out with `tasks=`."
         )
-    return [path for path in paths if path is not None]
+    found = [path for path in paths if path is not None]
+    validate_inside(map(str, found), [folder], folder)
+    return found
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -108,18 +114,21 @@ def _candidates(path: Path) -> Iterator[Path]:
 
 def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
     """One split of a repository of the Hub, of a folder saved by `save_to_disk`, or of one with data files."""
-    from datasets import DatasetDict, load_dataset, load_from_disk
+    from datasets import DatasetDict, load_dataset
 
-    from hf_curriculum.data.readers.outside_files import named_files, validate_files
+    from hf_curriculum.data.readers.outside_files import load_saved, named_files, validate_files, validate_folder
 
     saved = Path(source) / "dataset_dict.json"
     single = Path(source) / "state.json"
     on_disk = single.is_file() or saved.is_file()
-    found = load_from_disk(source) if on_disk else load_dataset(source, config)
+    in_folder = Path(source).is_dir() and not on_disk
+    if in_folder:
+        validate_folder(source)
+    found = load_saved(source) if on_disk else load_dataset(source, config)
     if not single.is_file() and (not isinstance(found, DatasetDict) or split not in found):
         raise ValueError(f"{source!r} has no split {split!r}; it has {list(found)}. Name the data set the task is of.")
     rows = found if single.is_file() else found[split]
-    if on_disk:
+    if in_folder:
         validate_files(named_files(rows), [source], source)
     return rows
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.evaluation.babylm.scorer import (
     Item,
     Row,
@@ -183,7 +183,7 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
     if file is None or not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file, "It is made again.", ("fingerprint", "values"))
     except ValueError:  # what a full disk leaves; scores can be made again
         logger.warning("%s is damaged: it is made again.", file)
         return None

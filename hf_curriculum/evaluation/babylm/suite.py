@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.config import without_nan
+from hf_curriculum.config import parse_json, without_nan
 from hf_curriculum.evaluation.babylm.devbench import DEVBENCH, LOOKING, run_devbench
 from hf_curriculum.evaluation.babylm.glue import GLUE, run_glue
 from hf_curriculum.evaluation.babylm.run import GlueSettings, Run, TaskResult
@@ -186,7 +186,7 @@ def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
     """Results of another model stay; those of a model of the same name that was trained again are replaced."""
     file = folder / RESULTS_FILE
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))["about"]
+        before = parse_json(file.read_text(encoding="utf-8"))["about"]
         is_other = all(before[name] != about[name] for name in ("model", "fingerprint"))
     except (OSError, ValueError, KeyError, TypeError):
         return  # there are none, or none that can be read

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_curriculum.config import read_json
 from hf_curriculum.evaluation.babylm.files import find_images, images_of, need_fields, need_folder, need_rows
 from hf_curriculum.evaluation.babylm.run import Run, TaskResult, choice_predictions
 from hf_curriculum.evaluation.babylm.scorer import Item, accuracy, chosen
@@ -33,7 +33,7 @@ def run_vqa(run: Run) -> TaskResult:
     file = need_folder(run.data_dir / "vqa_filtered", task="vqa") / _FILE
     if not file.is_file():
         raise FileNotFoundError(f"`vqa` reads {file}, which does not exist. Unpack the challenge's data there.")
-    rows = json.loads(file.read_text(encoding="utf-8"))
+    rows = read_json(file, "Get the file again.")
     if not isinstance(rows, list):
         raise ValueError(f"{file} holds a {type(rows).__name__}. It must hold a list of questions: get it again.")
     rows = run.first(need_rows(rows, file))

@@ -44,7 +44,8 @@ def tokenize_all(captions: Sequence[str]) -> list[str]:
 
     Tokens of the Penn Treebank tokenizer (Stanford CoreNLP 3.4.1), which the COCO evaluation runs in Java, punctuation
     marks dropped as there; brackets stay, as "-lrb-". Equal to Java's on the 25,014 captions of COCO val2017 and the
-    40,455 of Flickr8k. They differ on web addresses, telephone numbers and some contractions ("who'da").
+    40,455 of Flickr8k. They differ on web addresses, telephone numbers, some contractions
+    ("who'da") and runs of marks, which Java keeps as a word ("a dog!!").
 
     The COCO evaluation tokenizes a file with one caption per line, and there a last initial keeps its full stop unless
     the next line looks like a new sentence. So a caption's tokens may depend on the caption after it, here too: 3 of

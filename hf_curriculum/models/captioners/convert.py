@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.tokenizer import word_tokenizer
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig, RegionTransformerConfig
 
@@ -171,7 +172,7 @@ def reference_tokenizer(vocabulary: str | Path) -> PreTrainedTokenizerFast:
         >>> tokenizer.save_pretrained("transformer")  # doctest: +SKIP
     """
     try:
-        found = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
+        found = parse_json(Path(vocabulary).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{vocabulary} is no JSON. The pickles of the reference code (`infos_*.pkl`) can run code when they are "

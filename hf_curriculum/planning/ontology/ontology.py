@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_curriculum.config import write_atomically
+from hf_curriculum.config import parse_json, write_atomically
 from hf_curriculum.planning.ontology.entries import ENTITY, NounClass
 from hf_curriculum.planning.ontology.induce import Corrections, induced
 from hf_curriculum.planning.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
@@ -294,7 +294,7 @@ class Ontology:
             ValueError: it is no ontology.
         """
         try:
-            found = cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            found = cls.from_dict(parse_json(Path(path).read_text(encoding="utf-8")))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is no ontology ({error}). `Ontology.save` writes one.") from error
         return replace(found, tagger=tagger or found.tagger, lemmas=lemmas or found.lemmas)

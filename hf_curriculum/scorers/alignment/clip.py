@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import read_json
 from hf_curriculum.provenance import ScoreProvenance, check_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
     PREFIX,
@@ -187,7 +187,7 @@ class CLIPSimilarity(Scorer):
         else:
             towers = TransformersTowers(str(self._source()), self.revision, device, dtype)
         if self.model == SCENES_CLIP:
-            training = json.loads((SHIPPED / "training.json").read_text(encoding="utf-8"))
+            training = read_json(SHIPPED / "training.json", "Install hf-curriculum again.")
             check = OutOfDistributionCheck(training["knows"])
         return _Loaded(towers, can_trim(towers), check)
 

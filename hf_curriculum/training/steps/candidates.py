@@ -94,13 +94,16 @@ def choose(selection: Selection, values: np.ndarray, rows: np.ndarray, key: int)
         selection: the rule.
         values: of the candidates, float64, shape (places, candidates); one that is not finite is chosen only where the
             place has no other, and then the first one is.
-        rows: of the training data, of the same shape; with a temperature what is drawn depends on the row.
+        rows: of the training data, of the same shape; with a temperature what is drawn depends on the row, and on how
+            often it is a candidate of its place.
         key: 64 bits, of the run and the step.
     """
     ranked = np.where(np.isfinite(values), values, -np.inf)
     if selection.temperature is not None:
         # Gumbel's trick: the largest of value / temperature − log(−log u) is a draw from the softmax.
-        evenly = ((hash64(rows, key) >> np.uint64(11)).astype(np.float64) + 0.5) / (1 << 53)
+        # A row that is several candidates of a place has as many draws, each as likely as another row's.
+        again = np.tril(rows[:, :, None] == rows[:, None, :], -1).sum(2)  # (places, candidates), equal ones before it
+        evenly = ((hash64(rows + (again << 32), key) >> np.uint64(11)).astype(np.float64) + 0.5) / (1 << 53)
         ranked = ranked / selection.temperature - np.log(-np.log(evenly))
     return ranked.argmax(1)
 

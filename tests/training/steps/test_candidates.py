@@ -49,6 +49,13 @@ def test_with_a_temperature_frequencies_are_those_of_the_softmax():
     assert np.abs(found - 0.25).max() > 0.1
 
 
+def test_a_row_that_is_two_candidates_is_drawn_twice_as_often():
+    warm, places = OnlineSelection(value="loss", temperature=1.0), 20_000
+    rows = np.array([5, 5, 6, 7]) + 4 * np.arange(places)[:, None]
+    found = np.bincount(chosen(np.zeros((places, 4)), warm, 3, rows), minlength=4) / places
+    assert np.abs(found - 0.25).max() < 5 * np.sqrt(0.25 / places)
+
+
 def test_a_draw_is_a_function_of_the_row_and_the_step():
     warm, rows = OnlineSelection(value="loss", temperature=2.0), np.arange(400).reshape(100, 4)
     values = np.random.default_rng(0).normal(size=(100, 4))

@@ -76,7 +76,8 @@ def choice_by_hand(rule, values, place, key):
     best, largest = 0, -np.inf
     for number, (value, row) in enumerate(zip(values, place, strict=True)):
         if rule.temperature is not None and np.isfinite(value):
-            evenly = (int(hash64(np.array([row]), key)[0]) // 2**11 + 0.5) / 2**53
+            again = list(place[:number]).count(row)
+            evenly = (int(hash64(np.array([row + again * 2**32]), key)[0]) // 2**11 + 0.5) / 2**53
             value = value / rule.temperature - np.log(-np.log(evenly))
         if np.isfinite(value) and value > largest:
             best, largest = number, value

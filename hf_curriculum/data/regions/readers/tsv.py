@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.data.text import parse_json
 
 logger: logging.Logger = logging.getLogger(__name__)
 
