@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -11,18 +10,16 @@ import signal
 import socket
 import struct
 import tarfile
-import threading
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crafted import Exploit, asked_server, name_files, picture, scored_in, write_index
 from datasets import Dataset, Features, Value
 from PIL import Image
 from typer.testing import CliRunner
@@ -31,7 +28,6 @@ import hf_curriculum
 from hf_curriculum import (
     IID,
     BucketedStream,
-    CaptionLength,
     add_scores,
     add_scores_sharded,
     load_captioned,
@@ -41,22 +37,11 @@ from hf_curriculum import (
     open_regions,
     push_scored,
     save_bucketed,
-    save_scored,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.scorers.text.rarity import WordRarity
 from hf_curriculum.scorers.visual.boxes import image_size
-
-
-class Exploit:
-    """Leaves a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = str(mark)
-
-    def __reduce__(self):
-        return os.mkdir, (self.mark,)
 
 
 @pytest.fixture
@@ -165,13 +150,6 @@ class TestArrays:
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def picture(folder, name, size=(8, 8)):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, "red").save(path, "PNG")
-    return path
 
 
 def csv(folder, names):
@@ -451,57 +429,10 @@ class TestNamesOfOtherFiles:
         assert [example["image"] for example in BucketedStream(tmp_path / "b", IID(epochs=1))] == [None, None]
 
 
-def scored_in(saved, folder, place):
-    """A saved data set of two scored rows that hold their images: as such, in a list, or in a list of records."""
-    kinds = {"image": datasets.Image(), "list": datasets.List(datasets.Image())}
-    kinds["record"] = datasets.List({"seen": datasets.Image()})
-    image = str(picture(folder, "a.png"))
-    cells = {"image": image, "list": [image], "record": [{"seen": image}]}
-    features = Features({"image": kinds[place], "caption": Value("string")})
-    data = Dataset.from_dict({"image": [cells[place]] * 2, "caption": ["a dog", "a"]}, features=features)
-    save_scored(add_scores(data, CaptionLength()), saved)
-    return saved
-
-
-def name_files(saved, place, name):
-    """Rewrites the file of `scored_in` so that its rows name another file in place of an image."""
-    (file,) = saved.glob("*.arrow")
-    table = datasets.load_from_disk(saved).data.table
-    named = {"bytes": None, "path": name}
-    cell = {"image": named, "list": [named], "record": [{"seen": named}]}[place]
-    field = table.schema.field("image")
-    table = table.set_column(0, field, pa.array([cell] * 2, field.type)).combine_chunks()
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-def write_index(folder, content):
-    """Writes buckets.json with the digest that its content has."""
-    content = {name: value for name, value in content.items() if name not in ("digest", "format_version")}
-    file = folder / "buckets.json"
-    digest = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-    file.write_text(json.dumps({"format_version": 1, "digest": digest, **content}))
-
-
 @pytest.fixture
 def asked():
-    """A server on loopback that remembers what it was asked for."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            found.requests.append(self.path)
-            self.send_error(404)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = SimpleNamespace(requests=[], address=f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with asked_server() as found:
         yield found
-        server.shutdown()
 
 
 def fifo(path):
