@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
+from itertools import accumulate
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -215,7 +216,10 @@ def read_yaml(text: str) -> Any:
     """
     import yaml
 
+    depth = accumulate(1 if mark[0] in "[{" else -1 for mark in re.finditer(r"[][{}]", text))
     try:
+        if max(depth, default=0) > _DEEPEST:  # PyYAML takes seconds to give up
+            raise RecursionError
         return yaml.load(text, _loader())
     except RecursionError as error:
         raise yaml.YAMLError("its lists and mappings are nested too deep") from error

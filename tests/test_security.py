@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -10,19 +9,18 @@ import re
 import signal
 import socket
 import struct
+import sys
 import tarfile
-import threading
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crafted import Exploit, asked_server, name_files, picture, scored_in, write_index
 from datasets import Dataset, Features, Value
 from PIL import Image
 from typer.testing import CliRunner
@@ -31,9 +29,12 @@ import hf_curriculum
 from hf_curriculum import (
     IID,
     BucketedStream,
-    CaptionLength,
+    PixelDiffusionPipeline,
+    Report,
+    ScoreProvenance,
     add_scores,
     add_scores_sharded,
+    attach_provenance,
     load_captioned,
     load_img2dataset,
     load_scored,
@@ -41,22 +42,15 @@ from hf_curriculum import (
     open_regions,
     push_scored,
     save_bucketed,
-    save_scored,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.evaluation.babylm.files import find_images
+from hf_curriculum.reporting.chosen import _saved_rule
+from hf_curriculum.reporting.inspection import inspect_scores
 from hf_curriculum.scorers.text.rarity import WordRarity
 from hf_curriculum.scorers.visual.boxes import image_size
-
-
-class Exploit:
-    """Leaves a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = str(mark)
-
-    def __reduce__(self):
-        return os.mkdir, (self.mark,)
+from hf_curriculum.training.publishing import add_held_out
 
 
 @pytest.fixture
@@ -165,13 +159,6 @@ class TestArrays:
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def picture(folder, name, size=(8, 8)):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, "red").save(path, "PNG")
-    return path
 
 
 def csv(folder, names):
@@ -451,57 +438,10 @@ class TestNamesOfOtherFiles:
         assert [example["image"] for example in BucketedStream(tmp_path / "b", IID(epochs=1))] == [None, None]
 
 
-def scored_in(saved, folder, place):
-    """A saved data set of two scored rows that hold their images: as such, in a list, or in a list of records."""
-    kinds = {"image": datasets.Image(), "list": datasets.List(datasets.Image())}
-    kinds["record"] = datasets.List({"seen": datasets.Image()})
-    image = str(picture(folder, "a.png"))
-    cells = {"image": image, "list": [image], "record": [{"seen": image}]}
-    features = Features({"image": kinds[place], "caption": Value("string")})
-    data = Dataset.from_dict({"image": [cells[place]] * 2, "caption": ["a dog", "a"]}, features=features)
-    save_scored(add_scores(data, CaptionLength()), saved)
-    return saved
-
-
-def name_files(saved, place, name):
-    """Rewrites the file of `scored_in` so that its rows name another file in place of an image."""
-    (file,) = saved.glob("*.arrow")
-    table = datasets.load_from_disk(saved).data.table
-    named = {"bytes": None, "path": name}
-    cell = {"image": named, "list": [named], "record": [{"seen": named}]}[place]
-    field = table.schema.field("image")
-    table = table.set_column(0, field, pa.array([cell] * 2, field.type)).combine_chunks()
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-def write_index(folder, content):
-    """Writes buckets.json with the digest that its content has."""
-    content = {name: value for name, value in content.items() if name not in ("digest", "format_version")}
-    file = folder / "buckets.json"
-    digest = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-    file.write_text(json.dumps({"format_version": 1, "digest": digest, **content}))
-
-
 @pytest.fixture
 def asked():
-    """A server on loopback that remembers what it was asked for."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            found.requests.append(self.path)
-            self.send_error(404)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = SimpleNamespace(requests=[], address=f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with asked_server() as found:
         yield found
-        server.shutdown()
 
 
 def fifo(path):
@@ -672,3 +612,102 @@ def test_no_module_reads_pickles():
             found[file.name] = calls
     assert len(files) > 150
     assert found == {}
+
+
+class TestWhatDataNames:
+    """Models, files and modules that data or a checkpoint names are neither loaded, opened nor imported."""
+
+    @pytest.mark.parametrize(
+        ("scorer", "arguments"),
+        [
+            ("LanguageModelLoss", {"model": "someone/model"}),
+            ("VisualEntropy", {"regions": "/elsewhere/regions.h5", "column": "caption"}),
+            ("evil:Scorer", {}),
+            ("CaptionLength", {"type": "language_model_loss", "model": "someone/model"}),
+        ],
+    )
+    def test_a_preview_makes_no_scorer_of_a_record(self, monkeypatch, scorer, arguments):
+        monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a connection was made"))
+        rows = {"image_id": ["1", "1"], "caption": ["a dog", "a"], "s": [2.0, 2.0]}
+        made = ScoreProvenance("s", scorer, arguments, easy="low", per_image="max")
+        data = attach_provenance(Dataset.from_dict(rows), {"s": made})
+        (shown,) = inspect_scores(data, examples=1).scores
+        assert shown.easiest[0]["caption"] == "2 captions: a dog | a"
+        assert "evil" not in sys.modules
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            {"type": "filter", "keep": 0.5, "then": "/elsewhere/rule.yaml"},
+            {"type": "iid", "batches": "/elsewhere/batches.json"},
+            {"type": "filter", "keep": 0.5, "then": "{type: filter, keep: 0.5, then: /elsewhere/rule.yml}"},
+        ],
+    )
+    def test_a_report_opens_no_file_of_a_checkpoint(self, rule):
+        with pytest.raises(ValueError, match="The curriculum in the checkpoint may name a file"):
+            _saved_rule({"curriculum": rule})
+        with pytest.raises(ValueError, match="There is no curriculum 'evil:Rule'"):
+            _saved_rule({"curriculum": {"type": "evil:Rule"}})
+        assert "evil" not in sys.modules
+
+    def test_captions_of_a_run(self, tmp_path):
+        secret = picture(tmp_path, "secret.png")
+        held_out = tmp_path / "run" / "held_out"
+        held_out.mkdir(parents=True)
+        (held_out / "captions.json").write_text(json.dumps([{"file": "../../secret.png"}]))
+        with pytest.raises(ValueError, match=r"captions\.json names 1 files outside of .*secret\.png"):
+            add_held_out(Report("t"), held_out, "run")
+        (held_out / "captions.json").write_text("[{}]")
+        with pytest.raises(ValueError, match=r"captions\.json is damaged \(KeyError: 'file'\)"):
+            add_held_out(Report("t"), held_out, "run")
+        assert secret.exists()
+
+    def test_images_of_a_benchmark(self, tmp_path):
+        picture(tmp_path, "secret.png")
+        picture(tmp_path, "images/a.png")
+        assert find_images(tmp_path / "images", ["a"], task="t") == [tmp_path / "images" / "a.png"]
+        with pytest.raises(ValueError, match=r"names 1 files outside of .*secret\.png"):
+            find_images(tmp_path / "images", ["a", "../secret"], task="t")
+
+    @pytest.mark.slow  # to import `diffusers`
+    def test_a_scheduler_is_one_of_diffusers(self, tmp_path):
+        pytest.importorskip("diffusers")
+        facts = {"pipeline": "PixelDiffusionPipeline", "scheduler": "DiffusionPipeline", "text_model": "scenes_clip"}
+        (tmp_path / "pipeline.json").write_text(json.dumps(facts))
+        with pytest.raises(ValueError, match="names the scheduler 'DiffusionPipeline', and `diffusers` has none"):
+            PixelDiffusionPipeline.from_pretrained(tmp_path)
+
+
+NAMED_BY = {
+    "names.py": "its own tables, and entry points of installed packages",
+    "moved.py": "its own table",
+    "scorers/registry.py": "the user, as module:Class on a command line or in a configuration that is named there",
+    "training/setup.py": "the classes of a trainer that the user passed",
+    "training/checkpoints.py": "a constant",
+    "models/aligner/config.py": "a constant",
+    "models/captioners/config.py": "a constant of its class",
+    "models/captioners/convert.py": "its own table",
+    "models/flamingo/config.py": "a constant",
+    "models/git/config.py": "a constant",
+    "models/wsddn/config.py": "a constant",
+}
+"""Files that import modules by name, and who names them: never data, nor a checkpoint."""
+
+
+def test_who_names_modules_that_are_imported():
+    root = Path(hf_curriculum.__file__).parent
+    calls = r"\b(?:import_module|__import__|spec_from_file_location|run_path|run_module)\("
+    calls = re.compile(rf"{calls}|(?<![.\w`])(?<!def )(?:eval|exec)\(")
+    found = {file.relative_to(root).as_posix() for file in root.rglob("*.py") if calls.search(file.read_text("utf-8"))}
+    assert {name for name in found if not name.startswith("cli/")} - set(NAMED_BY) == set()
+    assert set(NAMED_BY) <= found
+    named = "import_named("
+    users = [file.relative_to(root).as_posix() for file in root.rglob("*.py") if named in file.read_text("utf-8")]
+    assert sorted(users) == ["cli/common.py", "cli/data/score.py", "scorers/registry.py", "studies/recipe.py"]
+
+
+def test_json_files_are_read_by_one_function():
+    root = Path(hf_curriculum.__file__).parent
+    reads = re.compile(r"^(?!.*>>>).*(?:json\.load\(|json\.loads\(.*\.read)", re.MULTILINE)
+    found = [file.relative_to(root).as_posix() for file in root.rglob("*.py") if reads.search(file.read_text("utf-8"))]
+    assert found == []

@@ -23,6 +23,7 @@ from hf_curriculum.data.readers.columns import (
     adopt,
     caption_columns,
     check_mapping,
+    with_ids,
 )
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
 from hf_curriculum.data.readers.folder import (
@@ -142,6 +143,7 @@ def load_captioned(
         if roots and not allow_outside:
             for part in splits.values():
                 validate_inside(named_files(part), [*roots, *own], source)
+        splits = {name: with_ids(part, keep_images=images is not False) for name, part in splits.items()}
         captions = caption_columns(columns, next(iter(loaded.values())).column_names)
     if objects is not None:
         splits = add_objects(splits, objects)

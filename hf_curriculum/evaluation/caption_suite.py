@@ -16,6 +16,7 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json, without_nan, write_atomically
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.evaluation.captions.compare import CaptionComparison, compare_captions
 from hf_curriculum.evaluation.captions.difficulty import difficulty_sets, metrics_by_set
 from hf_curriculum.evaluation.captions.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores
@@ -470,6 +471,8 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
 def _file_in(path: str | PathLike[str], name: str) -> Path:
     """A file, or the one of this name in a folder."""
     file = Path(path) / name if Path(path).is_dir() else Path(path)
+    if file != Path(path):
+        validate_inside([str(file)], [path], path)
     if not file.is_file():
         raise FileNotFoundError(
             f"There is no file {file}. `hf-curriculum evaluate --suite captions --output FOLDER` writes {name} into "

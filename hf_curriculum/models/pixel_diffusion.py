@@ -69,6 +69,7 @@ class PixelDiffusionPipeline:
         Raises:
             FileNotFoundError: the folder holds none.
             ImportError: `diffusers` is not installed.
+            ValueError: the folder's JSON is damaged, or names no scheduler of `diffusers`.
         """
         diffusers = import_diffusers()
         folder = SCENES_DIFFUSION_FOLDER if str(folder) == SCENES_DIFFUSION else Path(folder)
@@ -78,13 +79,13 @@ class PixelDiffusionPipeline:
                 "`hf-curriculum recipe scenes_diffusion --output FOLDER`, or name `scenes_diffusion`, which ships."
             )
         facts = read_json(folder / _FILE, "Save the pipeline again.", ("scheduler", "text_model"))
-        unet = diffusers.UNet2DConditionModel.from_pretrained(folder, subfolder="unet", torch_dtype=torch_dtype)
         kind = getattr(diffusers, facts["scheduler"], None)
         if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
             raise ValueError(
                 f"{folder / _FILE} names the scheduler {facts['scheduler']!r}, and `diffusers` has none of that name. "
                 "Save the pipeline again."
             )
+        unet = diffusers.UNet2DConditionModel.from_pretrained(folder, subfolder="unet", torch_dtype=torch_dtype)
         scheduler = kind.from_pretrained(folder, subfolder="scheduler")
         return cls(unet.eval(), scheduler, facts["text_model"])
 

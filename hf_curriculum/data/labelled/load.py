@@ -105,6 +105,7 @@ def load_labelled(
         if roots and not allow_outside:
             for part in splits.values():
                 validate_inside(named_files(part), roots, source)
+        splits = {name: with_ids(part) for name, part in splits.items()}
     if check_images:
         checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
         splits |= drop_unreadable_images(splits, log_path=unreadable_log, **checking)
@@ -159,7 +160,7 @@ def _validate_columns(columns: Mapping[str, str] | None) -> None:
 def _adopt(
     dataset: Dataset, columns: Mapping[str, str] | None, images: str | Path | None, path: Path | None
 ) -> Dataset:
-    """A data set with its columns under our names, and an `image_id`."""
+    """A data set with its columns under our names; it may still lack `image_id`."""
     dataset = dataset.with_format(None)
     theirs = {name: find_column(dataset.column_names, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     wanted = [theirs[name] or (columns or {}).get(name, name) for name in (IMAGE, LABEL)]
@@ -180,7 +181,7 @@ def _adopt(
         logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", name, ours, ours)
     dataset = dataset.rename_columns(renamed) if renamed else dataset
     beside = None if path is None or not path.exists() else (path.parent if path.is_file() else path)
-    return with_ids(as_images(dataset, None if images is None else Path(images), beside))
+    return as_images(dataset, None if images is None else Path(images), beside)
 
 
 def _as_class_labels(splits: Mapping[str, Dataset], classes: Classes | None, source: object) -> dict[str, Dataset]:

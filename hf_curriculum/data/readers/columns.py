@@ -57,12 +57,12 @@ def adopt(
     beside: str | Path | None = None,
     download: bool = False,
 ) -> Dataset:
-    """The data set with columns `image`, `image_id` and `caption` of our types; other columns stay, formats go.
+    """The data set with columns `image` and `caption` of our types; other columns stay, formats go.
 
-    `image_id` is, where the data has none, the path or address of the image, or a digest of it; `caption` may still be
-    a list. Addresses are downloaded if `download` says so. `images=False` leaves the images out; a folder is where a
-    column of relative paths starts from, or else `beside`, the folder of the file that holds the column, or else the
-    working directory.
+    `image_id` may be missing: `with_ids` reads files for it, so what they are is looked at before. `caption` may still
+    be a list. Addresses are downloaded if `download` says so. `images=False` takes none; a folder is where a column of
+    relative paths starts from, or else `beside`, the folder of the file that holds the column, or else the working
+    directory.
     """
     check_mapping(columns)
     dataset = dataset.with_format(None)
@@ -91,8 +91,7 @@ def adopt(
         if download or (addresses and is_address(next(filter(None, dataset[IMAGE]), ""))):
             dataset = download_images(dataset, "The column taken for `image`", download)
         dataset = as_images(dataset, None if images is None else Path(images), beside)
-    dataset = with_ids(dataset)
-    return dataset.remove_columns(IMAGE) if images is False and IMAGE in dataset.column_names else dataset
+    return dataset
 
 
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
@@ -158,17 +157,19 @@ def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None
     return dataset.cast_column(IMAGE, Image())
 
 
-def with_ids(dataset: Dataset) -> Dataset:
-    if IMAGE_ID not in dataset.column_names:
-        if IMAGE in dataset.column_names:
-            return derive_image_ids(dataset)
+def with_ids(dataset: Dataset, *, keep_images: bool = True) -> Dataset:
+    """The data set with `image_id`: where it has none the path or address of the image, or a digest of it."""
+    if IMAGE_ID in dataset.column_names:
+        batches = dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000)
+        missing = sum(batch[IMAGE_ID].null_count for batch in batches)
+        if missing:
+            raise ValueError(
+                f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
+                "image. Fill the column, or remove it, and it is derived from the images."
+            )
+        dataset = dataset.cast_column(IMAGE_ID, Value("string"))
+    elif IMAGE in dataset.column_names:
+        dataset = derive_image_ids(dataset)
+    else:
         logger.warning("The data has neither images nor `%s`: which captions share an image is not known.", IMAGE_ID)
-        return dataset
-    batches = dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000)
-    missing = sum(batch[IMAGE_ID].null_count for batch in batches)
-    if missing:
-        raise ValueError(
-            f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
-            "image. Fill the column, or remove it, and it is derived from the images."
-        )
-    return dataset.cast_column(IMAGE_ID, Value("string"))
+    return dataset if keep_images or IMAGE not in dataset.column_names else dataset.remove_columns(IMAGE)

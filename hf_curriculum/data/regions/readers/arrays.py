@@ -200,7 +200,7 @@ def load_array(path: str) -> np.ndarray:
         with reading(path):
             return np.load(path, mmap_mode="r")
     except ValueError as error:
-        if "Python objects" not in str(error):
+        if "Python objects" not in str(error) and "pickled" not in str(error):
             raise
         raise ValueError(pickled(path)) from error
 

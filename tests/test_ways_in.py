@@ -1,0 +1,323 @@
+"""Every public function that takes a path, and every command, opens nothing outside and asks nobody for anything.
+
+A way in is a parameter for a path. Each is given all data that `helpers/crafted.py` makes. One that is added later
+fails `test_every_way_in_is_met_or_listed` until it has a line here. `pytest tests/test_ways_in.py -s` prints
+how many there are, and what refused each attack.
+"""
+
+import importlib
+import inspect
+import re
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+import typer.main
+from crafted import NUMBER, SECRET, SIZE, asked_server, make_crafted, make_outside, watched
+from datasets import Dataset, DatasetDict
+from PIL import Image
+from typer.testing import CliRunner
+
+import hf_curriculum as hf
+from hf_curriculum.cli import app
+from hf_curriculum.evaluation import read_captions, read_ranks
+from hf_curriculum.evaluation.babylm.suite import evaluate_suite
+from hf_curriculum.names import BY_PACKAGE, PUBLIC
+from hf_curriculum.studies import read_preset
+
+ROWS = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "image": [None]})
+BENCHMARKS = ("winoground", "vqa", "devbench", "blimp_filtered")
+
+
+OUTSIDE = r"names 1 files outside of .*allow_outside=True"
+ATTACKS = {
+    "captions name a file above": (hf.load_captioned, OUTSIDE),
+    "captions name an absolute file": (hf.load_captioned, OUTSIDE),
+    "captions name an address": (hf.load_captioned, OUTSIDE),
+    "COCO names a file above": (lambda path: hf.load_captioned(path / "captions_val.json"), OUTSIDE),
+    "COCO's file names an address": (hf.load_captioned, OUTSIDE),
+    "COCO's objects name a file above": (hf.load_objects, OUTSIDE),
+    "Parquet rows name a file": (hf.load_captioned, OUTSIDE),
+    "Parquet rows name an address": (hf.load_captioned, OUTSIDE),
+    "Parquet rows name file:../": (hf.load_labelled, OUTSIDE),
+    "a card names a file": (hf.load_captioned, OUTSIDE),
+    "a card names an address": (hf.load_captioned, OUTSIDE),
+    "state.json names data above": (hf.load_scored, OUTSIDE),
+    "dataset_dict.json names a split above": (hf.load_captioned, OUTSIDE),
+    "scored rows name a file": (hf.load_scored, OUTSIDE),
+    "scored rows name an address": (hf.load_scored, OUTSIDE),
+    "scored rows name file:../": (hf.load_scored, OUTSIDE),
+    "scored rows name files in a list": (hf.load_scored, OUTSIDE),
+    "scored rows name addresses in records": (hf.load_scored, OUTSIDE),
+    "a shard of buckets names a file": (lambda path: list(hf.BucketedStream(path)), OUTSIDE),
+    "a shard of buckets names an address": (lambda path: list(hf.BucketedStream(path)), OUTSIDE),
+    "the index of buckets names a shard above": (hf.verify_bucketed, OUTSIDE),
+    "HDF5 with an external file": (lambda path: hf.open_regions(path)["1"], "other files, which could be any"),
+    "HDF5 with a virtual data set": (lambda path: hf.open_regions(path)["1"], "other files, which could be any"),
+    "HDF5 with an external link": (lambda path: hf.open_regions(path)["1"], "is a link, which may lead to any"),
+    "MATLAB 7.3 with an external file": (lambda path: list(hf.open_regions(path)), "x.mat"),
+    "a store with a link": (hf.RegionStore, OUTSIDE),
+    "a folder of .npy with a link": (hf.open_regions, OUTSIDE),
+    "a folder of .npz with a link": (hf.open_regions, OUTSIDE),
+    "a folder with a linked captions.json": (read_captions, OUTSIDE),
+    "a folder with a linked image": (lambda path: hf.extract_regions(path, "x", path / "s", grid=1), OUTSIDE),
+    "YAML with a tag": (hf.curriculum_from, "could not determine a constructor for the tag"),
+    "YAML that names a file": (hf.curriculum_from, r"There is no curriculum '.*rule\.yaml'"),
+    "JSON that is deep": (hf.curriculum_from, "nested too deep"),
+    **{
+        f"a pickle called .{ending}": (hf.open_regions, "holds pickled Python objects")
+        for ending in ("pt", "pth", "pkl")
+    },
+    "a pickle called .npy": (lambda path: hf.open_regions(path.parent)["x"], "allow_pickle=False"),
+    "a pickle called .npz": (lambda path: hf.open_regions(path)["x"], r"is no \.npz file"),
+    "a pickle called .json": (hf.load_captioned, "is not UTF-8"),
+    "a pickle called .yaml": (hf.curriculum_from, "codec can't decode"),
+    "a pickle called .h5": (lambda path: hf.open_regions(path)["1"], "cannot be read"),
+    "a pickle called .tsv": (lambda path: list(hf.open_regions(path).values()), "x.tsv"),
+    "a pickle called .csv": (hf.load_captioned, "is not UTF-8"),
+    "a pickle called .parquet": (hf.load_captioned, "."),
+    "a pickle called .safetensors": (hf.convert_reference, "."),
+    "a folder with the pickle pytorch_model.bin": (hf.AlignerModel.from_pretrained, "."),
+    "a folder with the pickle training_args.bin": (hf.AlignerModel.from_pretrained, "."),
+}
+"""What data is made to do → what is asked to do it, and how it refuses."""
+
+
+def on_regions(make):
+    return lambda path: make(path).regions
+
+
+READS = {
+    "load_captioned": hf.load_captioned,
+    "load_captioned, unchecked": lambda path: hf.load_captioned(path, check_images=False),
+    "load_labelled": hf.load_labelled,
+    "load_objects": hf.load_objects,
+    "load_text": hf.load_text,
+    "load_scored": hf.load_scored,
+    "load_img2dataset": hf.load_img2dataset,
+    "read_downloads": hf.read_downloads,
+    "load_redcaps": lambda path: hf.load_redcaps(path, path),
+    "load_url_list": lambda path: hf.load_url_list(path, path),
+    "load_prompts": hf.load_prompts,
+    "load_scores": lambda path: hf.load_scores(ROWS, path),
+    "add_scores_from": lambda path: hf.add_scores_from(ROWS, path, on="image_id"),
+    "add_proposals": lambda path: hf.add_proposals(ROWS, path),
+    "StoredProposals": lambda path: hf.StoredProposals(path).source,
+    "open_regions": hf.open_regions,
+    "RegionStore": hf.RegionStore,
+    "RegionStore.verify": lambda path: hf.RegionStore(path).verify(),
+    "pack_regions": lambda path: hf.pack_regions(path, path.parent / "packed", progress=False),
+    "extract_regions": lambda path: hf.extract_regions(path, "scenes_clip", path.parent / "found", grid=1),
+    "write_line_index": hf.write_line_index,
+    "RegionProcessor.from_pretrained": hf.RegionProcessor.from_pretrained,
+    "CaptionProcessor.from_pretrained": hf.CaptionProcessor.from_pretrained,
+    "Grounding": on_regions(lambda path: hf.Grounding("x", regions=path)),
+    "ModelLoss": on_regions(lambda path: hf.ModelLoss("x", regions=path)),
+    "VisualEntropy": on_regions(lambda path: hf.VisualEntropy(regions=path)),
+    "RegionProposals": lambda path: hf.RegionProposals(path).source,
+    "OnnxDetector": hf.OnnxDetector,
+    "PosTagger": hf.PosTagger,
+    "PosTagger.from_pretrained": hf.PosTagger.from_pretrained,
+    "CaptionLabels": lambda path: hf.CaptionLabels(synonyms=path),
+    "curriculum_from": hf.curriculum_from,
+    "scorer_from": hf.scorer_from,
+    "read_preset": lambda path: read_preset(str(path), path.parent),
+    "Ontology.load": hf.Ontology.load,
+    "BucketedStream": hf.BucketedStream,
+    "BucketIndex.read": hf.BucketIndex.read,
+    "verify_bucketed": hf.verify_bucketed,
+    "CaptionSuite.captions_of": read_captions,
+    "read_captions": read_captions,
+    "read_ranks": read_ranks,
+    "class_names": importlib.import_module("hf_curriculum.data.readers.coco").class_names,
+    "VisionFeatures": hf.VisionFeatures,
+    "PixelDiffusionPipeline.from_pretrained": hf.PixelDiffusionPipeline.from_pretrained,
+    "convert_reference": hf.convert_reference,
+    "convert_reference, vocabulary": hf.reference_tokenizer,
+    "reference_tokenizer": hf.reference_tokenizer,
+    "new_detector": lambda path: hf.new_detector(["dog"], path),
+    "new_detector, weights": lambda path: hf.new_detector(["dog"], weights=path),
+    "add_embeddings": lambda path: hf.add_embeddings(ROWS, path),
+    "evaluate_suite": lambda path: [
+        evaluate_suite(None, None, None, data_dir=path, tasks=[task], progress=False) for task in BENCHMARKS
+    ],
+}
+"""Way in → what reads its path. What it returns is read too."""
+
+WRITES = "writes into it"
+OWN = "keeps there what it made itself, in text, Parquet and .npy"
+SLOW = ("extract_regions", "PixelDiffusionPipeline.from_pretrained")
+HASHED = ("PosTagger", "PosTagger.from_pretrained", "add_embeddings")
+"""A model's folder may be of links, as the Hub's cache is: its JSON and weights are hashed, and nothing is shown."""
+LISTED = {
+    **dict.fromkeys(
+        [
+            *("write_proposals", "CaptionProcessor.save_pretrained", "make_miniature_benchmarks", "save_scored"),
+            *("PixelDiffusionPipeline.save_pretrained", "Ontology.save", "Report.write", "PosTagger.save_pretrained"),
+            *(
+                "PosTagger.train",
+                "save_scores",
+                "BucketIndex.write",
+                "save_bucketed",
+                "CLIPClassifier.save_pretrained",
+            ),
+            *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
+        ],
+        WRITES,
+    ),
+    **dict.fromkeys(
+        [
+            *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
+            *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
+        ],
+        OWN,
+    ),
+    "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",
+    "CaptionSuite": "names of systems; files are read by `captions_of`",
+    "RetrievalSuite": "names of systems",
+    "RecipeParser": "a folder of presets, read by `read_preset`",
+    "RegionSource": "the base of readers: it opens nothing",
+}
+"""Ways in that are given nothing, and why."""
+
+COMMANDS = {
+    "score": "score {path} {out} --scorer caption_length",
+    "features": "features {path} {out} --model scenes_clip",
+    "generate": "generate {path} {out} --all --prompt {path}",
+    "propose": "propose {path} {out} --file {path}",
+    "ontology": "ontology {path} --objects {path} --output {out}",
+    "inspect": "inspect {path} --html {out}",
+    "plan": "plan {path} '{{type: iid, epochs: 1}}'",
+    "plan, its curriculum": "plan {path} {path}",
+    "train": "train {path} {out} --config {path}",
+    "report": "report {path}",
+    "caption": "caption {path} {path}",
+    "detect": "detect {path} {path}",
+    "evaluate": "evaluate {path} {path} --output {out}",
+    "push": "push {path} me/x --dry-run --thumbnails",
+    "recipe": "recipe babylm_git --config {path} --output {out}",
+}
+NOT_MET = {"version": "takes no path"}
+_PATH = re.compile(r"\bPath\b|\bPathLike\b|RegionSource|pretrained_model_name")
+
+
+def ways_in():
+    """Public functions, classes and their own methods with a parameter for a path."""
+    homes = [(module, name) for table in (PUBLIC, BY_PACKAGE) for module, names in table.items() for name in names]
+    for module, name in homes:
+        value = getattr(importlib.import_module(module), name)
+        own = [item for item in vars(value) if not item.startswith("_")] if inspect.isclass(value) else []
+        for title, part in [(name, value), *((f"{name}.{item}", getattr(value, item)) for item in own)]:
+            try:
+                parameters = inspect.signature(part).parameters.values()
+            except (TypeError, ValueError):  # no function; an exception
+                continue
+            if any(_PATH.search(f"{each.annotation} {each.name}") for each in parameters):
+                yield title
+
+
+def commands(group, before=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*before, name))
+        else:
+            yield " ".join((*before, name))
+
+
+def test_every_way_in_is_met_or_listed():
+    found = dict.fromkeys(ways_in())
+    met = {name.partition(",")[0] for name in READS}
+    assert set(found) - met - set(LISTED) == set(), "give them crafted data in READS, or say why not in LISTED"
+    assert set(LISTED) - set(found) == set()
+    assert met & set(LISTED) == set()
+    shell = set(commands(typer.main.get_command(app)))
+    assert shell == {name.partition(",")[0] for name in COMMANDS} | set(NOT_MET)
+    print(f"\n{len(met)} functions and {len(shell) - len(NOT_MET)} commands read paths, {len(LISTED)} do not")
+
+
+@pytest.fixture(scope="module")
+def crafted(tmp_path_factory):
+    import datasets
+
+    root = tmp_path_factory.mktemp("ways")
+    before, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, root / "cache"
+    for name in ("outside", "data"):
+        (root / name).mkdir()
+    make_outside(root / "outside")
+    with asked_server() as server:
+        mark = root / "code was run"
+        paths = make_crafted(root / "data", root / "outside", mark, server.address)
+        yield paths, root, mark, server.requests
+    datasets.config.HF_DATASETS_CACHE = before
+
+
+def consume(found, depth=0):
+    """Reads what was returned, and asserts that none of it is from outside."""
+    if isinstance(found, DatasetDict):
+        found = list(found.values())
+    if isinstance(found, Image.Image):
+        assert found.size != SIZE
+    elif isinstance(found, str):
+        assert SECRET not in found
+    elif isinstance(found, np.ndarray):
+        assert found.dtype.kind not in "fiu" or not (found == NUMBER).any()
+    elif hasattr(found, "values") and depth < 4:
+        for part in list(found.values()):
+            consume(part, depth + 1)
+    elif isinstance(found, (list, tuple, Dataset, hf.BucketedStream)) and depth < 4:
+        for part in found:
+            consume(part, depth + 1)
+    elif hasattr(found, "features") and hasattr(found, "boxes"):
+        consume([found.features, found.boxes], depth + 1)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_data_is_made_to_do_is_refused(attack, crafted):
+    paths, root, mark, requests = crafted
+    assert set(ATTACKS) == set(paths)
+    read, match = ATTACKS[attack]
+    with watched(root / "outside") as seen, pytest.raises(Exception, match=match) as refused:
+        read(paths[attack])
+    print(f"{attack}: {type(refused.value).__name__}: {str(refused.value).splitlines()[0][:150]}")
+    assert not mark.exists()
+    assert seen == []
+    assert requests == []
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in READS]
+)
+def test_no_function_opens_what_is_outside(name, crafted):
+    paths, root, mark, requests = crafted
+    with watched(root / "outside") as seen:
+        for about, path in paths.items():
+            told = ""
+            try:
+                consume(READS[name](path))
+            except AssertionError:
+                raise
+            except Exception as error:  # refused; what errors say is other tests' subject
+                told = str(error)
+            if name in HASHED:
+                seen[:] = [each for each in seen if each[0] != "open"]
+            assert SECRET not in told, about
+            assert not mark.exists(), about
+            assert seen == [], about
+    assert requests == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_opens_what_is_outside(name, crafted, monkeypatch):
+    paths, root, mark, requests = crafted
+    monkeypatch.chdir(root)
+    with watched(root / "outside") as seen:
+        for about, path in paths.items():
+            words = COMMANDS[name].format(path=shlex.quote(str(path)), out=shlex.quote(str(root / "out")))
+            made = CliRunner().invoke(app, shlex.split(words))
+            assert SECRET not in made.output, about
+            assert not mark.exists(), about
+            assert seen == [], about
+            shutil.rmtree(root / "out", ignore_errors=True)
+    assert requests == []
