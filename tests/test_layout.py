@@ -84,10 +84,13 @@ def test_importing_the_package_loads_nothing_heavy():
     heavy = {"datasets", "matplotlib", "torch", "transformers", "hf_curriculum.models", "hf_curriculum.training"}
     program = (
         f"import sys, hf_curriculum; print(sorted({heavy!r} & set(sys.modules)))\n"
-        "from transformers import AutoConfig; print(AutoConfig.for_model('curriculum_git').model_type)"
+        "from transformers import AutoImageProcessor, AutoConfig\n"  # the processors import the configurations midway
+        "print(AutoConfig.for_model('curriculum_git').model_type)\n"
+        "from transformers.models.auto.image_processing_auto import get_image_processor_class_from_name as find\n"
+        "print(find('RegionProcessor').__name__)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["[]", hf_curriculum.CaptionGitConfig.model_type]
+    assert found.stdout.split() == ["[]", hf_curriculum.CaptionGitConfig.model_type, "RegionProcessor"]
 
 
 def test_planning_in_the_shell_loads_no_framework(tmp_path):
