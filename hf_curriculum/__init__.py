@@ -15,10 +15,5 @@ __all__, __getattr__, __dir__ = exports(__name__)
 
 register_moved_modules()
 
-# Both wait from here on: transformers imports its configurations in the middle of importing its image processors.
-import_after("transformers.models.auto.configuration_auto", "hf_curriculum.models")
-import_after(
-    "transformers.models.auto.image_processing_auto",
-    "hf_curriculum.data.regions.processor",
-    "hf_curriculum.models.wsddn.image_processing",
-)
+# Right after transformers itself: its modules import each other, and in the middle of that ours find half of them.
+import_after("transformers", "hf_curriculum.models")

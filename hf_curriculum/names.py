@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import cached_property
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from typing import Any
 
 from hf_curriculum.moved import NAMES_BEFORE, RENAMED
@@ -302,6 +301,19 @@ class LazyTable(MutableMapping[str, Any]):
             value = self._entries[name] = value.load()
         return value
 
+    def name_of(self, class_name: str) -> str | None:
+        """The name of the class that is called so, found without importing the others; None if there is none.
+
+        Example:
+            >>> CURRICULA.name_of("BabySteps")
+            'baby_steps'
+        """
+        for name, value in self._entries.items():
+            called = value.rpartition(":")[2] if isinstance(value, str) else getattr(value, "attr", None)
+            if class_name == (called or getattr(value, "__name__", None)):
+                return name
+        return None
+
     def __setitem__(self, name: str, value: Any) -> None:
         self._entries[name] = value
 
@@ -396,13 +408,17 @@ class _ImportAfter(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname != self._module:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
                 execute(module)
+                if (
+                    self in sys.meta_path
+                ):  # until then: a look whether the module is there finds a spec, and imports nothing
+                    sys.meta_path.remove(self)
                 for name in self._others:
                     import_module(name)
 

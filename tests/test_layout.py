@@ -84,23 +84,34 @@ def test_importing_the_package_loads_nothing_heavy():
     heavy = {"datasets", "matplotlib", "torch", "transformers", "hf_curriculum.models", "hf_curriculum.training"}
     program = (
         f"import sys, hf_curriculum; print(sorted({heavy!r} & set(sys.modules)))\n"
-        "from transformers import AutoImageProcessor, AutoConfig\n"  # the processors import the configurations midway
+        "from importlib.util import find_spec; find_spec('transformers')\n"  # as accelerate looks whether it is there
+        "import transformers; print('hf_curriculum.models' in sys.modules)\n"  # not in the middle of its imports
+        "from transformers import AutoConfig, AutoImageProcessor, AutoModel\n"
         "print(AutoConfig.for_model('curriculum_git').model_type)\n"
         "from transformers.models.auto.image_processing_auto import get_image_processor_class_from_name as find\n"
         "print(find('RegionProcessor').__name__)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["[]", hf_curriculum.CaptionGitConfig.model_type, "RegionProcessor"]
+    assert found.stdout.split() == ["[]", "True", hf_curriculum.CaptionGitConfig.model_type, "RegionProcessor"]
 
 
-def test_planning_in_the_shell_loads_no_framework(tmp_path):
-    data = Dataset.from_dict({"caption": [f"a dog{' and a cat' * (row % 5)}" for row in range(40)]})
-    scored = hf_curriculum.add_scores(data, hf_curriculum.CaptionLength())
+def test_what_makes_no_model_loads_no_framework_in_the_shell(tmp_path):
+    data = Dataset.from_dict(
+        {
+            "caption": [f"a dog{' and a cat' * (row % 5)}" for row in range(40)],
+            "image_id": [f"{n // 2}" for n in range(40)],
+        }
+    )
+    scored = hf_curriculum.add_scores(data, hf_curriculum.CaptionLength(), per_image="max")
     hf_curriculum.save_scored(scored, tmp_path / "scored")
     program = (
-        "import sys; from hf_curriculum.cli import app; app(sys.argv[1:], standalone_mode=False)\n"
-        "print(sorted({'torch', 'transformers', 'matplotlib', 'scipy.stats'} & set(sys.modules)))"
+        "import sys; from hf_curriculum.cli import app\n"
+        "for words in (['plan'], ['inspect'], ['push', 'me/name', '--dry-run']):\n"
+        "    app([words[0], sys.argv[1], *words[1:]], standalone_mode=False)\n"
+        "    heavy = ['torch', 'transformers', 'scipy.stats'] + ['matplotlib'] * (words[0] == 'plan')\n"
+        "    print('loaded', sorted(set(heavy) & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", program, "plan", str(tmp_path / "scored"), "phases"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "[]"
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "scored")], capture_output=True, text=True, check=True
+    )
+    assert [line for line in found.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 3
