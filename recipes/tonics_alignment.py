@@ -23,7 +23,7 @@ from typing import Any
 
 from common.runs import publish
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import prepare, read_data
+from tonics.data import check_files, prepare, read_data
 from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
 from tonics.model import build, readable, save
 from tonics.report import write_results
@@ -89,6 +89,7 @@ def main() -> None:
     options = PARSER.parse()
     folder = PARSER.folder(options)
     study, controls = PARSER.study(run, options, folder, data=read_data)
+    check_files(study)
     study.run()
     write_results(study, controls)
     finish(study)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tonics.scenes import box_regions, load_scenes
 from hf_curriculum import (
     Ontology,
     RegionStore,
+    Study,
     count_stages,
     drop_empty_captions,
     hold_out_instances,
@@ -111,6 +114,39 @@ def prepare(data_args: DataArguments, model_args: ModelArguments, folder: Path) 
         folder: of the study; regions that are made are kept there.
     """
     return _prepare(json.dumps(asdict(data_args)), model_args.model == ALIGNER, folder)
+
+
+def check_files(study: Study) -> None:
+    """Looks for every file that is named, before the first run reads hours of data until it misses one.
+
+    Raises:
+        ValueError: some are not there; all of them are named.
+    """
+    absent: dict[str, str] = {}
+    for item in study.runs:
+        if item.status not in ("finished", "diverged"):
+            given = DataArguments(**{name: item.settings[name] for name in DataArguments.__dataclass_fields__})
+            absent |= {path: flag for path, flag in _named(given) if not (Path(path).exists() or glob(path))}
+            if item.settings["model"] == ALIGNER and given.features is None and given.data != SCENES:
+                absent["the images' regions, of which no store is named,"] = "--features"
+    if absent:
+        told = "".join(f"\n- {flag}: {path} is not there" for path, flag in absent.items())
+        raise ValueError(
+            f"{len(absent)} of the files that are named were not found, so no run was begun:{told}\nName yours."
+        )
+
+
+def _named(data_args: DataArguments) -> Iterator[tuple[str, str]]:
+    """Every path and the flag that names it; a data set's name on the Hub is none."""
+    sources = [(source, "--data") for source in sources_of(data_args).values() if source != SCENES]
+    sources += [(entry["data"], "--evaluations") for entry in data_args.evaluations.values() if entry.get("data")]
+    yield from (one for one in sources if Path(one[0]).suffix or not re.fullmatch(r"[\w.-]+/[\w.-]+", one[0]))
+    for flag in ("images", "objects", "ontology"):
+        yield from ((part.strip(), f"--{flag}") for part in (getattr(data_args, flag) or "").split(",") if part)
+    stores = [part.split("=", 1)[-1].strip() for part in (data_args.features or "").split(",") if part]
+    yield from ((store, "--features") for store in stores)
+    if isinstance(data_args.corrections, str):
+        yield data_args.corrections, "--corrections"
 
 
 def read_data(data_args: DataArguments, model_args: ModelArguments, *others: Any) -> dict[str, Dataset]:

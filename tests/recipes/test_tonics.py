@@ -18,7 +18,7 @@ from datasets import Dataset
 from PIL import Image
 from tonics import tables
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, _captioned, _ontology, prepare
+from tonics.data import SourceRegions, _captioned, _ontology, check_files, prepare
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
@@ -376,6 +376,22 @@ def test_mistakes(tmp_path):
         data_args, model_args, *_ = arguments_of(*SHORT, *options)
         with pytest.raises(ValueError, match=text):
             prepare(data_args, model_args, tmp_path)
+
+
+def test_every_file_that_is_missing_is_named_before_the_first_run(tmp_path):
+    (tmp_path / "coco.json").write_text("{}")
+    words = ("--data", f"{tmp_path / 'coco.json'},cc3m,someone/on-the-hub", "--features", f"{tmp_path},cc_*")
+    for given, lost in ((words, ("cc3m", "dataset_flickr30k.json", "cc_*")), (words[:2], ("regions, of which no",))):
+        study, _ = PARSER.study(
+            print, PARSER.parse(["--preset", "paper", "--bf16", "false", *given]), tmp_path / "study"
+        )
+        with pytest.raises(
+            ValueError, match="of the files that are named were not found, so no run was begun"
+        ) as told:
+            check_files(study)
+        assert all(name in str(told.value) for name in lost)
+        assert "coco.json is" not in str(told.value)
+        assert "on-the-hub" not in str(told.value)
 
 
 def test_tables_of_made_up_studies(tmp_path):
