@@ -124,7 +124,7 @@ class DataCard:
             note=self._note(),
             figures="\n".join(self._figure(number, name) for number, name in enumerate(provenance)),
             buckets=self._bucket_table(),
-            examples="\n".join(self._examples(number, name) for number, name in enumerate(provenance)),
+            examples="\n".join(map(self._examples, provenance)),
             scores=provenance_markdown(DatasetDict(self.splits)).rstrip("\n"),
         )
         return re.sub(r"\n{3,}", "\n\n", text)
@@ -199,7 +199,7 @@ class DataCard:
             + "\n"
         )
 
-    def _examples(self, number: int, column: str) -> str:
+    def _examples(self, column: str) -> str:
         easy = read_provenance(self.dataset)[column].easy
         if self.index is not None and column == self.index.score_column:
             easy = self.index.easy
