@@ -16,6 +16,8 @@ GUIDANCE = "guidance"
 """How close an image is to a photograph (float32): 1 for a real one, less for one that diffusion made."""
 HARD = "hard"
 """Whether an image is hard (bool), for curricula that treat hard ones apart."""
+SOURCE_ID = "source_id"
+"""The `image_id` of the photograph that an image was made from by diffusion (string)."""
 TOKENS = "tokens"
 """The words of a caption as its file splits them, joined by spaces (string): of Karpathy's files."""
 

@@ -300,6 +300,19 @@ class LazyTable(MutableMapping[str, Any]):
             value = self._entries[name] = value.load()
         return value
 
+    def name_of(self, class_name: str) -> str | None:
+        """The name of the class that is called so, found without importing the others; None if there is none.
+
+        Example:
+            >>> CURRICULA.name_of("BabySteps")
+            'baby_steps'
+        """
+        for name, value in self._entries.items():
+            called = value.rpartition(":")[2] if isinstance(value, str) else getattr(value, "attr", None)
+            if class_name == (called or getattr(value, "__name__", None)):
+                return name
+        return None
+
     def __setitem__(self, name: str, value: Any) -> None:
         self._entries[name] = value
 

@@ -89,15 +89,23 @@ def test_importing_the_package_loads_no_model():
     assert found.stdout.strip() == "[]"
 
 
-def test_planning_in_the_shell_loads_no_framework(tmp_path):
-    data = Dataset.from_dict({"caption": [f"a dog{' and a cat' * (row % 5)}" for row in range(40)]})
-    scored = hf_curriculum.add_scores(data, hf_curriculum.CaptionLength())
+def test_what_makes_no_model_loads_no_framework_in_the_shell(tmp_path):
+    data = Dataset.from_dict(
+        {
+            "caption": [f"a dog{' and a cat' * (row % 5)}" for row in range(40)],
+            "image_id": [f"{n // 2}" for n in range(40)],
+        }
+    )
+    scored = hf_curriculum.add_scores(data, hf_curriculum.CaptionLength(), per_image="max")
     hf_curriculum.save_scored(scored, tmp_path / "scored")
     program = (
-        "import sys; sys.argv[0] = 'hf-curriculum'\n"
-        "from hf_curriculum.cli import app; app(sys.argv[1:], standalone_mode=False)\n"
-        "print(sorted({'torch', 'transformers', 'matplotlib', 'scipy.stats'} & set(sys.modules)))"
+        "import sys; sys.argv[0] = 'hf-curriculum'; from hf_curriculum.cli import app\n"
+        "for words in (['plan'], ['inspect'], ['push', 'me/name', '--dry-run']):\n"
+        "    app([words[0], sys.argv[1], *words[1:]], standalone_mode=False)\n"
+        "    heavy = ['torch', 'transformers', 'scipy.stats'] + ['matplotlib'] * (words[0] == 'plan')\n"
+        "    print('loaded', sorted(set(heavy) & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", program, "plan", str(tmp_path / "scored"), "phases"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "[]"
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "scored")], capture_output=True, text=True, check=True
+    )
+    assert [line for line in found.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 3

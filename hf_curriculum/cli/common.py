@@ -44,6 +44,12 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
     """A data set that `hf-curriculum score` saved."""
     from hf_curriculum.scored_data import FILE_NAME, load_scored
 
+    if path.is_file():
+        command = shlex.join(["hf-curriculum", "score", str(path), "scored"])
+        raise typer.BadParameter(
+            f"{path} is a file, and only data that are scored are read here. Score it first, with --images FOLDER if "
+            f"it names images: {command}"
+        )
     if not path.is_dir():
         raise typer.BadParameter(f"{path} is no folder. Score a data set first: hf-curriculum score SOURCE {path}")
     if not (path / FILE_NAME).is_file():

@@ -44,7 +44,7 @@ def evaluate_retrieval(
     if data is None:
         raise typer.BadParameter("Captions and images are those of a data set. Name one.", param_hint="--data")
     aligner, known = is_aligner(model_of(model)), find_ontology(model, ontology)
-    _check(model, features, nouns, ontology, aligner=aligner)
+    _check(model, features, nouns, aligner=aligner)
     rows, split = load_rows(data, split, images, read=not aligner, shown=html is not None)
     options: dict[str, Any] = {
         "limit": limit,
@@ -104,7 +104,7 @@ def find_ontology(model: str, given: Path | None) -> Ontology | None:
     return None if file is None else Ontology.load(file)
 
 
-def _check(model: str, features: Path | None, nouns: str | None, ontology: Path | None, *, aligner: bool) -> None:
+def _check(model: str, features: Path | None, nouns: str | None, *, aligner: bool) -> None:
     """Refuses options that the model does not read, and an aligner without regions."""
     if aligner and features is None:
         raise typer.BadParameter(

@@ -47,6 +47,8 @@ VALIDATION = 0.05
 """The share of the images that is held out where the data has no split `validation` and none is named."""
 _NEW_GIT, _ON_REGIONS = ("small", "git"), ("transformer", "updown", "aoanet")
 """New captioners by name: on images, and on stored regions."""
+_PAIRS = "pairs"
+"""What the set of held-out pairs is called where there is another one, for generated captions."""
 _NUMBER = re.compile(r"-[\d.].*")
 _FROM_FILE = "hf_curriculum.config"
 _OPTION_OF = {"output_dir": "output", "num_train_epochs": "epochs", "per_device_train_batch_size": "batch_size"}
@@ -171,6 +173,7 @@ def train_command(
     """Train a captioner, on images or on stored regions, in the order of a curriculum; then see its `report`.
 
     Every flag of TrainingArguments may follow: --report_to tensorboard --bf16 --push_to_hub --hub_model_id me/model.
+    --predict_with_generate also scores captions of the held-out images: eval_images_cider, and eval_pairs_loss.
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli train ...` or `torchrun`.
     """
     _check_model(context)
@@ -392,9 +395,16 @@ def _trainer(
         args,
         data_collator=collator,
         train_dataset=parts["train"],
-        eval_dataset=parts["validation"],
+        eval_dataset=_evaluated(parts["validation"], args),
         processing_class=processor,
     )
+
+
+def _evaluated(held_out: Dataset, args: CurriculumTrainingArguments) -> Dataset | dict[str, Dataset]:
+    """The held-out pairs; where text is generated also each of their images once, whose captions are scored."""
+    from hf_curriculum.evaluation.generate import one_row_per_image
+
+    return {_PAIRS: held_out, "images": one_row_per_image(held_out)} if args.predict_with_generate else held_out
 
 
 def _captioner(parts: Mapping[str, Dataset], options: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -460,7 +470,8 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
         return None
     _write_captions(trainer, Path(output) / "held_out")
     save_chosen(trainer.plan, output)  # its rows are those of the training part, which is nowhere else
-    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    name = f"eval_{_PAIRS}_loss" if trainer.args.predict_with_generate else "eval_loss"
+    losses = [entry[name] for entry in trainer.state.log_history if name in entry]
     return {
         "steps": trainer.state.global_step,
         "examples": trainer.examples_seen(),
@@ -477,13 +488,14 @@ def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) ->
     from hf_curriculum.evaluation.generate import generate_captions, one_row_per_image, references
     from hf_curriculum.reporting.inspection import images_of
 
-    rows = one_row_per_image(trainer.eval_dataset)
+    pairs = trainer.eval_dataset[_PAIRS] if trainer.args.predict_with_generate else trainer.eval_dataset
+    rows = one_row_per_image(pairs)
     rows = rows.select(range(min(most, len(rows))))
     shown = images_of(rows, range(len(rows))) if IMAGE in rows.column_names else ()
     images = {number: image for number, image in enumerate(shown) if image is not None}
     model = trainer.accelerator.unwrap_model(trainer.model)
     captions = generate_captions(model, rows.select(list(images)), trainer.data_collator)
-    known, ids, entries = references(trainer.eval_dataset), rows[IMAGE_ID][:], []
+    known, ids, entries = references(pairs), rows[IMAGE_ID][:], []
     folder.mkdir(exist_ok=True)
     for (number, image), caption in zip(images.items(), captions, strict=True):
         image.save(folder / f"{number}.png")

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet
 from datasets import Dataset, Value
 
-from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, require_columns
+from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest
-from hf_curriculum.generation.generate import PROMPT, SEED, SOURCE_ID, validate_pair_scorer
+from hf_curriculum.generation.generate import PROMPT, SEED, validate_pair_scorer
 from hf_curriculum.generation.prompts import class_of_rows, prompt_choices
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files

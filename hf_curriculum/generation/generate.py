@@ -23,7 +23,7 @@ from datasets.arrow_writer import ArrowWriter
 from PIL import Image
 from tqdm.auto import tqdm
 
-from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, require_columns
+from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.generation.pipelines import ImageToImage
@@ -35,7 +35,7 @@ from hf_curriculum.scorers.base import Scorer
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-SOURCE_ID, SEED, PROMPT = "source_id", "seed", "prompt"
+SEED, PROMPT = "seed", "prompt"
 FILE = "spectrum.arrow"
 _TIMEOUT = 6 * 3600
 

@@ -8,9 +8,9 @@ import numpy as np
 from datasets import Dataset
 from PIL import Image, ImageDraw, ImageFont
 
-from hf_curriculum.columns import GUIDANCE, IMAGE, require_columns
+from hf_curriculum.columns import GUIDANCE, IMAGE, SOURCE_ID, require_columns
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.generation.generate import PROMPT, SOURCE_ID
+from hf_curriculum.generation.generate import PROMPT
 from hf_curriculum.provenance import numeric_column, read_column
 
 _TILE, _GAP, _MARGIN, _TEXT = 96, 6, 18, 22

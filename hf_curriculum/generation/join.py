@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
-from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, require_columns
+from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest
-from hf_curriculum.generation.generate import PROMPT, SEED, SOURCE_ID
+from hf_curriculum.generation.generate import PROMPT, SEED
 from hf_curriculum.provenance import append_columns, column_provenance, numeric_column, read_column
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.columns import CAPTION, GUIDANCE, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, GUIDANCE, IMAGE, IMAGE_ID, SOURCE_ID
 from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
@@ -124,7 +124,7 @@ class DataCard:
             note=self._note(),
             figures="\n".join(self._figure(number, name) for number, name in enumerate(provenance)),
             buckets=self._bucket_table(),
-            examples="\n".join(self._examples(number, name) for number, name in enumerate(provenance)),
+            examples="\n".join(map(self._examples, provenance)),
             scores=provenance_markdown(DatasetDict(self.splits)).rstrip("\n"),
         )
         return re.sub(r"\n{3,}", "\n\n", text)
@@ -136,14 +136,13 @@ class DataCard:
 
     def _spectrum(self) -> str:
         """Of generated images the grid from prompt to photograph; the photographs with `thumbnails` only."""
-        from hf_curriculum.generation.generate import SOURCE_ID
-        from hf_curriculum.generation.grid import spectrum_grid
-
         if not {IMAGE, GUIDANCE, SOURCE_ID} <= set(self.dataset.column_names):
             return ""
         drawn = np.flatnonzero(score_values(self.dataset, GUIDANCE) < 1)
         if not len(drawn):
             return ""
+        from hf_curriculum.generation.grid import spectrum_grid  # which imports all that diffuses
+
         file = io.BytesIO()
         spectrum_grid(self.dataset if self.thumbnails else self.dataset.select(drawn)).save(file, "png")
         path = self._add("spectrum.png", file.getvalue())
@@ -200,7 +199,7 @@ class DataCard:
             + "\n"
         )
 
-    def _examples(self, number: int, column: str) -> str:
+    def _examples(self, column: str) -> str:
         easy = read_provenance(self.dataset)[column].easy
         if self.index is not None and column == self.index.score_column:
             easy = self.index.easy

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from transformers import SchedulerType, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from hf_curriculum.config import read_config
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
@@ -197,6 +199,7 @@ class CurriculumTrainingArguments(TrainingArguments):
                 "the curriculum says. To evaluate alone, leave it out and do not call train()."
             )
         _validate_processes(self)
+        _validate_trackers(self.report_to)
         if self.generation_sets is not None and not self.predict_with_generate:
             raise ValueError(
                 f"generation_sets={self.generation_sets} was given without predict_with_generate=True: no text would "
@@ -293,6 +296,19 @@ def _default(cls: type, name: str, given: Any) -> Any:
     """What was given, else the default of the class that this one changes."""
     inherited = (base.__dataclass_fields__[name].default for base in cls.__mro__ if is_dataclass(base))
     return next(value for value in (given, *inherited) if value is not None)
+
+
+def _validate_trackers(names: Sequence[str]) -> None:
+    """Refuses a tracker that is not installed, which `Trainer` does once data and model are there."""
+    if not names:
+        return
+    absent = sorted({*names} & {*INTEGRATION_TO_CALLBACK} - {*get_available_reporting_integrations(), "flyte"})
+    if absent:
+        package = absent[0].replace("_ml", "-ml")
+        raise ValueError(
+            f"report_to={list(names)} was given, and {absent[0]!r} is not installed, so that nothing would be logged "
+            f"there. Install it, `pip install {package}`, or leave it out: --report_to none."
+        )
 
 
 def _validate_processes(args: TrainingArguments) -> None:

@@ -233,6 +233,8 @@ def validate_metric(trainer: Any) -> None:
     if name in returned or any(name.startswith(prefixes[part]) for part in parts if known[part] is None):
         return
     remedy = "compute_metrics=" if parts == [None] else f"metric={returned[0].removeprefix('eval_')!r}"
+    if name.endswith(("_cider", "_rouge_l", "_bleu_4")) and not getattr(trainer.args, "predict_with_generate", True):
+        remedy = "predict_with_generate=True, in a shell --predict_with_generate, which names it images_cider"
     raise ValueError(
         f"{type(rule).__name__} decides on {name!r}, and evaluate() will return {returned}: no decision could be "
         f"taken. Give {remedy}, for example."

@@ -88,3 +88,18 @@ def test_a_run_and_its_page(scenes, tmp_path, monkeypatch):
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Trained on 20 examples, the best of 40 candidates; " in page
     assert "clip_similarity of all candidates" in page
+
+
+def test_baby_steps_decides_on_captions_that_are_generated(scenes, tmp_path):
+    rule = "{type: baby_steps, num_buckets: 2, min_epochs: 0.5, metric: images_cider}"
+    words = ("--curriculum", rule, "--batch-size", "16", "--image-size", "32", "--epochs", "1", "--validation", "0.2")
+    refused = CliRunner().invoke(app, ["train", str(scenes), str(tmp_path / "run"), *words])
+    assert refused.exit_code == 1
+    assert "Give predict_with_generate=True, in a shell --predict_with_generate, which names it images_cider" in (
+        " ".join(refused.output.split())
+    )
+    facts = json.loads(typed("train", scenes, tmp_path / "run", *words, "--predict_with_generate", "--json"))
+    assert facts["loss"] < facts["loss_before"]
+    logged = json.loads((tmp_path / "run" / f"checkpoint-{facts['steps']}" / "trainer_state.json").read_text())
+    assert any("eval_images_cider" in entry for entry in logged["log_history"])
+    assert (tmp_path / "run" / "held_out" / "captions.json").is_file()

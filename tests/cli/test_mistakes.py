@@ -56,6 +56,10 @@ def said(done):
     [
         (("inspect", "whole", "--split", "val"), "whole has no splits, and so not 'val'"),
         (("plan", "parts", "--split", "val"), "has the splits ['train', 'test'], and not 'val'"),
+        (
+            ("inspect", "photos/captions.csv"),
+            "Score it first, with --images FOLDER if it names images: hf-curriculum score",
+        ),
         (("inspect", "whole", "--examples", "-1"), "greater than or equal to 0"),
         (("plan", "whole", "iid", "--epochs", "0"), "0 was given; a number above 0 is needed"),
         (("plan", "whole", "iid", "--epochs", "inf"), "inf was given; a number above 0 is needed"),

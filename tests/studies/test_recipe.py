@@ -109,6 +109,16 @@ def test_help_shows_defaults(presets, capsys):
     assert "(default: 0.9)" in text  # adam_beta1
 
 
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_made(presets, monkeypatch):
+    options = parser_of(presets).parse(
+        ["--preset", "paper", "--curriculum", "phases", "--control_curriculum", "iid", "--report_to", "tensorboard"]
+    )
+    monkeypatch.setattr("hf_curriculum.training.arguments.get_available_reporting_integrations", lambda: ["wandb"])
+    with pytest.raises(ValueError, match=r"'tensorboard' is not installed, .* `pip install tensorboard`"):
+        parser_of(presets).study(print, options, presets / "study")
+    assert not (presets / "study").exists()
+
+
 def test_one_half_precision_takes_the_place_of_the_other(presets):
     (presets / "a/half.yaml").write_text("base: paper\nfp16: true\n")
     settings = parser_of(presets).parse(["--preset", "half", "--bf16"]).settings

@@ -181,7 +181,8 @@ def test_two_processes_see_the_same_plan(recipe, compared, tmp_path):
     _, _, one = compared
     assert (two[0]["name"], two[0]["seed"]) == (one[0]["name"], one[0]["seed"])
     assert two[0]["plan"] == one[0]["plan"]
-    assert two[0]["eval_loss"] == pytest.approx(one[0]["eval_loss"], rel=0.02)
+    # The model has dropout, whose masks each process draws for its half of a batch: 4.802 and 4.786.
+    assert two[0]["eval_loss"] == pytest.approx(one[0]["eval_loss"], rel=0.01)
 
 
 @pytest.mark.slow
