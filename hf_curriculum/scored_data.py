@@ -10,9 +10,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from datasets import Dataset, DatasetDict, concatenate_datasets, load_from_disk
 
-from hf_curriculum.config import complete_folder, kind_of, read_json, reading, recover_folder
+from hf_curriculum.config import complete_folder, kind_of, read_json, reading
 from hf_curriculum.data.readers.outside_files import named_files, validate_files
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -128,11 +129,11 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     Raises:
         TypeError: an iterable data set.
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
+        RuntimeError: another process writes the folder.
     """
     section = provenance_markdown(dataset)  # fails before anything is written
-    recover_folder(path)
-    validate_splits(dataset, path)
     with complete_folder(path) as folder:
+        validate_splits(dataset, path)
         if Path(path).is_dir():
             shutil.copytree(path, folder, dirs_exist_ok=True, symlinks=True, ignore=_of_saved_set)
         dataset.save_to_disk(str(folder), **save_arguments)
@@ -183,7 +184,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
         FileNotFoundError: no `scores.json`.
         ValueError: the data has other splits, rows or provenance than the file says, or names files outside.
     """
-    content, dataset = _load_file(path), load_from_disk(str(path))
+    content, dataset = _load_file(path), _load_data(path)
     parts = as_splits(dataset, "`load_scored`")
     with reading(Path(path) / FILE_NAME, _REMEDY):
         recorded = {name: part["rows"] for name, part in content["splits"].items()}
@@ -206,6 +207,23 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
             )
         checked[name] = attach_provenance(part, lost) if lost else part
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
+
+
+def _load_data(path: str | Path) -> Dataset | DatasetDict:
+    """`load_from_disk`, and no offset leads out of a damaged file: reading there would end the process.
+
+    Texts are read once for it, images are not.
+    """
+    try:
+        dataset = load_from_disk(str(path))
+        for part in as_splits(dataset, "`load_scored`").values():
+            part.data.validate(full=True)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise ValueError(
+            f"The data in {path} cannot be read ({type(error).__name__}: {error}): it is damaged, or a later version "
+            "of `datasets` wrote it. Copy it again, or save the scored data again."
+        ) from error
+    return dataset
 
 
 def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> Dataset:
