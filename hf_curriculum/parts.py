@@ -147,9 +147,9 @@ class PartFolder:
                 "start again: only this part will be made."
             ) from error
         with reading(file, "Delete it and start again: only this part will be made."):
-            about = json.loads((table.schema.metadata or {}).get(_MARK, b"{}"))
-        named = about.pop("columns", table.column_names)  # of version 0.1, none
-        if (about, named) != ({"run": self.digest, "part": part}, table.column_names) or table.num_rows != rows:
+            about, names = json.loads((table.schema.metadata or {}).get(_MARK, b"{}")), table.column_names
+            named = about.pop("columns", names)  # of version 0.1, none
+        if (about, named) != ({"run": self.digest, "part": part}, names) or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
                 f"of run {self.digest!r} with {rows} rows is expected. Delete it and start again: only this part will "
