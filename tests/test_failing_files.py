@@ -13,6 +13,7 @@ from transformers import ViTConfig, ViTModel
 
 from hf_curriculum import (
     CaptionLength,
+    Report,
     ScoreProvenance,
     SelectiveSearch,
     Study,
@@ -40,34 +41,40 @@ def scored(rows):
     return attach_provenance(data, {"score": MADE})
 
 
-def content(folder):
+def content(folder, drafts=False):
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != "state.json"  # its fingerprint is drawn
+        if file.is_file()
+        and file.name != "state.json"  # its fingerprint is drawn
+        and not (drafts and file.name.startswith("."))
     }
 
 
-def every_point(write, folder, before=None):
-    """Folders after each interruption, each with the content that was wanted, and the points."""
+def every_point(write, folder, before=None, drafts=False):
+    """Folders after each interruption, each with the content that was wanted, and the points.
+
+    With `drafts` a process that was killed may leave the beginning of one file, which has another name.
+    """
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.parent.mkdir()
     if before:
         before()
     with failing_files() as done:
         write()
-    wanted = content(folder)
-    for end in (False, True):
-        for at in range(len(done)):
-            shutil.rmtree(folder.parent)
-            folder.parent.mkdir()
-            if before:
-                before()
-            interrupted(write, at, end)
-            yield at
-            write()
-            assert content(folder) == wanted, (at, end)
-            assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], (at, end)
+    wanted = content(folder, drafts)
+    faults = [(interrupted, at, end) for end in (False, True) for at in range(len(done))]
+    for fault, *where in faults:
+        shutil.rmtree(folder.parent)
+        folder.parent.mkdir()
+        if before:
+            before()
+        if fault(write, *where):
+            assert content(folder, drafts) == wanted, where
+        yield where
+        write()
+        assert content(folder, drafts) == wanted, where
+        assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], where
 
 
 @pytest.mark.slow
@@ -107,6 +114,21 @@ def test_buckets_are_the_old_ones_or_the_new_ones(tmp_path, format):
     for _ in every_point(lambda: write(6), folder, lambda: write(4)):
         if folder.exists():
             assert verify_bucketed(folder).num_rows in (4, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["scores", "report", "spectrum"])
+def test_what_is_begun_is_finished_by_the_next_call(tmp_path, kind):
+    folder = tmp_path / "work" / kind
+    images, pipeline = labelled_scenes(4, 1), tiny_pipeline()
+    data = Dataset.from_dict({"caption": [f"a dog {'and a cat ' * (row % 4)}" for row in range(30)]})
+    options = {"prompts": "a {name}", "levels": (0.5,), "seeds": 2, "steps": 2, "part_images": 1}
+    write = {
+        "scores": lambda: add_scores_sharded(data, CaptionLength(), folder, part_rows=10, batch_size=10),
+        "report": lambda: Report("Title").add_image("Image", images[0]["image"], name="image").write(folder),
+        "spectrum": lambda: generate_spectrum(images, pipeline, folder=folder, **options),
+    }[kind]
+    assert len(list(every_point(write, folder, drafts=True))) > 4
 
 
 def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeypatch):
