@@ -5,11 +5,13 @@ In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAM
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -18,10 +20,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from datetime import datetime
 from functools import cache
 from itertools import accumulate
 from numbers import Integral, Real
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, ClassVar
 
 try:
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _DEEPEST = 100
+_LOCKED = (errno.EACCES, errno.EAGAIN)
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
 
@@ -323,6 +328,17 @@ def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
         return found
 
 
+def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:
+    """`np.load` of an array of this package; a `ValueError` where it is damaged."""
+    import numpy as np
+
+    broken = (OSError, ValueError, EOFError, SyntaxError, TokenError, LookupError, TypeError, MemoryError)
+    try:
+        return np.load(path, **options)
+    except broken as error:  # a damaged header is read as Python
+        raise ValueError(f"{path} cannot be read ({error}): it is missing, truncated or damaged. {remedy}") from error
+
+
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file.
 
@@ -356,88 +372,123 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         temporary.unlink(missing_ok=True)
 
 
-def recover_folder(path: str | Path) -> None:
-    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it.
+@contextmanager
+def lock_file(path: str | Path) -> Iterator[str | None]:
+    """A file that this process alone has; the system takes it back however the process ends, and workers lack it.
 
     Args:
-        path: of a folder that `complete_folder` writes.
+        path: the file, made where it is missing and deleted in the end.
+
+    Yields:
+        "", or, where another process has it, what that one is; None on a system without locks.
     """
-    target = Path(path).resolve()
-    for left in [*target.parent.glob(f".{glob.escape(target.name)}.replaced-*")]:
-        with _held(left) as free:
-            if free and (left / target.name).exists() and not target.exists():
-                os.replace(left / target.name, target)
-            if free:
-                shutil.rmtree(left)
-    for left in [*target.parent.glob(f".{glob.escape(target.name)}.unfinished-*")]:
-        with _held(left) as free:
-            if free:
-                shutil.rmtree(left)
+    path, file, holder = Path(path), None, None
+    while fcntl is not None and file is None and not holder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:  # a file system without locks has others
+            file.close()
+            if error.errno not in _LOCKED:
+                break
+            holder = path.read_text(encoding="utf-8") or "another process"
+        else:
+            if not path.exists() or os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+                file.close()  # who had it has deleted it
+                file = None
+    try:
+        if holder or file is None or file.closed:
+            yield holder
+            return
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}, begun {datetime.now():%Y-%m-%d %H:%M:%S}")
+        file.flush()
+        yield ""
+    finally:
+        if file is not None and not file.closed:
+            path.unlink(missing_ok=True)
+            file.close()
+
+
+@contextmanager
+def sole_writer(target: str | Path, lock: str | Path) -> Iterator[bool]:
+    """Something that this process alone writes.
+
+    Args:
+        target: what is written, for the message.
+        lock: the file that says so, see `lock_file`.
+
+    Yields:
+        Whether that is known: not on a system without locks.
+
+    Raises:
+        RuntimeError: another process writes it.
+    """
+    with lock_file(lock) as holder:
+        if holder:
+            raise RuntimeError(
+                f"Another process writes {target} ({holder}): of what two write at once one part is lost, or both are "
+                "mixed. Wait for it or end it, or name another place."
+            )
+        yield holder is not None
 
 
 @contextmanager
 def complete_folder(path: str | Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
 
+    An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
+
     Args:
         path: the folder. Links are followed.
 
     Raises:
+        RuntimeError: another process writes the folder.
         OSError: something cannot be written; the old folder is then as it was, or the message names where it is.
     """
     target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    recover_folder(target)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
-    try:
-        with _held(folder):
+    with sole_writer(target, target.with_name(f".{target.name}.lock")) as alone:
+        if alone:
+            recover_folder(target)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
+        try:
             folder.chmod(0o755)  # a temporary folder is readable by its owner alone
             yield folder
             if target.exists():
                 _replace_folder(target, folder)
             else:
                 os.replace(folder, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def recover_folder(target: Path) -> None:
+    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it."""
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.replaced-*")]:
+        if (left / target.name).exists() and not target.exists():
+            os.replace(left / target.name, target)
+        shutil.rmtree(left)
+    for left in [*target.parent.glob(f".{glob.escape(target.name)}.unfinished-*")]:
+        shutil.rmtree(left)
 
 
 def _replace_folder(target: Path, folder: Path) -> None:
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
-    with _held(old):
-        try:
-            os.replace(target, old / target.name)
-            os.replace(folder, target)
-        except OSError as error:
-            if not target.exists():
-                try:
-                    os.replace(old / target.name, target)
-                except OSError:
-                    raise OSError(
-                        f"{target} could not be replaced ({error}). The old one is {old / target.name}."
-                    ) from error
-            old.rmdir()
-            raise
-        shutil.rmtree(old)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Whether this process alone uses a folder, which the system notes until the process ends."""
     try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # another process has removed it
-        yield False
-        return
-    try:
-        try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = fcntl is not None
-        except OSError:
-            free = False
-        yield free
-    finally:
-        os.close(handle)
+        os.replace(target, old / target.name)
+        os.replace(folder, target)
+    except OSError as error:
+        if not target.exists():
+            try:
+                os.replace(old / target.name, target)
+            except OSError:
+                raise OSError(
+                    f"{target} could not be replaced ({error}). The old one is {old / target.name}."
+                ) from error
+        old.rmdir()
+        raise
+    shutil.rmtree(old)
 
 
 def without_nan(value: Any) -> Any:

@@ -122,7 +122,7 @@ class PartFolder:
             part: its number.
             columns: column → values (rows of the part,), numbers or anything that Arrow holds: boxes, pictures.
         """
-        about = json.dumps({"run": self.digest, "part": part}).encode()
+        about = json.dumps({"run": self.digest, "part": part, "columns": list(columns)}).encode()
         table = pa.table({column: pa.array(values) for column, values in columns.items()})
         buffer = pa.BufferOutputStream()
         table = table.replace_schema_metadata({_MARK: about})
@@ -147,8 +147,9 @@ class PartFolder:
                 "start again: only this part will be made."
             ) from error
         with reading(file, "Delete it and start again: only this part will be made."):
-            about = parse_json((table.schema.metadata or {}).get(_MARK, b"{}"))
-        if about != {"run": self.digest, "part": part} or table.num_rows != rows:
+            about, names = parse_json((table.schema.metadata or {}).get(_MARK, b"{}")), table.column_names
+            named = about.pop("columns", names)  # of version 0.1, none
+        if (about, named) != ({"run": self.digest, "part": part}, names) or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
                 f"of run {self.digest!r} with {rows} rows is expected. Delete it and start again: only this part will "

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
-from hf_curriculum.config import complete_folder, kind_of, read_json, reading, recover_folder
+from hf_curriculum.config import complete_folder, kind_of, read_json, reading
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -128,11 +128,11 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     Raises:
         TypeError: an iterable data set.
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
+        RuntimeError: another process writes the folder.
     """
     section = provenance_markdown(dataset)  # fails before anything is written
-    recover_folder(path)
-    validate_splits(dataset, path)
     with complete_folder(path) as folder:
+        validate_splits(dataset, path)
         if Path(path).is_dir():
             shutil.copytree(path, folder, dirs_exist_ok=True, symlinks=True, ignore=_of_saved_set)
         dataset.save_to_disk(str(folder), **save_arguments)

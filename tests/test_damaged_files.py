@@ -1,15 +1,39 @@
 """A damaged file is told in one sentence that names it, or read as what was written."""
 
 import json
+import os
+import traceback
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_curriculum import BucketIndex, ScoreProvenance, attach_provenance, load_scored, save_bucketed, save_scored
+import hf_curriculum
+from hf_curriculum import (
+    BucketedStream,
+    BucketIndex,
+    Observed,
+    Phases,
+    RegionStore,
+    ScoreProvenance,
+    SelfPaced,
+    attach_provenance,
+    load_scored,
+    make_plan,
+    open_regions,
+    pack_regions,
+    save_bucketed,
+    save_scored,
+)
 from hf_curriculum.data.regions.store import FACTS, read_facts
 from hf_curriculum.parts import PartFolder
+from hf_curriculum.streaming.index import verify_bucketed
 from hf_curriculum.studies.study import RESULT_FILE, _read
+from hf_curriculum.training.checkpoints import read_curriculum, read_training_losses, resume_plan, write_curriculum
+
+OURS = str(Path(hf_curriculum.__file__).parent)
 
 
 def readers(folder):
@@ -69,3 +93,157 @@ def test_flipped_bits_of_json_files(tmp_path):
                 error = raised
             assert not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)), (file.name, place, error)
         file.write_bytes(whole)
+
+
+def make_store(folder):
+    (folder / "sources").mkdir()
+    for number, name in enumerate("abc"):
+        features = np.random.default_rng(number).normal(size=(3, 4)).astype(np.float32)
+        np.savez(
+            folder / "sources" / f"{name}.npz", feat=features, boxes=np.tile([0, 0, 9, 9], (3, 1)), width=20, height=20
+        )
+    return pack_regions(folder / "sources", folder / "store", standardise=True, dtype="float32", progress=False)
+
+
+def test_a_store_that_holds_something_else_than_was_written_is_told(tmp_path):
+    make_store(tmp_path).verify()
+    for name, change, told in (
+        ("features", lambda values: values + 1, "a file of features or of what is beside them"),
+        ("ids", lambda values: values ^ 1, "a file of features or of what is beside them"),
+        ("standardise", lambda values: values + 1, r"standardise\.npy"),
+        ("rows", lambda values: values[::-1], r"keys\.npy or rows\.npy"),
+        ("rows", lambda values: values + 1, r"rows\.npy"),
+        ("keys", lambda values: values[::-1], r"keys\.npy"),
+        ("offsets", lambda values: values + 1, r"offsets\.npy"),
+    ):
+        file = tmp_path / "store" / f"{name}.npy"
+        whole = file.read_bytes()
+        np.save(file, change(np.load(file)))
+        with pytest.raises(ValueError, match=rf"{told} holds something else than was written"):
+            RegionStore(tmp_path / "store").verify()
+        file.write_bytes(whole)
+
+
+def test_damaged_data_beside_its_scores_is_told(tmp_path):
+    readers(tmp_path)
+    file = next((tmp_path / "set").glob("*.arrow"))
+    for content in (file.read_bytes()[:-600], b"", None):
+        file.unlink() if content is None else file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"The data in .*set cannot be read \(\w+: .*it is damaged"):
+            load_scored(tmp_path / "set")
+
+
+def test_arrays_of_a_checkpoint_are_those_that_were_written(tmp_path):
+    plan = make_plan(Phases(2), np.arange(8.0), global_batch_size=2)
+    write_curriculum(tmp_path, plan, 1.0, step=0, training_losses=np.arange(8))
+    file = tmp_path / "curriculum_training_losses.npy"
+    read_curriculum(tmp_path)
+    np.save(file, np.arange(8)[::-1])
+    with pytest.raises(ValueError, match=r"training_losses\.npy is damaged: it holds something else than was written"):
+        read_curriculum(tmp_path)
+
+
+# ---- Any byte of any file, in processes of their own, because a damaged memory map may end one ----
+
+WITHOUT_CHECKSUM = {"set": ".arrow", "sources": ".npz"}
+"""Kind → ending of files in which another library keeps something without a digest, so that another bit is another
+content: the values of an Arrow file, and the names in an archive's directory, such as that of an optional array."""
+SEED, COUNT = (int(part) for part in os.environ.get("HF_CURRICULUM_DAMAGE", "8:20").split(":"))
+"""Which damages, and how many of each kind of file."""
+
+
+def kinds(folder):
+    """Kind of file → what reads its folder, and gives all that is in it."""
+    rng = np.random.default_rng(0)
+    data = Dataset.from_dict({"text": [f"a dog {n} é" for n in range(40)], "score": rng.normal(size=40).round(3)})
+    data = attach_provenance(data, {"score": ScoreProvenance("score", "CaptionLength", {}, easy="low")})
+    save_scored(data, folder / "set")
+    for format in ("parquet", "webdataset"):
+        save_bucketed(data, folder / format, 2, score_column="score", format=format)
+    make_store(folder)
+    parts = PartFolder(folder / "parts", {"scorer": "x"}, rows=40, step=20)
+    for part in range(2):
+        parts.write(part, {"score": np.arange(20.0)})
+    plan = make_plan(SelfPaced(epochs=3, warmup_epochs=0), rng.normal(size=30), global_batch_size=4)
+    plan = plan.decided(Observed(0, {}, rng.random(30).astype(np.float32)))
+    write_curriculum(folder / "checkpoint", plan, 1.0, step=0, training_losses=np.arange(30))
+
+    def checkpoint():
+        saved = read_curriculum(folder / "checkpoint")
+        again = resume_plan(saved, plan.with_log(()), folder / "checkpoint")
+        return again.rows(0, again.known_samples).tolist(), read_training_losses(folder / "checkpoint", 30).tolist()
+
+    def streamed(name):
+        verify_bucketed(folder / name)
+        return list(BucketedStream(folder / name, Phases(2), global_batch_size=4))
+
+    def regions(opened):
+        return [(name, {key: np.asarray(value).tolist() for key, value in vars(opened[name]).items()})
+                for name in sorted(opened)]  # fmt: skip
+
+    def stored(store):
+        store.verify()
+        return regions(store)
+
+    return {
+        "set": lambda: load_scored(folder / "set").to_dict(),
+        "parquet": lambda: streamed("parquet"),
+        "webdataset": lambda: streamed("webdataset"),
+        "sources": lambda: regions(open_regions(folder / "sources")),
+        "store": lambda: stored(RegionStore(folder / "store")),
+        "parts": lambda: PartFolder(folder / "parts", {"scorer": "x"}, rows=40, step=20).read_all(1).to_pydict(),
+        "checkpoint": checkpoint,
+    }
+
+
+def damaged(content, rng):
+    """The content with a bit flipped, a byte replaced, or its end lost."""
+    place, kind = rng.integers(len(content)), rng.integers(4)
+    if kind == 0:
+        return content[:place]
+    changed = bytearray(content)
+    changed[place] = changed[place] ^ (1 << rng.integers(8)) if kind < 3 else rng.integers(256)
+    return bytes(changed)
+
+
+def outcome(read, wanted):
+    """What comes of reading, in a process of its own: "equal", "told", or what went wrong."""
+    there, told = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(there)
+        try:
+            found = "equal" if repr(read()) == wanted else "ANOTHER RESULT"
+        except (ValueError, OSError) as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            found = "told" if OURS in frame.filename and len(str(error)) > 40 else f"RAW {error!r} in {frame.filename}"
+        except BaseException as error:
+            found = f"RAW {error!r}"
+        os.write(told, found[:300].encode())
+        os._exit(0)
+    os.close(told)
+    with os.fdopen(there, "rb") as pipe:
+        found = pipe.read().decode()
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return found or f"CRASH {status}"
+
+
+@pytest.mark.slow
+def test_any_damage_of_any_file_is_told_or_changes_nothing(tmp_path):
+    counts, wrong = Counter(), []
+    for number, (kind, read) in enumerate(kinds(tmp_path).items()):
+        rng = np.random.default_rng([SEED, number])
+        wanted = repr(read())
+        files = sorted(file for file in (tmp_path / kind).rglob("*") if file.is_file() and file.stat().st_size)
+        for turn in range(COUNT):
+            file = files[turn % len(files)]
+            whole = file.read_bytes()
+            file.write_bytes(damaged(whole, rng))
+            found = outcome(read, wanted)
+            file.write_bytes(whole)
+            right = ("equal", "told", *(["ANOTHER RESULT"] if file.suffix == WITHOUT_CHECKSUM.get(kind) else []))
+            counts[kind, found if found in right else "wrong"] += 1
+            if found not in right:
+                wrong.append((kind, file.name, turn, found))
+    print(dict(counts))
+    assert not wrong, "\n".join(map(str, wrong))

@@ -2,13 +2,34 @@
 
 import os
 import shutil
+import signal
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from datasets import Dataset
+from spectrum_data import labelled_scenes, tiny_pipeline
+from transformers import ViTConfig, ViTModel
 
-from hf_curriculum import ScoreProvenance, attach_provenance, load_scored, pack_regions, save_bucketed, save_scored
-from hf_curriculum.config import recover_folder
+from hf_curriculum import (
+    CaptionLength,
+    Report,
+    ScoreProvenance,
+    SelectiveSearch,
+    Study,
+    add_proposals,
+    add_scores_sharded,
+    attach_provenance,
+    cache_vision_features,
+    generate_spectrum,
+    load_scored,
+    make_image_processor,
+    make_scenes,
+    pack_regions,
+    save_bucketed,
+    save_scored,
+)
+from hf_curriculum.config import lock_file, recover_folder
 from hf_curriculum.streaming.index import verify_bucketed
 from tests.helpers.failing_files import failing_files, interrupted
 
@@ -20,34 +41,40 @@ def scored(rows):
     return attach_provenance(data, {"score": MADE})
 
 
-def content(folder):
+def content(folder, drafts=False):
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != "state.json"  # its fingerprint is drawn
+        if file.is_file()
+        and file.name != "state.json"  # its fingerprint is drawn
+        and not (drafts and file.name.startswith("."))
     }
 
 
-def every_point(write, folder, before=None):
-    """Folders after each interruption, each with the content that was wanted, and the points."""
+def every_point(write, folder, before=None, drafts=False):
+    """Folders after each interruption, each with the content that was wanted, and the points.
+
+    With `drafts` a process that was killed may leave the beginning of one file, which has another name.
+    """
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.parent.mkdir()
     if before:
         before()
     with failing_files() as done:
         write()
-    wanted = content(folder)
-    for end in (False, True):
-        for at in range(len(done)):
-            shutil.rmtree(folder.parent)
-            folder.parent.mkdir()
-            if before:
-                before()
-            interrupted(write, at, end)
-            yield at
-            write()
-            assert content(folder) == wanted, (at, end)
-            assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], (at, end)
+    wanted = content(folder, drafts)
+    faults = [(interrupted, at, end) for end in (False, True) for at in range(len(done))]
+    for fault, *where in faults:
+        shutil.rmtree(folder.parent)
+        folder.parent.mkdir()
+        if before:
+            before()
+        if fault(write, *where):
+            assert content(folder, drafts) == wanted, where
+        yield where
+        write()
+        assert content(folder, drafts) == wanted, where
+        assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], where
 
 
 @pytest.mark.slow
@@ -89,6 +116,21 @@ def test_buckets_are_the_old_ones_or_the_new_ones(tmp_path, format):
             assert verify_bucketed(folder).num_rows in (4, 6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["scores", "report", "spectrum"])
+def test_what_is_begun_is_finished_by_the_next_call(tmp_path, kind):
+    folder = tmp_path / "work" / kind
+    images, pipeline = labelled_scenes(4, 1), tiny_pipeline()
+    data = Dataset.from_dict({"caption": [f"a dog {'and a cat ' * (row % 4)}" for row in range(30)]})
+    options = {"prompts": "a {name}", "levels": (0.5,), "seeds": 2, "steps": 2, "part_images": 1}
+    write = {
+        "scores": lambda: add_scores_sharded(data, CaptionLength(), folder, part_rows=10, batch_size=10),
+        "report": lambda: Report("Title").add_image("Image", images[0]["image"], name="image").write(folder),
+        "spectrum": lambda: generate_spectrum(images, pipeline, folder=folder, **options),
+    }[kind]
+    assert len(list(every_point(write, folder, drafts=True))) > 4
+
+
 def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeypatch):
     folder, replace = tmp_path / "set", os.replace
     save_scored(scored(3), folder)
@@ -115,3 +157,58 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeyp
     monkeypatch.undo()
     recover_folder(folder)
     assert len(load_scored(folder)) == 3
+
+
+@contextmanager
+def held_by_another(lock):
+    """Another process has a lock, and is killed in the end."""
+    there, told = os.pipe()
+    process = os.fork()
+    if process == 0:
+        with lock_file(lock):
+            os.write(told, b"x")
+            signal.pause()
+        os._exit(0)
+    os.read(there, 1)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def writers(folder):
+    """What writes a folder, by the lock that it takes."""
+    data, table = scored(4), lambda settings: {"eval_loss": 1.0}
+    np.savez(folder / "a.npz", feat=np.ones((2, 4), np.float32))
+    (folder / "source").mkdir()
+    os.replace(folder / "a.npz", folder / "source" / "a.npz")
+    vit = ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=16))
+    images = make_scenes(4, image_size=32, validation=0, test=0)["train"]
+    processor, spectrum = make_image_processor(32), {"prompts": "a {name}", "levels": (0.5,), "seeds": 1, "steps": 2}
+    return {
+        ".set.lock": lambda: save_scored(data, folder / "set"),
+        ".buckets.lock": lambda: save_bucketed(data, folder / "buckets", 2, score_column="score"),
+        "store/.lock": lambda: pack_regions(folder / "source", folder / "store", progress=False),
+        "features/.lock": lambda: cache_vision_features(vit, images, folder / "features", processor, progress=False),
+        "study/_run.lock": lambda: Study(table, {"one": {}}, [0], folder / "study").run(),
+        "parts/.0.lock": lambda: add_scores_sharded(images, CaptionLength(), folder / "parts"),
+        "proposals/.0.lock": lambda: add_proposals(images, SelectiveSearch(min_size=8), folder=folder / "proposals"),
+        "spectrum/.0.lock": lambda: generate_spectrum(
+            labelled_scenes(4, 1), tiny_pipeline(), folder=folder / "spectrum", **spectrum
+        ),
+    }
+
+
+@pytest.mark.slow
+def test_a_second_writer_is_told_and_the_first_ones_death_frees_the_folder(tmp_path):
+    for lock, write in writers(tmp_path).items():
+        name = lock.split("/")[0].removeprefix(".").removesuffix(".lock")
+        told = pytest.raises(
+            RuntimeError, match=rf"Another (process writes|run trains into) .*{name} \(process \d+ on"
+        )
+        with held_by_another(tmp_path / lock), told:
+            write()
+        assert (tmp_path / lock).exists()
+        write()
+        assert not (tmp_path / lock).exists(), lock

@@ -24,7 +24,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import digest, kind_of, sole_writer
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.generation.pipelines import ImageToImage
 from hf_curriculum.generation.plan import SpectrumPlan, validate_levels, validate_seeds
@@ -156,6 +156,7 @@ def generate_spectrum(
             a size that the pipeline does not draw; the pipeline takes no strength; the folder holds parts of another
             plan.
         TimeoutError: another process has stopped.
+        RuntimeError: another process of this `rank` works in the folder.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1; λ = 1 − strength as in the released code.
 
@@ -180,14 +181,16 @@ def generate_spectrum(
     manifest = {"data": data_digest(sources.data), "classes": _classes(hard, label_column), **run.manifest}
     manifest["batch_size"] = batch_size
     folder = Path(folder)
-    parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
-    drawer.check_distribution([each[0] for each in choices[:64]], [sources[at] for at in range(min(64, len(hard)))])
-    run.make(parts, range(rank, parts.count, world_size))
-    file = folder / FILE
-    if rank == 0 and not file.exists():
-        _merge(parts, run, file, label_column, timeout)
-    wait_for_files(folder, [*(parts.file(part).name for part in range(parts.count)), FILE], timeout)
-    return Dataset.from_file(str(file))
+    with sole_writer(f"the share of process {rank} in {folder}", folder / f".{rank}.lock"):
+        parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
+        first = range(min(64, len(hard)))
+        drawer.check_distribution([choices[at][0] for at in first], [sources[at] for at in first])
+        run.make(parts, range(rank, parts.count, world_size))
+        file = folder / FILE
+        if rank == 0 and not file.exists():
+            _merge(parts, run, file, label_column, timeout)
+        wait_for_files(folder, [*(parts.file(part).name for part in range(parts.count)), FILE], timeout)
+        return Dataset.from_file(str(file))
 
 
 def plan_spectrum(

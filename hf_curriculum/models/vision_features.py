@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, read_json, write_atomically
+from hf_curriculum.config import digest, read_json, sole_writer, write_atomically
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
@@ -124,6 +124,7 @@ def cache_vision_features(
             processor or of other images, `batch_size` below 1, `num_workers` below 0, features beyond float16, a model
             without a vision tower, or whose features have another shape.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
+        RuntimeError: another process writes the folder.
 
     Example:
         >>> features = cache_vision_features(model, train, "features", processor)  # doctest: +SKIP
@@ -143,16 +144,13 @@ def cache_vision_features(
         "tower": _digest(tower),
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
     }
-    facts = _read_facts(folder) or {**wanted, "done": 0}
-    names = {"pictures": "set of images"}  # the key of version 0.1.0
-    differing = [names.get(name, name) for name, value in wanted.items() if facts[name] != value]
-    if differing:
-        raise ValueError(
-            f"{folder} holds vision features of another {' and another '.join(differing)}. They would be silently "
-            "wrong here. Name another folder, or delete this one."
-        )
-    if facts["done"] < facts["images"]:
-        folder.mkdir(parents=True, exist_ok=True)
+    facts = _read_facts(folder)
+    if facts is not None and facts["done"] == facts["images"] and not (folder / ".lock").exists():
+        _validate_made_of(facts, wanted, folder)
+        return VisionFeatures(folder)
+    with sole_writer(folder, folder / ".lock"):
+        facts = _read_facts(folder) or {**wanted, "done": 0}
+        _validate_made_of(facts, wanted, folder)
         np.save(folder / _KEYS, keys)
         data = [split.with_format(None).select_columns(image_column) for split in splits]
         pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
@@ -280,8 +278,19 @@ def _digest(tower: PreTrainedModel) -> str:
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    file = folder / _FACTS
-    return read_json(file, "Delete the folder, and cache the features again.") if file.is_file() else None
+    file, needs = folder / _FACTS, ("images", "pictures", "tower", "image_processor", "done")
+    return read_json(file, "Delete the folder, and write it again.", needs) if file.is_file() else None
+
+
+def _validate_made_of(facts: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
+    """Refuses features of another tower, processor or set of images."""
+    names = {"pictures": "set of images"}  # the key of version 0.1.0
+    differing = [names.get(name, name) for name, value in wanted.items() if facts[name] != value]
+    if differing:
+        raise ValueError(
+            f"{folder} holds vision features of another {' and another '.join(differing)}. They would be silently "
+            "wrong here. Name another folder, or delete this one."
+        )
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:

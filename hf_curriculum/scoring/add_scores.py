@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import kind_of, sole_writer
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.objects.grouping import aggregate_per_image
 from hf_curriculum.data.readers.coco import OBJECTS
@@ -158,6 +158,7 @@ def add_scores_sharded(
         ValueError: what `add_scores` raises; the folder holds parts of another run, or a damaged one; no such `rank`
             or split.
         TimeoutError: another process has stopped.
+        RuntimeError: another process of this `rank` works in the folder.
 
     Example:
         >>> add_scores_sharded(data, CLIPSimilarity(), "/shared/parts")      # doctest: +SKIP
@@ -180,7 +181,8 @@ def add_scores_sharded(
     shared = {"folder": Path(folder), "rank": rank, "world_size": world_size, "timeout": timeout}
     if any(scorer.needs_fit for scorer in scorers):
         shared["fit_on"] = _split_to_fit_on(splits, fit_on)
-    return _Run(scorers, splits, per_image, batch_size, num_proc, step, **shared).add_to(dataset)
+    with sole_writer(f"the share of process {rank} in {folder}", Path(folder) / f".{rank}.lock"):
+        return _Run(scorers, splits, per_image, batch_size, num_proc, step, **shared).add_to(dataset)
 
 
 def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:

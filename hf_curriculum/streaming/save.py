@@ -12,7 +12,7 @@ from datasets import Dataset
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
-from hf_curriculum.config import complete_folder, kind_of, recover_folder
+from hf_curriculum.config import complete_folder, kind_of
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
@@ -83,6 +83,7 @@ def save_bucketed(
         ValueError: an option does not fit, the scores cannot be ordered or bucketed, or a column does not fit the
             format.
         FileExistsError: the folder exists, and `overwrite` is False or the folder is not one of this function's.
+        RuntimeError: another process writes the folder.
 
     Example:
         >>> index = save_bucketed(scored, "buckets", 4, score_column="noun_count")
@@ -97,14 +98,12 @@ def save_bucketed(
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":
         validate_features(dataset.features)
-    target = Path(path).absolute()
-    recover_folder(target)
-    _validate_target(target, overwrite)
-    scores = read_scores(dataset, score_column)
-    easy = resolve_easy(dataset, score_column, easy)
-    ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
-    buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
-    with complete_folder(target) as folder:
+    with complete_folder(path) as folder:
+        _validate_target(Path(path).absolute(), overwrite)
+        scores = read_scores(dataset, score_column)
+        easy = resolve_easy(dataset, score_column, easy)
+        ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
+        buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
         stored = _write_buckets(dataset, folder, ranking, buckets, format, seed, shard_size or _SHARD_ROWS, num_shards)
         spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
         index = BucketIndex(

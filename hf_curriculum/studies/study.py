@@ -19,6 +19,7 @@ from accelerate import PartialState
 from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.training.callbacks import LOSSES, Diverged
+from hf_curriculum.training.checkpoints import only_run_in
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -212,9 +213,17 @@ class Study:
 
         Raises:
             ValueError: a run was made on other data.
+            RuntimeError: another process makes runs into the folder.
         """
         state = PartialState()
-        state.wait_for_everyone()  # all have read what is done before anything changes
+        with only_run_in(self.output_dir, int(not state.is_main_process)):
+            for item in self.runs:
+                item.read()  # another process may have made some since the study was made
+            state.wait_for_everyone()  # all have read what is done before anything changes
+            return self._run(state, limit)
+
+    def _run(self, state: PartialState, limit: int | None) -> list[StudyRun]:
+        """`run`, in a folder that no other process uses."""
         self._validate_data()
         waiting = [item for item in self.runs if item.status not in _DONE]
         if len(waiting) < len(self.runs):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,18 +22,13 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_curriculum.config import parse_json, read_json, write_atomically
+from hf_curriculum.config import digest, lock_file, parse_json, read_json, write_atomically
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.curriculum import with_old_defaults
 from hf_curriculum.planning.plan import Plan, digest_of
 from hf_curriculum.streaming.dataset import BucketedStream
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -139,7 +131,6 @@ ARRAYS_FILE = "curriculum_arrays.npz"
 ROWS_FILE = "curriculum_rows.npy"
 TRAINING_LOSSES_FILE = "curriculum_training_losses.npy"
 _FORMAT = 2
-_LOCKED = (errno.EACCES, errno.EAGAIN)
 _NEXT_STEPS = 16
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
@@ -238,6 +229,8 @@ def write_curriculum(
         "seconds": seconds,
         "log": plan.log,
     }
+    written = [target.with_name(name) for name in (LOSSES_FILE, TRAINING_LOSSES_FILE, ARRAYS_FILE)]
+    facts["files"] = {file.name: digest(file) for file in written if file.is_file()}
     if data is not None:
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
         facts["data"] |= {"inputs": dict(data.inputs)}
@@ -327,8 +320,13 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
             for number, entry in enumerate(facts["log"])
             if not isinstance(entry, dict) or entry.get("round") != number or not isinstance(entry.get("step"), int)
         ]
+    files = facts.get("files", {})  # of version 0.1, none
+    wrong += [] if isinstance(files, dict) else ["files"]
     if wrong:
         raise _damaged(path, f"{', '.join(wrong)} is missing or holds something else")
+    for name, written in files.items():
+        if (file := path.with_name(name)).is_file() and digest(file) != written:
+            raise _damaged(file, "it holds something else than was written")
     return facts
 
 
@@ -488,9 +486,10 @@ def resume_plan(saved: dict[str, Any], plan: Plan, folder: str | Path) -> Plan:
     """The plan with the saved decisions, which must draw what the saved plan would have drawn."""
     try:
         plan = plan.with_log(tuple(saved["log"]), read_losses(folder), read_arrays(folder))
-    except (KeyError, TypeError, IndexError) as error:
+        changed = _changed_order(saved, plan)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise _damaged(Path(folder) / CURRICULUM_FILE, f"a decision in its log cannot be read ({error!r})") from error
-    if changed := _changed_order(saved, plan):
+    if changed:
         before, now = saved.get("versions") or {}, _versions()
         other = {name: number for name, number in before.items() if now.get(name) != number}
         cause = (
@@ -531,35 +530,21 @@ def _changed_order(saved: dict[str, Any], plan: Plan) -> str:
 def only_run_in(folder: str | Path, rank: int) -> Iterator[None]:
     """A run that has its folder for itself, on all its processes.
 
-    The main process locks a file, and the system takes the lock back however the process ends. Workers do not inherit
-    it, as they would that of `filelock`: they outlive a killed run by seconds. Pushes leave out names with `_`.
+    The main process holds `_run.lock`, which its workers do not inherit: they outlive a killed run by seconds. Pushes
+    leave out names with `_`.
 
     Raises:
         RuntimeError: another process trains into the folder.
     """
-    found, path, file = [""], Path(folder) / "_run.lock", None
-    if rank == 0 and fcntl is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}, begun {datetime.now():%Y-%m-%d %H:%M:%S}")
-            file.flush()
-        except OSError as error:  # a file system without locks has others
-            found = [path.read_text(encoding="utf-8") or "another process"] if error.errno in _LOCKED else found
-    broadcast_object_list(found)
-    if found[0]:
-        raise RuntimeError(
-            f"Another run trains into {folder} ({found[0]}): each would write over the other's checkpoints. Give this "
-            "run another output_dir, or wait for the other one or end it."
-        )
-    try:
+    with lock_file(Path(folder) / "_run.lock") if rank == 0 else nullcontext("") as holder:
+        found = [holder]
+        broadcast_object_list(found)
+        if found[0]:
+            raise RuntimeError(
+                f"Another run trains into {folder} ({found[0]}): each would write over the other's checkpoints. Give "
+                "this run another output_dir, or wait for the other one or end it."
+            )
         yield
-    finally:
-        if file is not None:
-            path.unlink(missing_ok=True)
-            file.close()
 
 
 def load_renamed_weights(model: nn.Module, folder: str | Path, result: Any) -> None:

@@ -6,6 +6,7 @@ import builtins
 import errno
 import io
 import os
+import signal
 from contextlib import contextmanager
 from unittest import mock
 
@@ -48,18 +49,26 @@ def failing_files(at=None, end=False):
 
 
 def interrupted(write, at, end):
-    """Calls `write` with the file operation `at` failing, in a process of its own where it ends the process."""
-    if not end:
+    """Whether `write` came to its end with the file operation `at` failing, in its own process where that ends it."""
+    if end:
+        return _forked(write, failing_files(at, end=True))
+    try:
+        with failing_files(at):
+            write()
+    except OSError:
+        return False
+    return True
+
+
+def _forked(write, context):
+    process = os.fork()
+    if process == 0:
+        signal.alarm(60)  # a process that hangs is one that did not come to its end
+        status = 9
         try:
-            with failing_files(at):
+            with context:
                 write()
-        except OSError:
-            pass
-    elif process := os.fork():
-        os.waitpid(process, 0)
-    else:
-        try:
-            with failing_files(at, end=True):
-                write()
+            status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
+    return os.waitpid(process, 0)[1] == 0

@@ -76,7 +76,7 @@ def test_a_lock_that_was_left_and_workers_that_outlive_a_run_block_nothing(tmp_p
 
 
 def test_a_folder_without_locks_is_trained_into(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.training.checkpoints.fcntl", None)
+    monkeypatch.setattr("hf_curriculum.config.fcntl", None)
     with only_run_in(tmp_path / "new", 0):
         assert not (tmp_path / "new").exists()
 

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import digest, kind_of, sole_writer
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.objects.grouping import image_codes
 from hf_curriculum.parts import PartFolder, data_digest, launched
@@ -114,17 +115,18 @@ def add_per_image(
                 "with `load_captioned`, or cast the column: dataset.cast_column(column, datasets.Image())."
             )
         validate_new_columns(part.column_names, columns.features, overwrite)
-    found = {}
-    for name, part in splits.items():
-        place = None if folder is None else Path(folder) / name
-        found[name] = _find(part, columns, num_proc or 0, part_images, place, load_from_cache_file)
-    rank, added = launched()[0], {}
-    if first_only and rank:
-        return None
-    for name, (parts, codes, unreadable) in found.items():
-        added[name] = _append(splits[name], columns, parts, codes, timeout)
-        if rank == 0:
-            columns.report(added[name], unreadable)
+    found, rank, added = {}, launched()[0], {}
+    share = f"the share of process {rank} in {folder}"
+    with nullcontext() if folder is None else sole_writer(share, Path(folder) / f".{rank}.lock"):
+        for name, part in splits.items():
+            place = None if folder is None else Path(folder) / name
+            found[name] = _find(part, columns, num_proc or 0, part_images, place, load_from_cache_file)
+        if first_only and rank:
+            return None
+        for name, (parts, codes, unreadable) in found.items():
+            added[name] = _append(splits[name], columns, parts, codes, timeout)
+            if rank == 0:
+                columns.report(added[name], unreadable)
     return DatasetDict(added) if isinstance(dataset, DatasetDict) else added["all"]
 
 

@@ -86,19 +86,31 @@ def _named_in(array: pa.Array, feature: Any) -> Iterator[str]:
 def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """`load_from_disk` of a data set whose own files, and the files that its rows name, are in its folder.
 
+    Texts are read once, images are not: an offset that leads out of a damaged file would end the process later.
+
     Args:
         path: the folder.
         allow_outside: let both be anywhere: for data that you trust.
 
     Raises:
         FileNotFoundError: the folder holds no data set.
-        ValueError: a file is outside, or an address.
+        ValueError: a file is outside, or an address, or damaged.
     """
-    if allow_outside:
-        return load_from_disk(str(path))
-    validate_folder(path)
-    loaded = load_from_disk(str(path))
-    for part in loaded.values() if isinstance(loaded, DatasetDict) else [loaded]:
+    if not allow_outside:
+        validate_folder(path)
+    try:
+        loaded = load_from_disk(str(path))
+        parts = list(loaded.values()) if isinstance(loaded, DatasetDict) else [loaded]
+        for part in parts:
+            part.data.validate(full=True)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+        if not any(Path(path, name).is_file() for name in ("state.json", "dataset_dict.json")):
+            raise
+        raise ValueError(
+            f"The data in {path} cannot be read ({type(error).__name__}: {error}): it is damaged, or a later version "
+            "of `datasets` wrote it. Copy it again, or save it again."
+        ) from error
+    for part in () if allow_outside else parts:
         validate_files(named_files(part), [path], path)
     return loaded
 

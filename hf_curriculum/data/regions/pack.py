@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest, sole_writer, write_atomically
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import (
@@ -38,6 +39,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _SAVE_BYTES, _SAVE_SECONDS = 1 << 28, 30.0  # of features, of time, between two states that a killed run goes on from
 _ENDS = 1 << 16  # bytes at either end of a file that tell it from another
+_LOCK = ".lock"
 _BESIDE = ("label.tsv", ".hw.tsv")  # read with the table they belong to
 Source = RegionSource | str | Path
 
@@ -79,6 +81,7 @@ def pack_regions(
         ValueError: an image has no features, or some that are not finite, beyond float16 or of another length; an id
             is in two sources; stores of different detectors; the folder holds another store or other files; no image.
         TypeError: a source of another type.
+        RuntimeError: another process writes the folder.
 
     Example:
         >>> store = pack_regions("karpathy_*.tsv", "store")  # doctest: +SKIP
@@ -131,21 +134,23 @@ class StoreWriter:
 
     Raises:
         ValueError: the folder holds another store, or other files.
+        RuntimeError: another process writes the folder.
     """
 
     def __init__(self, path: str | Path, wanted: Mapping[str, Any], scale: np.ndarray | None = None) -> None:
         self.folder, self._scale = Path(path), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
-        facts = read_facts(path)
-        if facts is not None and not facts["complete"] and facts["images"] == 0:
-            facts = None  # nothing in it would be lost
-        else:
-            _validate_folder(self.folder, facts, self.wanted)
+        self._lock = ExitStack()  # until it is finished, or the writer is gone
+        facts = self._found()
+        if facts is None or not facts["complete"] or (self.folder / _LOCK).exists():
+            self._lock.enter_context(sole_writer(path, self.folder / _LOCK))
+            facts = self._found()
         fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
         fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "digests": [""] * len(wanted["sources"])}
         facts = facts or {**fresh, "moments": None, "complete": False}
         self.complete: bool = facts["complete"]
         if self.complete:
+            self._lock.close()
             return
         self.images, self.regions, self.empty = facts["images"], facts["regions"], facts["empty"]
         self.repeated, self.dims, self.counts = facts["repeated"], facts["dims"], facts["counts"]
@@ -173,6 +178,14 @@ class StoreWriter:
         self._saved_regions, self._saved_at = self.regions, time.monotonic()
         if self.images == 0:
             self.save(self.position)
+
+    def _found(self) -> dict[str, Any] | None:
+        """The facts of the folder, which has to be of this store; None where nothing in it would be lost."""
+        facts = read_facts(self.folder)
+        if facts is not None and not facts["complete"] and facts["images"] == 0:
+            return None
+        _validate_folder(self.folder, facts, self.wanted)
+        return facts
 
     def add(self, image_id: str, regions: Regions) -> None:
         """Writes an image; one that this source had before is counted and left out."""
@@ -331,6 +344,7 @@ class StoreWriter:
         self._write_facts({"content": content, "fingerprint": fingerprint, "complete": True})
         for array in self._arrays.values():
             array.close()
+        self._lock.close()
 
     def _standard(self) -> np.ndarray:
         """Mean and standard deviation of each feature over all regions, float32 (2, dims); 1 where nothing varies."""
@@ -484,7 +498,8 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        known = {FACTS, *(f"{name}.npy" for name in (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets"))}
+        arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets")
+        known = {FACTS, _LOCK, *(f"{name}.npy" for name in arrays)}
         others = [name for name in others if name not in known and not name.startswith(f".{FACTS}")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"

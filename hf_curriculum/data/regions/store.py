@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum.config import digest, read_json, reading
+from hf_curriculum.config import digest, read_array, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
 
@@ -68,18 +68,66 @@ class RegionStore(RegionSource):
                 "arguments, it goes on where it stopped."
             )
         self.facts: dict[str, Any] = facts
+        self._file: Any = None
+        self._moments: torch.Tensor | None = None
+        with reading(Path(path) / FACTS, "Copy or write the store again."):
+            self._open(Path(path), facts)
+            self._validate_index()
+
+    def _open(self, path: Path, facts: dict[str, Any]) -> None:
+        """Opens the arrays that the facts tell of."""
         images = facts["images"]
-        self._keys = _loaded(Path(path), "keys", [images])  # sorted
-        self._rows = _loaded(Path(path), "rows", [images])  # of each key
-        self._offsets = _loaded(Path(path), "offsets", [images + 1])  # of each image's regions
+        self._keys = _loaded(path, "keys", [images])  # sorted
+        self._rows = _loaded(path, "rows", [images])  # of each key
+        self._offsets = _loaded(path, "offsets", [images + 1])  # of each image's regions
         names = [*(name for name in PER_REGION if name in facts["arrays"]), "flags", "sizes", "ids", "id_offsets"]
         self._arrays: dict[str, np.ndarray] = {
-            name: _loaded(Path(path), name, facts["arrays"][name]["shape"], mmap_mode="r") for name in names
+            name: _loaded(path, name, facts["arrays"][name]["shape"], mmap_mode="r") for name in names
         }
-        self._moments: torch.Tensor | None = None
         if facts["standardise"]:
-            self._moments = torch.from_numpy(_loaded(Path(path), "standardise", [2, facts["dims"]]))
-        self._file: Any = None
+            self._moments = torch.from_numpy(_loaded(path, "standardise", [2, facts["dims"]]))
+
+    def _validate_index(self) -> None:
+        """Refuses positions that lead out of the arrays, which only a damaged file has."""
+        about, ids = self.facts["arrays"], self._arrays["id_offsets"]
+        for name, offsets, end in (("offsets", self._offsets, self.facts["regions"]), ("id_offsets", ids, None)):
+            stop = about["ids"]["shape"][0] if end is None else end
+            if offsets[0] != 0 or offsets[-1] != stop or (np.diff(offsets) < 0).any():
+                raise _other_content(Path(self.path) / f"{name}.npy")
+        if (np.diff(self._keys.astype(np.uint64)) == 0).any() or (self._keys[1:] < self._keys[:-1]).any():
+            raise _other_content(Path(self.path) / "keys.npy")
+        if len(self._rows) and int(self._rows.max()) >= len(self._rows):
+            raise _other_content(Path(self.path) / "rows.npy")
+
+    def verify(self) -> None:
+        """Reads the whole store and compares it with what was written: for a copy that came over a network.
+
+        Raises:
+            ValueError: a file holds something else.
+        """
+        with reading(self.path, _REMEDY):
+            digests, image = [], 0
+            names = stored_ids(self._arrays["ids"], self._arrays["id_offsets"])
+            for count in self.facts["counts"]:
+                own = ""
+                for row in range(image, image + count):
+                    flags, start, stop = int(self._arrays["flags"][row]), *self._offsets[row : row + 2].tolist()
+                    parts = [name for bit, name in enumerate(PER_REGION) if flags >> bit & 1 and stop > start]
+                    written = [np.ascontiguousarray(self._arrays[name][start:stop]).data for name in parts]
+                    sides, length = self._arrays["sizes"][row].tobytes(), (stop - start).to_bytes(8, "little")
+                    own = digest(own, next(names), sides, bytes([flags]), length, *written, size=16)
+                digests.append(own)
+                image += count
+            keys = np.array([id_key(name) for name in self], np.uint64)
+            moments = b"" if self._moments is None else self._moments.numpy().tobytes()
+            content = digest(*digests, size=16)
+            for name, same in (
+                ("a file of features or of what is beside them", content == self.facts["content"]),
+                ("keys.npy or rows.npy", np.array_equal(keys[self._rows], self._keys)),
+                ("standardise.npy", fingerprint_of(self.facts["made_by"], content, moments) == self.fingerprint),
+            ):
+                if not same:
+                    raise _other_content(Path(self.path) / name)
 
     @property
     def fingerprint(self) -> str:
@@ -205,41 +253,6 @@ class RegionStore(RegionSource):
         """The store as the provenance of a score records it."""
         return {"type": type(self).__name__, "path": Path(self.path).name, "content": self.facts["content"]}
 
-    def verify(self) -> None:
-        """Reads everything and compares it with what was written: for a copy that came over a network.
-
-        Opening a store compares sizes alone, so that a flipped bit of a feature is read as it is.
-
-        Raises:
-            ValueError: an array is not what was written.
-        """
-        facts, moments = self.facts, b"" if self._moments is None else self._moments.numpy().tobytes()
-        with reading(self.path, _REMEDY):
-            keys = np.array([id_key(image_id) for image_id in self], np.uint64)
-            order = np.argsort(keys, kind="stable")
-            ends = np.cumsum([0, *facts["counts"]])
-            digests = [self._digest(start, end) for start, end in itertools.pairwise(ends.tolist())]
-            content = digest(*digests, size=16)
-            fingerprint = fingerprint_of(facts["made_by"], content, moments)
-            same = (digests, content, fingerprint) == (facts["digests"], facts["content"], facts["fingerprint"])
-            same &= self._offsets[-1] == facts["regions"] and self._arrays["id_offsets"][-1] == len(
-                self._arrays["ids"]
-            )
-        if not (same and np.array_equal(self._keys, keys[order]) and np.array_equal(self._rows, order)):
-            raise ValueError(f"{self.path} holds something else than was written. {_REMEDY}")
-
-    def _digest(self, start: int, end: int) -> str:
-        """The digest of one source's images, as `pack_regions` made it image by image."""
-        arrays, found = self._arrays, ""
-        for row in range(start, end):
-            first, last = self._offsets[row : row + 2].tolist()
-            name = arrays["ids"][slice(*arrays["id_offsets"][row : row + 2].tolist())]
-            about = [name, arrays["sizes"][row], arrays["flags"][row : row + 1], np.int64([last - first])]
-            held = [part for bit, part in enumerate(PER_REGION) if last > first and arrays["flags"][row] >> bit & 1]
-            about += [arrays[part][first:last] for part in held]
-            found = digest(found, *(np.ascontiguousarray(part).data for part in about), size=16)
-        return found
-
     def raw_features(self, image_id: str) -> np.ndarray:
         """The features as they are stored, neither standardised nor in float32, (regions, dims)."""
         row = self._row(image_id)
@@ -290,6 +303,13 @@ class RegionStore(RegionSource):
         return features if self._moments is None else (features - self._moments[0]) / self._moments[1]
 
 
+def _other_content(what: Path) -> ValueError:
+    return ValueError(
+        f"{what} holds something else than was written: it was damaged, or belongs to another store. Copy or write "
+        "the store again."
+    )
+
+
 def id_key(image_id: object) -> np.uint64:
     """64 bits of an id: among three million the chance of a collision is 2e-7."""
     return np.uint64(int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "little"))
@@ -331,12 +351,7 @@ def _loaded(folder: Path, name: str, shape: Sequence[int], **options: Any) -> np
     """An array of a store, its shape checked."""
     file = folder / f"{name}.npy"
     refuse_special(file)
-    try:
-        array = np.load(file, **options)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{file} cannot be read ({error}): it is missing or truncated. Copy or write the store again."
-        ) from error
+    array = read_array(file, "Copy or write the store again.", **options)
     if list(array.shape) != list(shape):
         raise ValueError(
             f"{file} has the shape {array.shape}, and {FACTS} says {tuple(shape)}. The files belong to different "

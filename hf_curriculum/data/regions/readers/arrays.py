@@ -173,7 +173,9 @@ def as_numbers(path: str, image_id: str, values: Any) -> np.ndarray:
 
 def open_npz(path: str) -> Any:
     """The open .npz file: name -> array."""
-    if not zipfile.is_zipfile(path):  # NumPy takes it for a pickle
+    with open(path, "rb") as file:
+        begins = file.read(4)
+    if begins[:2] != b"PK" or not zipfile.is_zipfile(path):  # NumPy takes it for a pickle
         raise ValueError(
             f"{path} is no .npz file, or a truncated one: it is not a whole archive of arrays. Download or write it "
             "again."
