@@ -324,6 +324,16 @@ class TestValidationCurves:
         assert axes.get_xlabel() == "Training time (minutes)"
         assert dashed(figure) == [pytest.approx(50 / 60)]  # 80 of 160 examples in 50 of 100 seconds
 
+    @pytest.mark.parametrize(
+        ("seconds", "unit", "end"),
+        [(119, "seconds", 119), (120, "minutes", 2), (7199, "minutes", 7199 / 60), (7200, "hours", 2)],
+    )
+    def test_the_unit_of_time_follows_the_longest_run(self, seconds, unit, end):
+        run = [{**entry, "seconds": entry["seconds"] * seconds / 300} for entry in CURVES["control"]]
+        axes = axes_of(validation_curves({"control": run}, x="seconds"))
+        assert axes.get_xlabel() == f"Training time ({unit})"
+        assert axes.lines[0].get_xdata()[-1] == pytest.approx(end)
+
     def test_end_labels_keep_apart(self):
         figure = validation_curves(dict.fromkeys("abcd", CURVES["control"]))
         figure.canvas.draw()
@@ -546,6 +556,10 @@ class TestCanvas:
         number_ticks(axes.xaxis, DARK.narrow() if narrow else DARK)
         figure.draw_without_rendering()
         assert expected in tick_labels(axes.xaxis)
+
+    def test_the_axis_below_is_the_only_line_around_a_plot(self):
+        _, axes = new_figure(LIGHT, "t", x_label="x", y_label="y")
+        assert [side for side, line in axes.spines.items() if line.get_visible()] == ["bottom"]
 
     def test_images_in_figures_keep_their_colours(self):
         figure = Figure(figsize=(2, 2), dpi=100)
