@@ -128,6 +128,13 @@ def test_colours_have_the_contrast_the_theme_promises(theme):
 
 
 class TestScoreDistribution:
+    @pytest.mark.parametrize(("count", "end"), [(999, 5010.0), (1000, 5001.0)])
+    def test_a_score_far_beyond_the_others_is_hidden_wherever_they_lie(self, count, end):
+        scores = [*np.linspace(5000, 5001, count - 1), 5010.0]
+        left, right = axes_of(score_distribution(scores, name="n")).get_xlim()
+        assert left == pytest.approx(5000, abs=0.5)
+        assert right == pytest.approx(end, abs=0.5)
+
     def test_steps_cuts_and_shares(self):
         figure = score_distribution(SCORES, name="noun_count", cuts=(2, 4))
         curve = axes_of(figure).lines[0]
