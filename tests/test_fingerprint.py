@@ -114,6 +114,7 @@ def test_kinds_of_text_and_of_whole_numbers_are_one():
 
 def test_a_value_does_not_run_into_its_neighbour():
     pairs = [(["ab", "c"], ["a", "bc"]), ([[1, 2], [3]], [[1], [2, 3]]), ([["a"], ["", "b"]], [["a", ""], ["b"]])]
+    pairs += [(["a", None], [None, "a"]), ([[1, None], [2]], [[None, 1], [2]])]  # which one is null
     for before, now in pairs:
         # One block for both rows, as in large data.
         one, other = (Dataset.from_dict({"c": values * 4096}) for values in (before, now))

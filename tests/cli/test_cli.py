@@ -191,7 +191,9 @@ def test_from_images_and_captions_to_a_page_about_a_model(photos, tmp_path):
     assert "phase 2" in text
     assert "hf-curriculum report" in text
     assert (tmp_path / "run" / "model" / "config.json").is_file()
-    assert "page:" in typed("report", tmp_path / "run", "--dataset", tmp_path / "scored")
+    text = typed("report", tmp_path / "run", "--dataset", tmp_path / "scored")
+    assert "page:" in text
+    assert f"next: hf-curriculum evaluate {tmp_path / 'run' / 'model'}" in text
     evaluated = ("evaluate", tmp_path / "run" / "model", "--task", "blimp", "--limit", "4")
     assert "blimp" in typed(*evaluated, "--output", tmp_path / "evaluation").lower()
     assert (tmp_path / "evaluation" / "results.json").is_file()

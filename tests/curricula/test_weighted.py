@@ -33,6 +33,17 @@ def test_weights_within_a_class_are_told_apart():
 
 
 @pytest.mark.parametrize("easy", ["low", "high"])
+def test_the_largest_weight_of_each_class_is_known(easy):
+    """What is drawn in a class is kept with its weight's share of it: a smaller one would cut weights off."""
+    scores = np.random.default_rng(0).lognormal(0, 2, 500)
+    (stage,) = make_plan(Weighted(examples=100), rank_scores(scores, easy), global_batch_size=10).stages
+    starts, largest, _ = stage._classes
+    classes = np.split(stage._weights, starts[1:-1])
+    assert len(classes) > 20
+    assert largest.tolist() == [part.max() for part in classes]
+
+
+@pytest.mark.parametrize("easy", ["low", "high"])
 def test_a_temperature_keeps_to_the_easy_end(easy):
     scores = np.array([0.0, 0.1, 0.2, 0.4])
     rows = drawn(Weighted(temperature=0.1, examples=200_000), scores, 200_000, easy=easy)

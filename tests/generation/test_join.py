@@ -186,6 +186,9 @@ def test_the_grid_shows_levels_from_prompt_to_photograph(joined, drawn):
     for column, row in enumerate(rows):
         left = 18 + column * (16 + 6)
         assert (grid[18 + 22 : 18 + 22 + 16, left : left + 16] == np.asarray(row["image"])).all()
+    above, below = grid[18 : 18 + 22], grid[18 + 22 + 16 + 3 : 18 + 22 + 16 + 22]  # the levels, the first prompt
+    assert above.min() < 100
+    assert below.min() < 100
     assert spectrum_grid(drawn, sources=[first]).size[0] < spectrum_grid(joined, sources=[first]).size[0]
     with pytest.raises(ValueError, match="No image was generated from 'nobody'"):
         spectrum_grid(joined, sources=["nobody"])

@@ -46,7 +46,9 @@ def test_jobs_are_every_combination_once_and_grouped_by_level_and_size():
 
 def test_level_0_says_that_it_sees_its_source_unless_it_is_made_from_text():
     assert "still sees its source" in str(plan(levels=(0, 0.5)))
-    assert "from the prompt alone, 20 of 20 steps" in str(plan(levels=(0, 0.5), from_text=True))
+    lines = str(plan(levels=(0, 0.5), from_text=True)).splitlines()
+    assert "level 0: from the prompt alone, 20 of 20 steps" in lines[1]
+    assert "level 0.5: strength 0.5, 10 of 20 steps" in lines[2]
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,15 @@ def test_parquet_files_stand_on_their_own(tmp_path):
     assert [caption for part in parts for caption in part] == list(data["caption"])
 
 
+def test_what_would_be_pushed_is_every_split_its_scores_and_the_card(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    both = DatasetDict({"train": scored(["a", "b", "c", "d"]), "validation": scored(["e", "f"])})
+    found = push_scored(both, "me/tried", dry_run=True, tell=lambda text: None).files
+    data = {"data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet"}
+    assert set(found) >= {"README.md", "scores.json"} | data
+    assert any(name.startswith("figures/") for name in found)
+
+
 def test_what_cannot_be_pushed(tmp_path):
     """All of it is said before anything is asked of the Hub."""
     data = scored(["one", "two"])

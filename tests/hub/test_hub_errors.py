@@ -17,7 +17,8 @@ def refused(status, said="because"):
     ("status", "says"),
     [
         (401, "hf auth login"), (403, "permission to write"), (404, "Check the name"), (409, "busy"),
-        (412, "Somebody else"), (413, "smaller shards"), (429, "Wait a few minutes"), (502, "Hub itself has failed"),
+        (412, "Somebody else"), (413, "smaller shards"), (429, "Wait a few minutes"), (500, "Hub itself has failed"),
+        (502, "Hub itself has failed"),
     ],
 )  # fmt: skip
 def test_what_the_hub_answers(status, says):

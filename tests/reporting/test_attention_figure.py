@@ -26,6 +26,8 @@ IMAGE = Image.new("RGB", (80, 60), "white")
 def test_the_heaviest_region_is_the_most_opaque_and_named():
     figure = region_attention(IMAGE, FOUND, [0.1, 0.7, 0.2, 0.0], "a *dog* by a $tree$", labelled=2)
     axes = figure.axes[0]
+    width, height = figure.get_size_inches()
+    assert height == pytest.approx(width * 60 / 80 + 0.5)  # the image's sides, and room for the title
     assert [text.get_text() for text in axes.texts] == ["dog 70 %", "$x$ 20 %"]
     boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     assert [patch.get_xy() for patch in boxes[::2]] == [(0, 0), (5, 30), (30, 5)]  # the heaviest on top

@@ -128,6 +128,13 @@ def test_colours_have_the_contrast_the_theme_promises(theme):
 
 
 class TestScoreDistribution:
+    @pytest.mark.parametrize(("count", "end"), [(999, 5010.0), (1000, 5001.0)])
+    def test_a_score_far_beyond_the_others_is_hidden_wherever_they_lie(self, count, end):
+        scores = [*np.linspace(5000, 5001, count - 1), 5010.0]
+        left, right = axes_of(score_distribution(scores, name="n")).get_xlim()
+        assert left == pytest.approx(5000, abs=0.5)
+        assert right == pytest.approx(end, abs=0.5)
+
     def test_steps_cuts_and_shares(self):
         figure = score_distribution(SCORES, name="noun_count", cuts=(2, 4))
         curve = axes_of(figure).lines[0]
@@ -323,6 +330,16 @@ class TestValidationCurves:
         assert list(axes.lines[1].get_xdata()) == [0.0, 5.0]
         assert axes.get_xlabel() == "Training time (minutes)"
         assert dashed(figure) == [pytest.approx(50 / 60)]  # 80 of 160 examples in 50 of 100 seconds
+
+    @pytest.mark.parametrize(
+        ("seconds", "unit", "end"),
+        [(119, "seconds", 119), (120, "minutes", 2), (7199, "minutes", 7199 / 60), (7200, "hours", 2)],
+    )
+    def test_the_unit_of_time_follows_the_longest_run(self, seconds, unit, end):
+        run = [{**entry, "seconds": entry["seconds"] * seconds / 300} for entry in CURVES["control"]]
+        axes = axes_of(validation_curves({"control": run}, x="seconds"))
+        assert axes.get_xlabel() == f"Training time ({unit})"
+        assert axes.lines[0].get_xdata()[-1] == pytest.approx(end)
 
     def test_end_labels_keep_apart(self):
         figure = validation_curves(dict.fromkeys("abcd", CURVES["control"]))
@@ -546,6 +563,10 @@ class TestCanvas:
         number_ticks(axes.xaxis, DARK.narrow() if narrow else DARK)
         figure.draw_without_rendering()
         assert expected in tick_labels(axes.xaxis)
+
+    def test_the_axis_below_is_the_only_line_around_a_plot(self):
+        _, axes = new_figure(LIGHT, "t", x_label="x", y_label="y")
+        assert [side for side, line in axes.spines.items() if line.get_visible()] == ["bottom"]
 
     def test_images_in_figures_keep_their_colours(self):
         figure = Figure(figsize=(2, 2), dpi=100)

@@ -118,6 +118,8 @@ def test_addup_by_hand_and_its_defaults():
     other = Addup("a", "b", (0.5, 0.5), easy_of=LOW)
     assert repr(other).startswith("Addup(visual='a', textual='b', weights=(0.5, 0.5), normalise='minmax'")
     assert eval(repr(other)).parts == {"a": 0.5, "b": 0.5}
+    every = Addup("a", "b", (0.5, 0.5), "rank", "mine", easy="high", easy_of=LOW, missing="skip")
+    assert (every.normalise, every.name, every.easy, every.missing) == ("rank", "mine", "high", "skip")
 
 
 def test_what_the_provenance_tells():

@@ -87,6 +87,17 @@ def test_each_bucket_holds_what_the_order_says(tmp_path, cut, easy):
     assert {shard.rows for bucket in index.buckets for shard in bucket.shards} <= set(range(5, 11))
 
 
+def test_a_bucket_keeps_101_scores_or_all_that_it_has(tmp_path):
+    index = save_bucketed(scored(350), tmp_path / "out", 3, "rank", score_column="difficulty")
+    assert index.sizes == (116, 117, 117)
+    assert [len(scores) for scores in index.quantiles] == [101, 101, 101]
+    ranking = rank_scores(np.array(scored(350)["difficulty"]), "high")
+    first = [ranking.score_at(at * 115 // 100) for at in range(101)]
+    assert list(index.quantiles[0]) == first
+    few = save_bucketed(scored(12), tmp_path / "few", 3, "rank", score_column="difficulty")
+    assert [len(scores) for scores in few.quantiles] == [4, 4, 4]
+
+
 def test_rows_come_back_as_they_were(tmp_path):
     data = scored()
     save_bucketed(data, tmp_path / "out", 3, score_column="difficulty")

@@ -10,7 +10,7 @@ import pytest
 from hf_curriculum import CurriculumTrainingArguments, Study, Weighted, curriculum_from
 from hf_curriculum.config import read_yaml
 from hf_curriculum.studies.grid import has_curriculum
-from hf_curriculum.studies.recipe import RecipeParser, finish, read_preset, resume_point
+from hf_curriculum.studies.recipe import RecipeParser, _split, finish, read_preset, resume_point
 
 
 @dataclass
@@ -161,3 +161,7 @@ def test_numbers_with_an_exponent_are_numbers(presets):
     assert parser_of(presets, default="tiny").parse([]).settings["rate"] == 1e-5
     assert curriculum_from("{type: weighted, temperature: 2.5E2}") == Weighted(temperature=250.0)
     assert read_yaml("[1e3, -.5e-1, 1.e+2, 1e, e5, 0x1e3, '1e3']") == [1000.0, -0.05, 100.0, "1e", "e5", 0x1E3, "1e3"]
+
+
+def test_commas_within_braces_and_brackets_separate_nothing():
+    assert _split("{a: 1, b: [2, 3]},iid,[4, 5]") == ["{a: 1, b: [2, 3]}", "iid", "[4, 5]"]

@@ -185,6 +185,8 @@ def test_files(tmp_path):
         Ontology.load(tmp_path / "own.json").triplets(make_pairs())
     with pytest.raises(ValueError, match="found with tagger 'tag', which a file does not hold"):
         noun_spans(["a dog"], Ontology.load(tmp_path / "own.json"))
+    again = Ontology.load(tmp_path / "own.json", tagger=tag, lemmas=str.lower)
+    assert (again.tagger, again.lemmas) == (tag, str.lower)
     again = Ontology.load(tmp_path / "own.json", tagger=tag)
     assert list(again.triplets(make_pairs())) == list(induce(min_pairs=2).triplets(make_pairs()))
     assert again.mentions(make_pairs()).nouns == ("dog", "frisbee", "man", "puppy")

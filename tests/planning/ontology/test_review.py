@@ -92,6 +92,8 @@ def test_the_table():
     assert rows["puppy"][-1] == "was dog"
     assert rows["frisbee"][-1] == "too few"
     assert len(review_rows(ontology, 2)) == 2
+    doubted = {row[0]: row[-1] for row in review_rows(induce(min_pairs=2))}
+    assert doubted == {"man": "doubtful", "puppy": "doubtful", "dog": "", "frisbee": ""}
 
 
 CORRECTIONS = {

@@ -319,6 +319,16 @@ def test_half_precision(tmp_path):
     assert trainer.evaluate()["eval_heldout_image_r10"] > 0
 
 
+def test_all_three_parts_of_the_encoders_are_compiled(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda part, **options: made.append((part.__name__, options)) or part)
+    settings = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    encoders = aligner_trainer(tmp_path, settings=settings).encoders
+    options = {"backend": "aot_eager", "mode": None}
+    assert made[:3] == [(name, options) for name in ("encode_text", "encode_images", "score")]
+    assert encoders.score is not None
+
+
 @pytest.mark.slow
 def test_compiled_encoders_train_alike(tmp_path):
     losses = []

@@ -114,6 +114,11 @@ RULES = {
 }
 
 
+def test_what_a_value_costs_in_forward_passes():
+    found = {name: rule.forwards for name, rule in RULES.items()}
+    assert found == dict.fromkeys(RULES, 1) | {"grounding": 2}
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_it_trains_on_what_a_loop_by_hand_chooses(name, tmp_path):
     rule = RULES[name]
