@@ -684,6 +684,7 @@ NAMED_BY = {
     "scorers/registry.py": "the user, as module:Class on a command line or in a configuration that is named there",
     "training/setup.py": "the classes of a trainer that the user passed",
     "training/checkpoints.py": "a constant",
+    "models/__init__.py": "a constant",
     "models/aligner/config.py": "a constant",
     "models/captioners/config.py": "a constant of its class",
     "models/captioners/convert.py": "its own table",
