@@ -302,7 +302,10 @@ def _validate_trackers(names: Sequence[str]) -> None:
     """Refuses a tracker that is not installed, which `Trainer` does once data and model are there."""
     if not names:
         return
-    absent = sorted({*names} & {*INTEGRATION_TO_CALLBACK} - {*get_available_reporting_integrations(), "flyte"})
+    known = {
+        name for name, callback in INTEGRATION_TO_CALLBACK.items() if callback.__module__.startswith("transformers.")
+    }
+    absent = sorted({*names} & known - {*get_available_reporting_integrations(), "flyte"})
     if absent:
         package = absent[0].replace("_ml", "-ml")
         raise ValueError(

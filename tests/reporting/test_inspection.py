@@ -191,7 +191,7 @@ def test_reports_show_the_caption_that_has_the_score(undrawn):
 
 def test_the_card_shows_the_caption_that_has_the_score(undrawn):
     scored = add_scores(Dataset.from_dict(SHOWN), NounCount(), per_image="max")
-    text = DataCard("me/scored", {"train": scored}, "train")._examples(0, "noun_count")
+    text = DataCard("me/scored", {"train": scored}, "train")._examples("noun_count")
     assert "| a dog, a cat and a bird | a | 2 |" in text
     assert "| a dog | a |" not in text
 
