@@ -1,11 +1,13 @@
 """A damaged file is told in one sentence that names it, or read as what was written."""
 
+import base64
 import json
 import os
 import traceback
 from collections import Counter
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -145,9 +147,10 @@ def test_arrays_of_a_checkpoint_are_those_that_were_written(tmp_path):
 
 # ---- Any byte of any file, in processes of their own, because a damaged memory map may end one ----
 
-WITHOUT_CHECKSUM = {"set": ".arrow", "sources": ".npz"}
+WITHOUT_CHECKSUM = {"set": ".arrow", "sources": ".npz", "h5": ".h5", "tsv": ".tsv"}
 """Kind → ending of files in which another library keeps something without a digest, so that another bit is another
-content: the values of an Arrow file, and the names in an archive's directory, such as that of an optional array."""
+content: the values of an Arrow, HDF5 or base64 file, and the names in an archive's directory, such as that of an
+optional array."""
 SEED, COUNT = (int(part) for part in os.environ.get("HF_CURRICULUM_DAMAGE", "8:20").split(":"))
 """Which damages, and how many of each kind of file."""
 
@@ -161,6 +164,14 @@ def kinds(folder):
     for format in ("parquet", "webdataset"):
         save_bucketed(data, folder / format, 2, score_column="score", format=format)
     make_store(folder)
+    boxes, features = np.tile(np.float32([0, 0, 9, 9]), (3, 1)), rng.normal(size=(3, 16)).astype(np.float32)
+    (folder / "h5").mkdir()
+    with h5py.File(folder / "h5" / "x.h5", "w") as file:
+        for name in "abc":
+            file[f"{name}/boxes"], file[f"{name}/features"] = boxes, features
+    (folder / "tsv").mkdir()
+    encoded = "\t".join(base64.b64encode(values.tobytes()).decode() for values in (boxes, features))
+    (folder / "tsv" / "x.tsv").write_text("".join(f"{name}\t20\t20\t3\t{encoded}\n" for name in "123"))
     parts = PartFolder(folder / "parts", {"scorer": "x"}, rows=40, step=20)
     for part in range(2):
         parts.write(part, {"score": np.arange(20.0)})
@@ -190,6 +201,8 @@ def kinds(folder):
         "parquet": lambda: streamed("parquet"),
         "webdataset": lambda: streamed("webdataset"),
         "sources": lambda: regions(open_regions(folder / "sources")),
+        "h5": lambda: regions(open_regions(folder / "h5" / "x.h5")),
+        "tsv": lambda: regions(open_regions(folder / "tsv" / "x.tsv")),
         "store": lambda: stored(RegionStore(folder / "store")),
         "parts": lambda: PartFolder(folder / "parts", {"scorer": "x"}, rows=40, step=20).read_all(1).to_pydict(),
         "checkpoint": checkpoint,

@@ -64,8 +64,10 @@ def name_files(saved, place, name):
     cell = {"image": named, "list": [named], "record": [{"seen": named}]}[place]
     field = table.schema.field("image")
     table = table.set_column(0, field, pa.array([cell] * 2, field.type)).combine_chunks()
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    written = file.with_suffix(".new")  # the table is mapped from the file itself
+    with pa.OSFile(str(written), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+    written.replace(file)
 
 
 def write_index(folder, content):
