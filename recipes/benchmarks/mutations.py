@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -108,9 +108,19 @@ def exchanges(tree: ast.AST, source: str) -> Iterator[tuple[Any, str]]:
         yield from exchanges_of(node, partial(written, source))
 
 
+@cache
+def lines_of(source: str) -> list[bytes]:
+    """The lines of a source; `ast.get_source_segment` divides the source anew for every part."""
+    return source.encode().splitlines(keepends=True)
+
+
 def written(source: str, part: ast.AST) -> str:
     """The source of a part, with the parentheses that it needs among others."""
-    text = ast.get_source_segment(source, part) or ""
+    lines = lines_of(source)[part.lineno - 1 : part.end_lineno] if hasattr(part, "lineno") else []
+    if lines:
+        lines[-1] = lines[-1][: part.end_col_offset]
+        lines[0] = lines[0][part.col_offset :]
+    text = b"".join(lines).decode()
     return f"({text})" if isinstance(part, (ast.NamedExpr, ast.IfExp, ast.Lambda, ast.Compare, ast.BoolOp)) else text
 
 
