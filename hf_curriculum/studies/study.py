@@ -46,6 +46,7 @@ class StudyRun:
         data: the fingerprints of the data it was made on, by name, where the study has `data`.
         needs: the runs of its seed that are made before it, by arm.
         paper: what a paper prints for its arm, by metric or by column of the paper's table.
+        known: what `result.json` said when it was read; only what has changed since is read again.
     """
 
     arm: str
@@ -60,6 +61,7 @@ class StudyRun:
     data: dict[str, Any] | None = None
     needs: dict[str, StudyRun] = field(default_factory=dict, repr=False)
     paper: Mapping[str, float | str] = field(default_factory=dict, repr=False)
+    known: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -72,7 +74,8 @@ class StudyRun:
     def read(self) -> None:
         """Takes over what `result.json` says, if it is about this run."""
         facts = _read(self.folder)
-        if facts is not None and facts["key"] == self.key:
+        if facts is not None and facts["key"] == self.key and facts != self.known:
+            self.known = facts
             for name in ("status", "result", "step", "error"):
                 setattr(self, name, facts[name])
             self.data = facts.get("data")

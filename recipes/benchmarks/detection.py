@@ -183,7 +183,7 @@ def measure_collate(size: Size) -> list[tuple[Any, ...]]:
     noise.save(stored, "JPEG", quality=90)
     corners = rng.uniform(0, 250, (500, 2))
     boxes = np.concatenate([corners, corners + rng.uniform(20, 120, (500, 2))], axis=1).astype(np.float32).tolist()
-    collator = DetectionCollator(WsddnImageProcessor(["dog"]))
+    collator = DetectionCollator(WsddnImageProcessor(["dog", "cat"]))
 
     def read(proposals: list[list[float]]) -> Callable[[], None]:
         def run() -> None:
