@@ -117,7 +117,7 @@ def test_buckets_are_the_old_ones_or_the_new_ones(tmp_path, format):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["scores", "report", "spectrum", "study"])
+@pytest.mark.parametrize("kind", ["scores", "report", "spectrum"])
 def test_what_is_begun_is_finished_by_the_next_call(tmp_path, kind):
     folder = tmp_path / "work" / kind
     images, pipeline = labelled_scenes(4, 1), tiny_pipeline()
@@ -126,7 +126,6 @@ def test_what_is_begun_is_finished_by_the_next_call(tmp_path, kind):
     write = {
         "scores": lambda: add_scores_sharded(data, CaptionLength(), folder, part_rows=10, batch_size=10),
         "report": lambda: Report("Title").add_image("Image", images[0]["image"], name="image").write(folder),
-        "study": lambda: Study(lambda arm: {"loss": arm["lr"]}, {"a": {"lr": 1}, "b": {"lr": 2}}, [0], folder).run(),
         "spectrum": lambda: generate_spectrum(images, pipeline, folder=folder, **options),
     }[kind]
     assert len(list(every_point(write, folder, drafts=True))) > 4

@@ -187,8 +187,7 @@ class Study:
         spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = _read(named)
-        begun = [file for file in named.glob("*") if not file.name.startswith(".")]  # drafts are of a run that died
-        foreign = facts["key"] != item.key if facts is not None else bool(begun)
+        foreign = facts["key"] != item.key if facts is not None else named.exists()
         if spelt == item.arm and not foreign and named not in taken:
             return named
         return named.with_name(f"{named.name}-{item.key}")
