@@ -304,10 +304,14 @@ def reading(path: str | Path, remedy: str) -> Iterator[None]:
         Traceback (most recent call last):
         ValueError: run.json is damaged (KeyError: 'rows'). Delete it and start again.
     """
+    import pyarrow as pa
+
     broken = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError)
     try:
         yield
-    except broken as error:
+    except (*broken, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; pyarrow's own has no number
+            raise
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 
 

@@ -135,6 +135,23 @@ def test_damaged_data_beside_its_scores_is_told(tmp_path):
             load_scored(tmp_path / "set")
 
 
+def test_damaged_shards_are_told_while_they_are_read(tmp_path):
+    data = Dataset.from_dict({"text": [f"a dog {n}" for n in range(40)], "score": np.arange(40.0)})
+    data = attach_provenance(data, {"score": ScoreProvenance("score", "CaptionLength", {}, easy="low")})
+    save_bucketed(data, tmp_path / "out", 1, score_column="score")
+    file = next((tmp_path / "out").glob("bucket_0/*.parquet"))
+    whole = file.read_bytes()
+    for place in (100, len(whole) - 1):  # in a page, where nothing but its checksum tells, and in the last letters
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{file.name} is damaged \(\w+: .*run `save_bucketed` again"):
+            list(BucketedStream(tmp_path / "out", Phases(1), global_batch_size=4))
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(BucketedStream(tmp_path / "out", Phases(1), global_batch_size=4))
+
+
 def test_arrays_of_a_checkpoint_are_those_that_were_written(tmp_path):
     plan = make_plan(Phases(2), np.arange(8.0), global_batch_size=2)
     write_curriculum(tmp_path, plan, 1.0, step=0, training_losses=np.arange(8))

@@ -167,7 +167,9 @@ def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema, gro
     pieces of files once, as the Hub's, then takes only what changed; the larger the row groups, the less that is.
     """
     options = datasets.config.DEFAULT_CDC_OPTIONS
-    with pq.ParquetWriter(file, schema, use_content_defined_chunking=options, write_page_index=True) as writer:
+    with pq.ParquetWriter(
+        file, schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
+    ) as writer:
         for table in _merged(tables, group_bytes):
             groups = max(1, round(table.nbytes / group_bytes))
             writer.write_table(table, row_group_size=max(1, -(-table.num_rows // groups)))
@@ -190,7 +192,8 @@ class ParquetShard:
     """An open file, of which some columns are read. It holds one row group at a time."""
 
     def __init__(self, file: Path, features: Features) -> None:
-        self._file = pq.ParquetFile(file)
+        with reading(file, _REMEDY):
+            self._file = pq.ParquetFile(file, page_checksum_verification=True)
         self._path, self._features = file, features
         self._columns = list(features)
         groups = self._file.metadata
@@ -219,7 +222,8 @@ class ParquetShard:
         if group == self._group:
             return
         self._arrays = []  # the last group goes before the next one comes
-        table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        with reading(self._path, _REMEDY):
+            table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
         validate_files(files_in(table, self._features), [self._path.parent], self._path)
         self._arrays = [table.column(name).combine_chunks() for name in self._columns]
         self._group = group

@@ -16,7 +16,7 @@ from datasets import Dataset, Features, Image, Value
 from datasets.exceptions import DatasetGenerationError
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import parse_json
+from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 URL = "url"
 IMAGE_SUFFIXES = (".jpg", ".png", ".webp")
 """The formats that `img2dataset` encodes images in."""
+AGAIN = "Delete the shard's files and let img2dataset download it again."
+"""What to do about a damaged shard."""
 _ROWS = 64
 FEATURES: Features = Features(
     {IMAGE: Image(), CAPTION: Value("string"), IMAGE_ID: Value("string"), URL: Value("string"), "key": Value("string")}
@@ -155,8 +157,7 @@ def _tar(path: Path) -> Iterator[Row]:
             yield from () if key in refused else _sample(path, key, sample)
     except tarfile.ReadError as error:
         raise ValueError(
-            f"{path} cannot be read to its end ({error}), although its record says that it is finished. Delete the "
-            "shard's files and let img2dataset download it again."
+            f"{path} cannot be read to its end ({error}), although its record says that it is finished. {AGAIN}"
         ) from error
     if refused:
         logger.warning(
@@ -182,10 +183,7 @@ def _record(path: Path, key: str | None, content: bytes) -> dict[str, Any]:
         if not isinstance(record, dict):
             raise ValueError(f"it is no object: {record!r:.80}")
     except ValueError as error:
-        raise ValueError(
-            f"{path}: the record of sample {key!r} is damaged ({error}). Delete the shard's files and let img2dataset "
-            "download it again."
-        ) from error
+        raise ValueError(f"{path}: the record of sample {key!r} is damaged ({error}). {AGAIN}") from error
     return record
 
 
@@ -200,7 +198,8 @@ def _files(path: Path) -> Iterator[Row]:
 def _parquet(path: Path) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    with reading(path, AGAIN):
+        file = pq.ParquetFile(path)
     found = file.schema_arrow.names
     images = [suffix[1:] for suffix in IMAGE_SUFFIXES if suffix[1:] in found]
     if not images:
@@ -209,10 +208,11 @@ def _parquet(path: Path) -> Iterator[Row]:
             "records of images that are kept next to it, in a .tar or a folder, and those are not there."
         )
     columns = [name for name in (*images, "txt", CAPTION, URL, "key") if name in found]
-    for batch in file.iter_batches(_ROWS, columns=columns):
-        for row in batch.to_pylist():
-            if row[images[0]] is not None:
-                yield _row({"bytes": row[images[0]], "path": None}, row.get("txt"), row, str(row["key"]))
+    with reading(path, AGAIN):
+        for batch in file.iter_batches(_ROWS, columns=columns):
+            for row in batch.to_pylist():
+                if row[images[0]] is not None:
+                    yield _row({"bytes": row[images[0]], "path": None}, row.get("txt"), row, str(row["key"]))
 
 
 STATS = "_stats.json"

@@ -27,8 +27,9 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, parse_json, write_atomically
+from hf_curriculum.config import digest, parse_json, reading, write_atomically
 from hf_curriculum.data.readers.img2dataset import (
+    AGAIN,
     IMAGE_SUFFIXES,
     URL,
     Downloads,
@@ -354,17 +355,18 @@ def _failures(folder: Path) -> pa.Table:
         table = folder / f"{shard}.parquet"
         if not table.is_file():
             continue
-        file = pq.ParquetFile(table)
-        columns = [name for name in (URL, "status", "error_message") if name in file.schema_arrow.names]
+        with reading(table, AGAIN):
+            file = pq.ParquetFile(table)
+            columns = [name for name in (URL, "status", "error_message") if name in file.schema_arrow.names]
+            rows = file.read(columns=columns)
         if "status" not in columns:
             continue
-        for batch in file.iter_batches(columns=columns):
-            failed = batch.filter(pc.not_equal(batch["status"], "success"))
-            reason = failed["status"].cast(pa.string())
-            if "error_message" in columns:
-                message = failed["error_message"].cast(pa.string())
-                reason = pc.if_else(pc.fill_null(pc.equal(message, ""), True), reason, message)
-            parts.append(pa.table([failed[URL].cast(pa.string()), reason], schema=_FAILED))
+        failed = rows.filter(pc.not_equal(rows["status"], "success"))
+        reason = failed["status"].cast(pa.string())
+        if "error_message" in columns:
+            message = failed["error_message"].cast(pa.string())
+            reason = pc.if_else(pc.fill_null(pc.equal(message, ""), True), reason, message)
+        parts.append(pa.table([failed[URL].cast(pa.string()), reason], schema=_FAILED))
     return pa.concat_tables(parts)
 
 

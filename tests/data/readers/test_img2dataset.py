@@ -26,7 +26,7 @@ from hf_curriculum import (
     read_downloads,
 )
 from hf_curriculum.data.readers.img2dataset import Downloads
-from hf_curriculum.data.readers.url_lists import is_url_list, read_url_list
+from hf_curriculum.data.readers.url_lists import _failures, is_url_list, read_url_list
 
 UNDECODED = datasets.Image(decode=False)
 CAPTIONS = ["a dog", "a red ball and a cat", "two cats on a mat with a hat", "a man, a boy\u2028and a kite", "a cube"]
@@ -192,6 +192,16 @@ class TestRecords:
         (folder / "00000.tar").write_bytes(content[:700])
         with pytest.raises(ValueError, match="cannot be read to its end"):
             load_img2dataset(folder)
+
+    def test_a_parquet_file_that_is_cut_off(self, tmp_path):
+        folder = write_shard(tmp_path / "cc", "00000", [0, 2], "parquet")
+        content = (folder / "00000.parquet").read_bytes()
+        (folder / "00000.parquet").write_bytes(content[:-20])
+        for read in (load_img2dataset, _failures):
+            with pytest.raises(
+                ValueError, match=r"00000\.parquet is damaged \(ArrowInvalid: .*img2dataset download it"
+            ):
+                read(folder)
 
     def test_files_that_were_deleted_since(self, tmp_path, caplog):
         folder = write_shard(tmp_path / "cc", "00000", [0, 2], "files")
