@@ -141,7 +141,10 @@ def test_equal_whatever_the_order_of_rows_and_the_number_of_processes(monkeypatc
     assert induce(shuffled, min_pairs=5) == once
     monkeypatch.setattr(nouns, "_BLOCK", 64)
     assert induce(shuffled, min_pairs=5, num_proc=2) == once
+    pool, pools = nouns.multiprocess.Pool, []
+    monkeypatch.setattr(nouns.multiprocess, "Pool", lambda number: pools.append(number) or pool(number))
     several, single = (find_nouns(pairs, tag, num_proc=number) for number in (2, None))
+    assert pools == [2]
     assert several.nouns == single.nouns
     assert all((one == other).all() for one, other in zip(several[1:], single[1:], strict=True))
 
