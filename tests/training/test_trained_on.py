@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -26,6 +27,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.fingerprint import share_trained_on, sketch_texts
 from hf_curriculum.models.captioner import new_captioner
+from hf_curriculum.training import publishing
 from hf_curriculum.training.checkpoints import read_curriculum
 
 SMALL = {"image_size": 16, "hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
@@ -51,7 +53,10 @@ def trained(tmp_path_factory):
     )
     trainer.save_model(str(folder / "untrained"))
     trainer.train()
-    trainer.save_model(str(folder / "model"))
+    with mock.patch.object(publishing, "sketch_texts", wraps=sketch_texts) as sketched:
+        for name in ("again", "model"):
+            trainer.save_model(str(folder / name))
+    assert sketched.call_count == 1, "captions of one data set are read once, however often a model is saved"
     return parts["train"], parts["validation"], folder
 
 
