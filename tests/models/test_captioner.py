@@ -85,3 +85,15 @@ def test_a_cache_has_the_name_that_transformers_gives_it(kind):
         assert [each.category for each in said] == [FutureWarning] * (CACHE_NAME == "cache" != name)
         torch.testing.assert_close(found.logits, expected)
         assert found[CACHE_NAME].get_seq_length() == 4
+
+
+@pytest.mark.parametrize("kind", ["git", "flamingo", "region_transformer"])
+def test_checkpointed_layers_leave_the_cache_alone(kind):
+    """They run twice, and would write it twice."""
+    model = load_captioner(getattr(tiny_models, kind)())[0].train()
+    model.gradient_checkpointing_enable()
+    size = getattr(model.config, "region_feature_size", None)
+    images = {} if size is None else {"region_features": torch.rand(1, 2, size)}
+    outputs = model(torch.tensor([[2, 5, 6, 7]]), **images, use_cache=True)
+    outputs.logits.sum().backward()
+    assert outputs[CACHE_NAME].get_seq_length() == 0
