@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -12,8 +13,29 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import ModelOutput
+from transformers.utils.deprecation import deprecate_kwarg
 
 from hf_curriculum.models.packed_loss import ExampleTerms, needs_no_logits, relevant_tokens, token_loss
+
+CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast, "cache") else "past_key_values"
+"""What the installed `transformers` calls a cache in arguments and outputs: `past_key_values` before 5.24."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def takes_cache(function: _Function) -> _Function:
+    """Lets a function with an argument `cache` take it as `past_key_values` too, and shows it as `CACHE_NAME`.
+
+    Where `transformers` has deprecated the old name, it warns as its own models do.
+    """
+    # `deprecate_kwarg` says nothing where the version that ends the name is behind.
+    end = "5.40.0" if CACHE_NAME == "cache" else "5.0.0"
+    renamed: Any = deprecate_kwarg("past_key_values", end, new_name="cache")(function)
+    shown = signature(function)
+    arguments = [
+        value.replace(name=CACHE_NAME) if name == "cache" else value for name, value in shown.parameters.items()
+    ]
+    renamed.__signature__ = shown.replace(parameters=arguments)  # `generate` refuses arguments that are not in it
+    return renamed
 
 
 class FrozenTowerMixin:
@@ -61,7 +83,7 @@ class CaptionGenerationMixin(GenerationMixin):
         only_loss = needs_no_logits(self, labels, loss_options)
         if labels is not None:
             inputs["use_cache"] = False
-        if only_loss and inputs["past_key_values"] is None:
+        if only_loss and inputs["cache"] is None:
             inputs["relevant"] = relevant_tokens(labels, inputs["attention_mask"])
         outputs: BaseModelOutputWithPast = self.base_model(**inputs, return_dict=True)
         logits, loss = None, None
@@ -76,16 +98,17 @@ class CaptionGenerationMixin(GenerationMixin):
         result = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )
         return as_asked(result, return_dict, self.config.return_dict)
 
+    @takes_cache
     def prepare_inputs_for_generation(
         self,
         input_ids: torch.Tensor,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         image_features: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
@@ -95,9 +118,9 @@ class CaptionGenerationMixin(GenerationMixin):
         if max_positions is not None:  # recurrent models have no end
             check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
         inputs = super().prepare_inputs_for_generation(
-            input_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
+            input_ids, inputs_embeds=inputs_embeds, **{CACHE_NAME: cache}, **kwargs
         )
-        if past_key_values is None or past_key_values.get_seq_length() == 0:
+        if cache is None or cache.get_seq_length() == 0:
             inputs["image_features"] = image_features
         return inputs
 
@@ -222,7 +245,7 @@ def hidden_state_indices(asked: bool | int | Sequence[int] | None, default: bool
 def restarting_texts(
     position_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
-    past_key_values: Cache | None,
+    cache: Cache | None,
     use_cache: bool | None,
     implementation: str,
 ) -> torch.Tensor | None:
@@ -232,7 +255,7 @@ def restarting_texts(
 
     Args:
         position_ids: as given to the model, (batch or 1, text).
-        attention_mask, past_key_values, use_cache: as given to the model.
+        attention_mask, cache, use_cache: as given to the model.
         implementation: name of the attention function.
 
     Returns:
@@ -241,7 +264,7 @@ def restarting_texts(
     Raises:
         ValueError: an attention function without masks, or a cache, which keep texts together.
     """
-    if position_ids is None or attention_mask is not None or past_key_values is not None:
+    if position_ids is None or attention_mask is not None or cache is not None:
         return None
     owner = nn.functional.pad((position_ids.diff(dim=-1) != 1).long().cumsum(-1), (1, 0))
     # In a compiled step the values cannot decide: the mask is then made in any case.

@@ -1,9 +1,14 @@
 """Captioners of any kind, with their processor, from a folder."""
 
+import copy
+import warnings
+from inspect import signature
+
+import pytest
 import tiny_models
 import torch
 from datasets import Dataset
-from transformers import AutoProcessor, GitProcessor
+from transformers import AutoProcessor, GitProcessor, OPTForCausalLM
 
 from hf_curriculum import (
     IID,
@@ -14,6 +19,7 @@ from hf_curriculum import (
     generate_captions,
 )
 from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioner import images_of_texts, load_captioner, reads
 
 
@@ -56,3 +62,38 @@ def test_texts_share_images_where_the_model_can():
     assert (reads(ours, "image_index"), reads(other, "image_index")) == (True, False)
     assert images_of_texts(ours, images, index)["image_index"] is index
     assert torch.equal(images_of_texts(other, images, index)["pixel_values"], images["pixel_values"][index])
+
+
+@pytest.mark.parametrize("kind", ["git", "flamingo", "region_transformer"])
+@torch.no_grad()
+def test_a_cache_has_the_name_that_transformers_gives_it(kind):
+    """`cache` and `outputs.cache` from 5.24 on, where the older name is taken with the warning of their own models."""
+    model, names = load_captioner(getattr(tiny_models, kind)())[0].eval(), {"cache", "past_key_values"}
+    for method in ("forward", "prepare_inputs_for_generation"):
+        ours, stock = (set(signature(getattr(of, method)).parameters) for of in (type(model), OPTForCausalLM))
+        assert ours & names == stock & names == {CACHE_NAME}
+    assert model.config.keys_to_ignore_at_inference == [CACHE_NAME]
+    ids, mask = torch.tensor([[2, 5, 6, 7]]), torch.ones(1, 4, dtype=torch.int64)
+    size = getattr(model.config, "region_feature_size", None)
+    images = {} if size is None else {"region_features": torch.rand(1, 2, size)}
+    expected = model(ids, **images, use_cache=False).logits[:, 2:]
+    kept = model(ids[:, :2], **images)[CACHE_NAME]
+    for name in names:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = model(ids[:, 2:], mask, **{name: copy.deepcopy(kept)})
+        assert [each.category for each in said] == [FutureWarning] * (CACHE_NAME == "cache" != name)
+        torch.testing.assert_close(found.logits, expected)
+        assert found[CACHE_NAME].get_seq_length() == 4
+
+
+@pytest.mark.parametrize("kind", ["git", "flamingo", "region_transformer"])
+def test_checkpointed_layers_leave_the_cache_alone(kind):
+    """They run twice, and would write it twice."""
+    model = load_captioner(getattr(tiny_models, kind)())[0].train()
+    model.gradient_checkpointing_enable()
+    size = getattr(model.config, "region_feature_size", None)
+    images = {} if size is None else {"region_features": torch.rand(1, 2, size)}
+    outputs = model(torch.tensor([[2, 5, 6, 7]]), **images, use_cache=True)
+    outputs.logits.sum().backward()
+    assert outputs[CACHE_NAME].get_seq_length() == 0

@@ -20,7 +20,14 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_curriculum.data.processors import CaptionProcessor
-from hf_curriculum.models.base import CaptionGenerationMixin, as_asked, generation_setting, share_images
+from hf_curriculum.models.base import (
+    CACHE_NAME,
+    CaptionGenerationMixin,
+    as_asked,
+    generation_setting,
+    share_images,
+    takes_cache,
+)
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig
 from hf_curriculum.models.captioners.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
 
@@ -35,7 +42,7 @@ class RegionCaptionerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     input_modalities: tuple[str, ...] = ("image", "text")
     supports_gradient_checkpointing = True
-    _skip_keys_device_placement = ["past_key_values", "image_features"]  # noqa: RUF012
+    _skip_keys_device_placement = [CACHE_NAME, "image_features"]  # noqa: RUF012
     _supports_sdpa = True
 
     @torch.no_grad()
@@ -84,7 +91,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         images: EncodedImages | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         use_cache: bool,
         relevant: torch.Tensor | None,
         **options: Any,
@@ -95,7 +102,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
             input_ids: new tokens, int64 (texts, text).
             attention_mask: 0 for padding, (texts, cached and new tokens); `None` where nothing is padded.
             images: as many as texts by its `index`; `None` where the cache has them.
-            past_key_values: as a call before returned it; a new one is made with `use_cache`.
+            cache: as a call before returned it; a new one is made with `use_cache`.
             use_cache: return a cache.
             relevant: tokens whose states matter, bool (texts, text); the others' are undefined. `None` for all.
             options: more arguments of `forward`, of a model's own.
@@ -122,6 +129,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         features = self.vision(pixel_values) if region_features is None else region_features
         return self.encode(self.region_embedding(features, mask), mask, features)
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -131,7 +139,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         pixel_values: torch.Tensor | None = None,
         image_features: EncodedImages | None = None,
         image_index: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
         relevant: torch.Tensor | None = None,
@@ -143,7 +151,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         """
         if input_ids is None:
             raise ValueError("No text was given: the model scores the next token of a text. Pass `input_ids`.")
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        past_length = 0 if cache is None else cache.get_seq_length()
         _check_text(input_ids, attention_mask, past_length, self.config.vocab_size)
         images = None
         if past_length == 0:
@@ -162,8 +170,8 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
             )
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
-        states, cache = self.decode(input_ids, attention_mask, images, past_key_values, use_cache, relevant, **options)
-        outputs = BaseModelOutputWithPast(last_hidden_state=states, past_key_values=cache)
+        states, cache = self.decode(input_ids, attention_mask, images, cache, use_cache, relevant, **options)
+        outputs = BaseModelOutputWithPast(last_hidden_state=states, **{CACHE_NAME: cache})
         return as_asked(outputs, return_dict, self.config.return_dict)
 
 
@@ -246,6 +254,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         """What the decoder reads of images; see `RegionCaptionerModel.encode_images`."""
         return self.base_model.encode_images(pixel_values, region_features, region_mask)
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -256,7 +265,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         image_features: EncodedImages | None = None,
         image_index: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         return_dict: bool | None = None,
@@ -276,7 +285,8 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
                 than texts, and each is encoded once.
             labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
                 of i + 1. Shape (texts, text). With labels nothing is cached.
-            past_key_values: the cache that the call for the text before `input_ids` returned; it has the images too.
+            cache: what the call for the text before `input_ids` returned as its cache, which has the images too
+                (`past_key_values` before `transformers` 5.24).
             use_cache: return a cache; outside of training the configuration's `use_cache` by default.
             logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
             return_dict: `False` returns a tuple; the configuration's `return_dict` by default.
@@ -303,7 +313,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
             pixel_values=pixel_values,
             image_features=image_features,
             image_index=image_index,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
         )
 
@@ -331,10 +341,11 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
             check_ids("labels", labels, self.config.vocab_size)
         return self._language_model(labels, logits_to_keep, return_dict, loss_options, **inputs)
 
+    @takes_cache
     def prepare_inputs_for_generation(
         self,
         input_ids: torch.Tensor,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         image_features: EncodedImages | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
@@ -342,9 +353,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         """As in `CaptionGenerationMixin`; beams and samples read the image of their text, which is not copied."""
         if image_features is not None and len(image_features):
             image_features = image_features.repeat_interleave(len(input_ids) // len(image_features))
-        return super().prepare_inputs_for_generation(
-            input_ids, past_key_values, image_features, inputs_embeds, **kwargs
-        )
+        return super().prepare_inputs_for_generation(input_ids, cache, image_features, inputs_embeds, **kwargs)
 
     @torch.no_grad()
     def generate(

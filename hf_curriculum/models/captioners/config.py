@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
+from hf_curriculum.models.base import CACHE_NAME
+
 NORMS = ("reference", "standard")
 """Layer norms: with the unbiased standard deviation and epsilon added to it, or `torch.nn.LayerNorm`."""
 
@@ -41,7 +43,7 @@ class RegionCaptionerConfig(PretrainedConfig):
     """
 
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
     model_module: ClassVar[str] = ""
     """Where the model's classes are; imported when a configuration is made."""
 

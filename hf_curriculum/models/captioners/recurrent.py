@@ -10,6 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from hf_curriculum.models.base import takes_cache
 from hf_curriculum.models.captioners.base import RegionCaptionerForCausalLM, RegionCaptionerModel
 from hf_curriculum.models.captioners.recurrent_config import RecurrentCaptionerConfig
 from hf_curriculum.models.captioners.regions import EncodedImages
@@ -174,16 +175,15 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         images: EncodedImages | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         use_cache: bool,
         relevant: torch.Tensor | None,
         sampling: ScheduledSampling | None = None,
     ) -> tuple[torch.Tensor, RecurrentCache | None]:
         texts, length = input_ids.shape
-        cache = past_key_values
         if cache is not None and not isinstance(cache, RecurrentCache):
             raise ValueError(
-                f"past_key_values is a {type(cache).__name__}, which keeps keys and values. An LSTM has a state "
+                f"The cache is a {type(cache).__name__}, which keeps keys and values. An LSTM has a state "
                 "instead. Leave it out: the model makes a `RecurrentCache`, and returns it for the next call."
             )
         if cache is None and use_cache:
@@ -262,6 +262,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
 
     model_class: type[RecurrentCaptionerModel] = RecurrentCaptionerModel
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -272,7 +273,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         image_features: EncodedImages | None = None,
         image_index: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         return_dict: bool | None = None,
@@ -284,7 +285,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
 
         Args:
             input_ids, attention_mask, region_features, region_mask, pixel_values: as there.
-            image_features, image_index, labels, past_key_values: as there; the latter is a `RecurrentCache`.
+            image_features, image_index, labels, cache: as there; the latter is a `RecurrentCache`.
             use_cache, logits_to_keep, return_dict, kwargs: as there.
             sampling_probability: scheduled sampling: each word after the first token is replaced, with this
                 probability, by one drawn from what the model makes of the words before it.
@@ -297,7 +298,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         """
         sampling = None
         if sampling_probability:
-            _check_sampling(sampling_probability, sampling_seed, past_key_values is not None or bool(use_cache))
+            _check_sampling(sampling_probability, sampling_seed, cache is not None or bool(use_cache))
             sampling = ScheduledSampling(sampling_probability, sampling_seed, self.get_output_embeddings())
             use_cache = False
         return self._score(
@@ -312,7 +313,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
             pixel_values=pixel_values,
             image_features=image_features,
             image_index=image_index,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             sampling=sampling,
         )
@@ -330,5 +331,5 @@ def _check_sampling(probability: float, seed: int | None, caches: bool) -> None:
     if caches:
         raise ValueError(
             f"sampling_probability={probability} together with a cache: scheduled sampling replaces words of a text "
-            "that is known, in training. Leave out `past_key_values` and `use_cache`, or pass 0."
+            "that is known, in training. Leave out the cache and `use_cache`, or pass 0."
         )

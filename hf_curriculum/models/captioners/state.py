@@ -10,7 +10,8 @@ class RecurrentCache(Cache):
     """What an LSTM captioner carries from one token to the next, and what it reads of each text's image.
 
     A state has the same size after any number of tokens, so there are no layers of keys and values and nothing to
-    truncate: `crop` is refused. Models make one themselves where `use_cache` is set; pass it on as `past_key_values`.
+    truncate: `crop` is refused. Models make one themselves where `use_cache` is set; pass it on as `cache`
+    (`past_key_values` before `transformers` 5.24).
 
     Example:
         >>> cache = RecurrentCache()
@@ -73,6 +74,11 @@ class RecurrentCache(Cache):
             indices = indices.to(self.state[0].device)
             self.state = tuple(part.index_select(0, indices) for part in self.state)
             self.image_index = indices if self.image_index is None else self.image_index[indices]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """False, once: with no entry `generate` takes the cache for one that does not count its text."""
+        return [False]
 
     @property
     def is_croppable(self) -> bool:

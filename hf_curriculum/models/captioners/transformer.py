@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_curriculum.models.base import CACHE_NAME, takes_cache
 from hf_curriculum.models.captioners.base import (
     RegionCaptionerForCausalLM,
     RegionCaptionerModel,
@@ -203,6 +204,7 @@ class WordDecoderLayer(GradientCheckpointingLayer):
         )
         self.dropout: nn.Dropout = nn.Dropout(config.dropout)
 
+    @takes_cache
     def forward(
         self,
         states: torch.Tensor,
@@ -211,10 +213,10 @@ class WordDecoderLayer(GradientCheckpointingLayer):
         image_keys: tuple[torch.Tensor, torch.Tensor],
         image_mask: torch.Tensor | None,
         packed_images: PackedText | None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """(texts, text, width), packed (1, tokens, width), to the same."""
-        attended = self.attention(self.norms[0](states), text_mask, packed_text, past_key_values)
+        attended = self.attention(self.norms[0](states), text_mask, packed_text, cache)
         states = states + self.dropout(attended)
         seen = self.image_attention(self.norms[1](states), image_keys, image_mask, packed_images)
         states = states + self.dropout(seen)
@@ -281,16 +283,16 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         images: EncodedImages | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         use_cache: bool,
         relevant: torch.Tensor | None,
         **options: Any,
     ) -> tuple[torch.Tensor, Cache | None]:
         """See `RegionCaptionerModel.decode`; packed, only relevant tokens are computed, a row being an image's."""
-        past = 0 if images is not None else past_key_values.get_seq_length()
+        past = 0 if images is not None else cache.get_seq_length()
         length = input_ids.shape[1]
         self._check_length(past + length)
-        cache, image_keys = self._image_keys(images, past_key_values, use_cache)
+        cache, image_keys = self._image_keys(images, cache, use_cache)
         images = cache.images if images is None else images
         positions = _positions(attention_mask, past, length, input_ids.device)
         if images.index is not None and torch.compiler.is_compiling():  # one graph of fixed shapes: no rows to pack
@@ -307,7 +309,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         states = self.dropout(words * math.sqrt(self.config.hidden_size) + table[positions].to(words.dtype))
         image_mask = None if images.mask is None else images.mask[:, None, None]  # (images, 1, 1, regions)
         for layer, keys in zip(self.decoder, image_keys, strict=True):
-            states = layer(states, text_mask, packed_text, keys, image_mask, packed_images, past_key_values=cache)
+            states = layer(states, text_mask, packed_text, keys, image_mask, packed_images, **{CACHE_NAME: cache})
         states = self.decoder_norm(states)
         if relevant is not None:
             states = states.new_zeros(*relevant.shape, states.shape[-1]).masked_scatter(relevant[..., None], states)
@@ -321,16 +323,16 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
             )
 
     def _image_keys(
-        self, images: EncodedImages | None, past_key_values: Cache | None, use_cache: bool
+        self, images: EncodedImages | None, cache: Cache | None, use_cache: bool
     ) -> tuple[ImageTextCache | None, list[tuple[torch.Tensor, torch.Tensor]]]:
         """The cache, and keys and values of the images for each layer, computed once per image."""
         if images is None:
-            if not isinstance(past_key_values, ImageTextCache):
+            if not isinstance(cache, ImageTextCache):
                 raise ValueError(
-                    f"The cache is a {type(past_key_values).__name__}, which has keys of text and none of its images. "
-                    "Continue with the `past_key_values` that the model returned."
+                    f"The cache is a {type(cache).__name__}, which has keys of text and none of its images. "
+                    "Continue with the cache that the model returned."
                 )
-            return past_key_values, past_key_values.image_keys
+            return cache, cache.image_keys
         image_keys = [layer.image_attention.keys(images.features) for layer in self.decoder]
         return ImageTextCache(images, image_keys) if use_cache else None, image_keys
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.git.config import vision_config_from
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class CaptionFlamingoConfig(PretrainedConfig):
 
     model_type = "curriculum_flamingo"
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig, "text_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionFlamingoConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""

@@ -7,6 +7,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hf_curriculum.models.base import takes_cache
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.layers import eager_attention
 from hf_curriculum.models.packed_loss import PackedText
@@ -147,13 +148,14 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         self.feed_forward: CaptionFlamingoFeedForward = CaptionFlamingoFeedForward(config)
         self.feed_forward_gate: nn.Parameter = nn.Parameter(torch.empty(1))
 
+    @takes_cache
     def forward(
         self,
         hidden_states: torch.Tensor,
         images: torch.Tensor | None,
         visible: torch.Tensor | None,
         no_image: torch.Tensor,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         packed: PackedText | None = None,
     ) -> torch.Tensor:
         """Shape (batch, text, width) to the same.
@@ -163,23 +165,23 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
             images: of the resampler, (batch, images · latents, width); `None` where they are cached.
             visible: which latents each token attends to, bool, (batch, 1, text, images · latents).
             no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
-            past_key_values: the cache of the images' keys and values.
+            cache: the cache of the images' keys and values.
             packed: the packing of the texts; `hidden_states` and `no_image` are then (rows, length, ...).
         """
-        key, value = self._keys_values(images, past_key_values)
+        key, value = self._keys_values(images, cache)
         read = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
         hidden_states = hidden_states + self.attention_gate.tanh() * read
         return hidden_states + self.feed_forward_gate.tanh() * self.feed_forward(hidden_states)
 
     def _keys_values(
-        self, images: torch.Tensor | None, past_key_values: EncoderDecoderCache | None
+        self, images: torch.Tensor | None, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if images is None:
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            cached = cache.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
         key, value = self.attention.keys_values(images)
-        if past_key_values is not None:
-            past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+        if cache is not None:
+            cache.cross_attention_cache.update(key, value, self.layer_idx)
         return key, value
 
 
@@ -252,17 +254,16 @@ def check_text(
     length: int,
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
-    past_key_values: Cache | None,
+    cache: Cache | None,
     new_images: bool,
     max_positions: int,
 ) -> int:
     """The number of cached tokens; raises where the lengths of text, mask and cache do not fit together."""
-    if past_key_values is not None and past_key_values.is_compileable:
+    if cache is not None and cache.is_compileable:
         raise ValueError(
-            f"The cache is a {type(past_key_values).__name__} of fixed length, which cannot hold images. Use "
-            "the default cache."
+            f"The cache is a {type(cache).__name__} of fixed length, which cannot hold images. Use the default cache."
         )
-    past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+    past_length = 0 if cache is None else cache.get_seq_length()
     if position_ids is None and past_length + length > max_positions:
         raise ValueError(
             f"The text has {past_length + length} tokens, but the model has {max_positions} positions. Truncate it, "
@@ -281,8 +282,8 @@ def check_text(
     return past_length
 
 
-def cached_latents(past_key_values: Cache | None) -> int:
+def cached_latents(cache: Cache | None) -> int:
     """The number of cached latents."""
-    if not isinstance(past_key_values, EncoderDecoderCache):
+    if not isinstance(cache, EncoderDecoderCache):
         return 0
-    return past_key_values.cross_attention_cache.get_seq_length()
+    return cache.cross_attention_cache.get_seq_length()

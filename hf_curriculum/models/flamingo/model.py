@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.opt.modeling_opt import OPTDecoder
 
 from hf_curriculum.models.base import (
+    CACHE_NAME,
     CaptionGenerationMixin,
     FrozenTowerMixin,
     as_asked,
@@ -34,6 +35,7 @@ from hf_curriculum.models.base import (
     hidden_state_indices,
     restarting_texts,
     share_images,
+    takes_cache,
 )
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.layers import (
@@ -62,7 +64,7 @@ class CaptionFlamingoPreTrainedModel(PreTrainedModel):
         "CaptionFlamingoGatedLayer",
         "CaptionFlamingoPerceiver",
     ]
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = [CACHE_NAME]  # noqa: RUF012
     _supports_sdpa = True
 
     @torch.no_grad()
@@ -131,6 +133,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         states = self.vision_tower(pixel_values=rows.flatten(0, 1), **options).last_hidden_state
         return states if pixel_values.ndim == 4 else states.unflatten(0, rows.shape[:2])
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -141,7 +144,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         image_index: torch.Tensor | None = None,
         image_numbers: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | int | Sequence[int] | None = None,
@@ -160,25 +163,23 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
         has_images, max_positions = image_features is not None, self.config.text_config.max_position_embeddings
-        past_length = check_text(
-            batch, length, attention_mask, position_ids, past_key_values, has_images, max_positions
-        )
+        past_length = check_text(batch, length, attention_mask, position_ids, cache, has_images, max_positions)
         share_images(image_index, image_features, batch, continues=False)  # for its errors alone
         images = None if image_features is None else self._resample(image_features, image_index, batch)
         attention = self.config._attn_implementation
-        owner = restarting_texts(position_ids, attention_mask, past_key_values, use_cache, attention)
+        owner = restarting_texts(position_ids, attention_mask, cache, use_cache, attention)
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and owner is None
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        if past_key_values is not None and images is not None:
-            past_key_values = EncoderDecoderCache(_of_text(past_key_values), DynamicCache())
-        seen = cached_latents(past_key_values) if images is None else images.shape[1]
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        if cache is not None and images is not None:
+            cache = EncoderDecoderCache(_of_text(cache), DynamicCache())
+        seen = cached_latents(cache) if images is None else images.shape[1]
         if seen:
             image_numbers = self._image_numbers(image_numbers, input_ids, seen, past_length)
         if position_ids is None:
             position_ids = self._positions(attention_mask, past_length, length, words.device)
-        packs = relevant is not None and past_key_values is None and owner is None and not wanted_states
+        packs = relevant is not None and cache is None and owner is None and not wanted_states
         outputs = self._decode(
             words,
             attention_mask,
@@ -186,7 +187,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             images,
             image_numbers,
             seen,
-            past_key_values,
+            cache,
             wanted_states,
             pack(relevant) if packs else None,
             owner is not None,
@@ -233,13 +234,13 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         images: torch.Tensor | None,
         image_numbers: torch.Tensor | None,
         seen: int,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         wanted_states: Collection[int],
         packed: PackedText | None,
         restarts: bool,
     ) -> BaseModelOutputWithPast:
         """OPT's decoder with the gated blocks between its layers; without an image the blocks are left out."""
-        decoder, text_cache = self.decoder, _of_text(past_key_values)
+        decoder, text_cache = self.decoder, _of_text(cache)
         visible, no_image = None, None
         if seen:
             latents = self.config.perceiver_latents
@@ -250,8 +251,8 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
                 config=self.config.text_config,
                 inputs_embeds=words,
                 attention_mask=attention_mask,
-                past_key_values=text_cache,
                 position_ids=position_ids if restarts else None,
+                **{CACHE_NAME: text_cache},
             )
         else:
             words, position_ids = packed.pack(words), packed.pack(position_ids.expand(words.shape[:2]))
@@ -266,10 +267,10 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             block, rest = divmod(index, self.config.cross_attention_every)
             if seen and rest == 0:
                 hidden_states = self.gated_layers[block](
-                    hidden_states, images, visible, no_image, past_key_values=past_key_values, packed=packed
+                    hidden_states, images, visible, no_image, packed=packed, **{CACHE_NAME: cache}
                 )
             hidden_states = layer(
-                hidden_states, attention_mask=mask, past_key_values=text_cache, position_ids=position_ids
+                hidden_states, attention_mask=mask, position_ids=position_ids, **{CACHE_NAME: text_cache}
             )
             states.append(hidden_states if index + 1 in wanted_states else None)
         if decoder.final_layer_norm is not None:
@@ -282,16 +283,16 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             states[-1] = hidden_states  # normalised
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states,
-            past_key_values=past_key_values,
             hidden_states=tuple(states) if wanted_states else None,
+            **{CACHE_NAME: cache},
         )
 
 
-def _of_text(past_key_values: Cache | None) -> Cache | None:
+def _of_text(cache: Cache | None) -> Cache | None:
     """The part of a cache that the decoder's own layers use."""
-    if isinstance(past_key_values, EncoderDecoderCache):
-        return past_key_values.self_attention_cache
-    return past_key_values
+    if isinstance(cache, EncoderDecoderCache):
+        return cache.self_attention_cache
+    return cache
 
 
 class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerationMixin):
@@ -329,6 +330,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head: Any = new_embeddings
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -340,7 +342,7 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
         image_numbers: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         logits_to_keep: int | torch.Tensor = 0,
@@ -364,8 +366,8 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
                 then be fewer images than texts, and each is encoded and resampled once.
             image_numbers: which image each new token attends to, 0 for none, (batch, text); counted from `input_ids`
                 by default, needed with `inputs_embeds` and with a cache.
-            past_key_values: keys and values of the images and of the text before `input_ids`. Continue with the cache
-                that was returned: images make another one of it.
+            cache: keys and values of the images and of the text before `input_ids` (`past_key_values` before
+                `transformers` 5.24). Continue with the cache that was returned: images make another one of it.
             output_attentions: not offered, so `True` is an error.
             inputs_embeds, labels, use_cache, interpolate_pos_encoding, logits_to_keep, output_hidden_states,
                 return_dict, kwargs: as in `CaptionGitForCausalLM.forward`.
@@ -395,25 +397,24 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
             image_index=image_index,
             image_numbers=image_numbers,
             inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,
         )
 
+    @takes_cache
     def prepare_inputs_for_generation(
         self,
         input_ids: torch.Tensor,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         image_features: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in `CaptionGenerationMixin`, with the image that each token attends to."""
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, past_key_values, image_features, inputs_embeds, **kwargs
-        )
-        if image_features is not None or cached_latents(past_key_values):
+        inputs = super().prepare_inputs_for_generation(input_ids, cache, image_features, inputs_embeds, **kwargs)
+        if image_features is not None or cached_latents(cache):
             words = inputs.get("inputs_embeds")
             if words is not None and words.shape[1] != input_ids.shape[1]:
                 raise ValueError(

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
+from hf_curriculum.models.base import CACHE_NAME
+
 
 class CaptionGitConfig(PretrainedConfig):
     """Configuration of `CaptionGitForCausalLM`: a vision tower followed by a post-norm BERT decoder.
@@ -47,7 +49,7 @@ class CaptionGitConfig(PretrainedConfig):
 
     model_type = "curriculum_git"
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionGitConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_curriculum.models.base import SharedImages
+from hf_curriculum.models.base import SharedImages, takes_cache
 from hf_curriculum.models.git.config import CaptionGitConfig
 
 
@@ -108,7 +108,7 @@ class CaptionGitSelfAttention(nn.Module):
         hidden_states: torch.Tensor,
         image_length: int,
         text_mask: torch.Tensor | None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attention of `query_states` to `hidden_states`.
@@ -118,7 +118,7 @@ class CaptionGitSelfAttention(nn.Module):
             hidden_states: image rows, then text rows. Shape (batch, image_length + text, width).
             image_length: image rows at the head of `hidden_states`; 0 without an image or with a cached one.
             text_mask: of `text_attention_mask`.
-            past_key_values: keys and values of earlier tokens.
+            cache: keys and values of earlier tokens.
             shared: where texts share images; the rows are then those of its `join`, in a batch of one.
 
         Returns:
@@ -128,8 +128,8 @@ class CaptionGitSelfAttention(nn.Module):
         if shared is not None:
             return self._shared(query, key, value, text_mask, shared)
         query, key, value = (self._heads(states) for states in (query, key, value))  # (batch, heads, rows, head width)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         text_length = hidden_states.shape[1] - image_length
         image_queries = query.shape[2] - text_length
         text, weights = self._attend(query[:, :, image_queries:], key, value, text_mask, is_causal=True)
@@ -248,13 +248,14 @@ class CaptionGitLayer(GradientCheckpointingLayer):
         self.intermediate: CaptionGitIntermediate = CaptionGitIntermediate(config)
         self.output: CaptionGitResidual = CaptionGitResidual(config, config.intermediate_size)
 
+    @takes_cache
     def forward(
         self,
         hidden_states: torch.Tensor,
         image_length: int,
         text_mask: torch.Tensor | None,
         text_only: bool,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Shape (batch, image_length + text, width) to the same or, with `text_only`, to (batch, text, width).
@@ -262,7 +263,7 @@ class CaptionGitLayer(GradientCheckpointingLayer):
         `text_only` leaves out the image rows, which nothing reads after the last layer.
         """
         rows = hidden_states[:, image_length:] if text_only else hidden_states
-        mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, past_key_values, shared)
+        mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, cache, shared)
         attended = self.attention.output(mixed, rows)
         return self.output(self.intermediate(attended), attended), weights
 

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_curriculum.models.base import (
+    CACHE_NAME,
     CaptionGenerationMixin,
     FrozenTowerMixin,
     SharedImages,
@@ -29,6 +30,7 @@ from hf_curriculum.models.base import (
     hidden_state_indices,
     restarting_texts,
     share_images,
+    takes_cache,
 )
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.models.git.layers import (
@@ -49,7 +51,7 @@ class CaptionGitPreTrainedModel(PreTrainedModel):
     input_modalities: tuple[str, ...] = ("image", "text")
     supports_gradient_checkpointing = True
     _no_split_modules = ["CaptionGitEmbeddings", "CaptionGitLayer"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = [CACHE_NAME]  # noqa: RUF012
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -105,6 +107,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         options = {"interpolate_pos_encoding": True} if interpolate_pos_encoding else {}
         return self.image_encoder(pixel_values=pixel_values, **options).last_hidden_state
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -113,7 +116,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         pixel_values: torch.Tensor | None = None,
         image_features: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | int | Sequence[int] | None = None,
@@ -140,14 +143,14 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
-        owner = restarting_texts(position_ids, attention_mask, past_key_values, use_cache, attention)
+        owner = restarting_texts(position_ids, attention_mask, cache, use_cache, attention)
         if use_cache is None:
             use_cache = config.use_cache and not self.training and image_index is None and owner is None
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=config)
-        shared = share_images(image_index, image_features, len(words), continues=past_key_values is not None)
+        if use_cache and cache is None:
+            cache = DynamicCache(config=config)
+        shared = share_images(image_index, image_features, len(words), continues=cache is not None)
         own_images = image_features if shared is None else None
-        _check_inputs(words, own_images, attention_mask, position_ids, past_key_values, config.max_position_embeddings)
+        _check_inputs(words, own_images, attention_mask, position_ids, cache, config.max_position_embeddings)
         if position_ids is None:
             position_ids = _text_positions(attention_mask, words.shape[1], words.device)
         packs = image_features is None and owner is None and not (wanted_states or output_attentions)
@@ -160,7 +163,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
             position_ids,
             image,
             attention_mask,
-            past_key_values,
+            cache,
             shared,
             wanted_states,
             output_attentions,
@@ -175,7 +178,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         position_ids: torch.Tensor,
         image: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         shared: SharedImages | None,
         wanted_states: Collection[int],
         output_attentions: bool | None,
@@ -192,7 +195,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
             text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
         else:
             length = words.shape[1]
-            key_length = _cached_length(past_key_values) + image_length + length
+            key_length = _cached_length(cache) + image_length + length
             text_mask = text_attention_mask(attention_mask, length, key_length, words.device, attention, owner)
         hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
         if shared is not None:
@@ -205,7 +208,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         for number, layer in enumerate(self.encoder.layer, start=1):
             text_only = number == last and last not in wanted_states
             hidden_states, weights = layer(
-                hidden_states, image_length, text_mask, text_only, past_key_values=past_key_values, shared=shared
+                hidden_states, image_length, text_mask, text_only, shared=shared, **{CACHE_NAME: cache}
             )
             states.append(hidden_states if number in wanted_states else None)
             attentions.append(weights)
@@ -216,9 +219,9 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
             states = [None if part is None else shared.repeated(part) for part in states]
         return BaseModelOutputWithPast(
             last_hidden_state=text if packed is None else packed.unpack(text),
-            past_key_values=past_key_values,
             hidden_states=tuple(states) if wanted_states else None,
             attentions=tuple(attentions) if output_attentions else None,
+            **{CACHE_NAME: cache},
         )
 
 
@@ -229,9 +232,9 @@ def _text_positions(attention_mask: torch.Tensor | None, length: int, device: to
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
 
-def _cached_length(past_key_values: Cache | None) -> int:
+def _cached_length(cache: Cache | None) -> int:
     """The number of cached tokens, those of the image included."""
-    return 0 if past_key_values is None else past_key_values.get_seq_length()
+    return 0 if cache is None else cache.get_seq_length()
 
 
 def _check_inputs(
@@ -239,17 +242,17 @@ def _check_inputs(
     image_features: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
-    past_key_values: Cache | None,
+    cache: Cache | None,
     max_positions: int,
 ) -> None:
     """Raises where shapes of text, images, mask and cache do not fit together."""
     batch, length = words.shape[:2]
-    if past_key_values is not None and past_key_values.is_compileable:
+    if cache is not None and cache.is_compileable:
         raise ValueError(
-            f"The cache is a {type(past_key_values).__name__} of fixed length. GIT's image tokens take positions in "
+            f"The cache is a {type(cache).__name__} of fixed length. GIT's image tokens take positions in "
             "it that `generate` does not count. Use the default cache."
         )
-    past_length = _cached_length(past_key_values)
+    past_length = _cached_length(cache)
     if length > max_positions:
         raise ValueError(
             f"The text has {length} tokens, but the model has {max_positions} positions. Truncate it, or build the "
@@ -318,6 +321,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
         self.git.image_encoder.requires_grad_(False).eval()
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -327,7 +331,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
         image_features: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         interpolate_pos_encoding: bool = False,
         logits_to_keep: int | torch.Tensor = 0,
@@ -351,7 +355,8 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
             inputs_embeds: instead of `input_ids`, embedded words, (batch, text, width).
             labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
                 of i + 1. Shape (batch, text). With labels nothing is cached.
-            past_key_values: keys and values of the image and the text before `input_ids`.
+            cache: keys and values of the image and the text before `input_ids`. Before `transformers` 5.24 its name is
+                `past_key_values`, here and in what is returned; 5.24 takes that name with a warning.
             use_cache: return keys and values; outside of training the configuration's `use_cache` by default.
             interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
             logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
@@ -385,7 +390,7 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
             pixel_values=pixel_values,
             image_features=image_features,
             inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_hidden_states=output_hidden_states,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, ResNetConfig, SwinConfig, ViTConfig
 
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioners.base import RegionCaptionerForCausalLM, RegionCaptionerModel
 from hf_curriculum.models.captioners.config import RegionCaptionerConfig, RegionTransformerConfig
 from hf_curriculum.models.captioners.layers import ReferenceLayerNorm, layer_norm
@@ -115,7 +116,7 @@ def test_a_grid_from_a_model_inside(vision, regions, train_vision, tmp_path):
     model(ids, pixel_values=pixels, labels=ids, image_index=torch.tensor([0, 1, 1])).loss.backward()
     with torch.no_grad():
         assert not model.model.vision(pixels).requires_grad
-    assert model(ids[:2], pixel_values=pixels).past_key_values is None  # in training nothing is cached
+    assert getattr(model(ids[:2], pixel_values=pixels), CACHE_NAME) is None  # in training nothing is cached
     tower = model.model.vision.model
     assert tower.training == train_vision
     assert {weight.grad is not None for weight in tower.parameters()} == {train_vision}
@@ -178,13 +179,13 @@ def test_images_that_do_not_fit(inputs):
     images = model.encode_images(region_features=regions)
     with pytest.raises(ValueError, match="Both images and `image_features` were given"):
         model(ids, region_features=regions, image_features=images)
-    cache = model(ids, image_features=images, use_cache=True).past_key_values
+    cache = model(ids, image_features=images, use_cache=True)[CACHE_NAME]
     with pytest.raises(ValueError, match="An image was given with a cache of 5 tokens"):
-        model(ids[:, :1], image_features=images, past_key_values=cache)
+        model(ids[:, :1], image_features=images, cache=cache)
     other = DynamicCache()
     other.update(torch.zeros(2, 2, 5, 4), torch.zeros(2, 2, 5, 4), 0)
     with pytest.raises(ValueError, match="The cache is a DynamicCache, which has keys of text and none of its images"):
-        model(ids[:, :1], past_key_values=other)
+        model(ids[:, :1], cache=other)
     with pytest.raises(ValueError, match="There are 4 prompts for 2 images"):
         model.generate(torch.zeros(4, 1, dtype=torch.int64), region_features=regions)
     seeing = tiny(vision_config=VIT)

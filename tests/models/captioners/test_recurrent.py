@@ -16,6 +16,7 @@ from hf_curriculum import (
     UpDownConfig,
     UpDownForCausalLM,
 )
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioners.convert import convert_reference
 from hf_curriculum.models.captioners.recurrent import RecurrentCaptionerModel, ScheduledSampling
 from hf_curriculum.models.git.build import add_lora
@@ -148,7 +149,7 @@ def sampled_by_hand(model, inputs, probability, seed):
                 shares = logits[row, place - 1].softmax(-1).double().cumsum(-1)
                 word, replaced = (shares > picks[row, place] * shares[-1]).nonzero()[0, 0], replaced + 1
             outputs = model(word[None, None], **state, use_cache=True)
-            state = {"past_key_values": outputs.past_key_values}
+            state = {"cache": outputs[CACHE_NAME]}
             logits[row, place] = outputs.logits[0, 0]
     return logits, replaced
 
@@ -163,7 +164,7 @@ def test_scheduled_sampling_word_by_word(kind, probability):
     with torch.no_grad():
         expected, replaced = sampled_by_hand(model, inputs, probability, seed=3)
         found = model(**inputs, sampling_probability=probability, sampling_seed=3)
-    assert found.past_key_values is None
+    assert getattr(found, CACHE_NAME) is None
     tokens = inputs["attention_mask"].bool()
     torch.testing.assert_close(found.logits[tokens], expected[tokens])
     assert replaced == 17 if probability == 1 else 0 < replaced < 17

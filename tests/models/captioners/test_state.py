@@ -8,6 +8,7 @@ from transformers.cache_utils import Cache
 from transformers.utils import logging
 
 from hf_curriculum import AoANetConfig, AoANetForCausalLM, UpDownConfig, UpDownForCausalLM
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioners.state import RecurrentCache
 
 SIZES = {"vocab_size": 6, "hidden_size": 8, "region_feature_size": 5, "unk_token_id": None}
@@ -38,13 +39,13 @@ def test_cached_logits_equal_those_of_the_whole_text(model, images):
     """Token by token, and two tokens at a time."""
     words = torch.tensor([[0, 3, 1, 4], [0, 5, 2, 1], [0, 2, 2, 5]])
     expected = model(words, **images, use_cache=False)
-    assert expected.past_key_values is None
+    assert getattr(expected, CACHE_NAME) is None
     for width in (1, 2):
         cache, found = None, []
         for start in range(0, 4, width):
-            inputs = images if cache is None else {"past_key_values": cache}
+            inputs = images if cache is None else {"cache": cache}
             outputs = model(words[:, start : start + width], **inputs)
-            cache = outputs.past_key_values
+            cache = outputs[CACHE_NAME]
             found.append(outputs.logits)
         torch.testing.assert_close(torch.cat(found, 1), expected.logits)
         assert isinstance(cache, RecurrentCache)
@@ -65,7 +66,7 @@ def test_padding_on_either_side_changes_nothing(model, images):
             words[row, place], mask[row, place] = torch.tensor(text[row]), 1
         outputs = model(words, mask, **images)
         more = model(torch.tensor([[1], [2], [3]]), torch.cat([mask, torch.ones_like(mask[:, :1])], 1),
-                     past_key_values=outputs.past_key_values)  # fmt: skip
+                     cache=outputs[CACHE_NAME])  # fmt: skip
         for row, place in enumerate(places):
             torch.testing.assert_close(outputs.logits[row, place], alone[row])
             image = {name: value[row : row + 1] for name, value in images.items()}
@@ -152,17 +153,17 @@ def test_other_texts_in_a_cache(model, images):
     words = torch.tensor([[0, 3], [0, 5], [0, 2]])
     following = torch.tensor([[1], [4], [2]])
     expected = model(torch.cat([words, following], 1), **images).logits[:, -1]
-    cache = model(words, **images).past_key_values
+    cache = model(words, **images)[CACHE_NAME]
     cache.batch_repeat_interleave(2)
-    found = model(following.repeat_interleave(2, 0), past_key_values=cache).logits[:, -1]
+    found = model(following.repeat_interleave(2, 0), cache=cache).logits[:, -1]
     torch.testing.assert_close(found, expected.repeat_interleave(2, 0))
-    cache = model(words, **images).past_key_values
+    cache = model(words, **images)[CACHE_NAME]
     cache.batch_select_indices(torch.tensor([2, 0]))
     assert cache.batch_size == 2
-    torch.testing.assert_close(model(following[[2, 0]], past_key_values=cache).logits[:, -1], expected[[2, 0]])
-    cache = model(words, **images).past_key_values
+    torch.testing.assert_close(model(following[[2, 0]], cache=cache).logits[:, -1], expected[[2, 0]])
+    cache = model(words, **images)[CACHE_NAME]
     cache.reorder_cache(torch.tensor([1, 1, 0]))
-    torch.testing.assert_close(model(following[[1, 1, 0]], past_key_values=cache).logits[:, -1], expected[[1, 1, 0]])
+    torch.testing.assert_close(model(following[[1, 1, 0]], cache=cache).logits[:, -1], expected[[1, 1, 0]])
 
 
 def test_an_empty_cache_and_one_that_was_reset(model, images):
@@ -177,17 +178,27 @@ def test_an_empty_cache_and_one_that_was_reset(model, images):
     )
     cache.batch_repeat_interleave(2)  # of nothing
     for _ in range(2):
-        torch.testing.assert_close(model(words, **images, past_key_values=cache).logits, expected)
+        torch.testing.assert_close(model(words, **images, cache=cache).logits, expected)
         assert cache.get_seq_length() == 2
         cache.reset()
         assert (cache.get_seq_length(), cache.batch_size) == (0, -1)
 
 
+def test_generation_goes_on_from_a_cache(model, images):
+    """Only what the cache has not read is read."""
+    words = torch.tensor([[0, 3, 1], [0, 5, 2], [0, 2, 2]])
+    options = {"max_new_tokens": 3, "num_beams": 1}
+    expected = model.generate(words, **images, **options)
+    cache = model(words[:, :2], **images)[CACHE_NAME]
+    assert torch.equal(model.generate(words, **images, **options, **{CACHE_NAME: cache}), expected)
+    assert cache.get_seq_length() == 5
+
+
 def test_caches_that_do_not_fit(model, images):
     words = torch.tensor([[0, 3], [0, 5], [0, 2]])
-    with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
-        model(words, **images, past_key_values=DynamicCache())
-    cache = model(words, **images).past_key_values
+    with pytest.raises(ValueError, match="The cache is a DynamicCache"):
+        model(words, **images, cache=DynamicCache())
+    cache = model(words, **images)[CACHE_NAME]
     assert not cache.is_croppable
     assert not cache.is_compileable
     with pytest.raises(ValueError, match=r"crop\(1\) asks a recurrent state to go back"):

@@ -25,6 +25,7 @@ from captioners import SIZES as TIMED
 from captioners import PaddedTransformer, as_padded, on_cpu
 
 from hf_curriculum import MODELS, RegionTransformerConfig, RegionTransformerForCausalLM
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioners.transformer import ImageTextCache, RegionTransformerModel, sinusoids
 
 FEATURES = 6
@@ -216,10 +217,8 @@ def test_a_cache_goes_on_where_it_was():
         parts, cache = [], None
         for start, stop in itertools.pairwise((0, *cuts, 10)):
             given = images if cache is None else {}
-            outputs = model(
-                ids[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache, use_cache=True, **given
-            )
-            cache = outputs.past_key_values
+            outputs = model(ids[:, start:stop], attention_mask=mask[:, :stop], cache=cache, use_cache=True, **given)
+            cache = outputs[CACHE_NAME]
             parts.append(outputs.logits)
         real = mask != 0
         torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real], rtol=0, atol=1e-12)
@@ -234,12 +233,12 @@ def test_a_cache_of_other_texts():
     images = {name: inputs[name] for name in ("region_features", "region_mask", "image_index")}
 
     def next_scores(change, order):
-        cache = model(ids, use_cache=True, **images).past_key_values
+        cache = model(ids, use_cache=True, **images)[CACHE_NAME]
         change(cache)
         index = images["image_index"][order]
-        expected = model(ids[order], **{**images, "image_index": index}, use_cache=True).past_key_values
+        expected = model(ids[order], **{**images, "image_index": index}, use_cache=True)[CACHE_NAME]
         token = torch.full((len(order), 1), 3)
-        found, expected = (model(token, past_key_values=kept).logits for kept in (cache, expected))
+        found, expected = (model(token, cache=kept).logits for kept in (cache, expected))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
     order = torch.tensor([3, 3, 0, 1, 6, 5, 4])

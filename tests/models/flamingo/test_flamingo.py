@@ -6,6 +6,7 @@ from torch import nn
 from transformers import CLIPVisionConfig, DynamicCache, OPTForCausalLM, StaticCache
 
 from hf_curriculum import CaptionFlamingoForCausalLM
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.flamingo.build import small_flamingo_config
 from hf_curriculum.models.flamingo.layers import count_images
 
@@ -129,7 +130,7 @@ def test_logits_loss_and_gradients_equal_the_naive_way(implementation, make):
     torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
     loss = nn.functional.cross_entropy(expected[:, :-1].reshape(-1, VOCAB), labels[:, 1:].reshape(-1))
     torch.testing.assert_close(outputs.loss, loss)
-    assert outputs.past_key_values is None
+    assert getattr(outputs, CACHE_NAME) is None
     ours, naive = gradients(model, outputs.loss), gradients(model, loss)
     assert ours.keys() == naive.keys() == {name for name, _ in model.named_parameters() if "vision_tower" not in name}
     for name in ours:
@@ -402,14 +403,14 @@ def test_inputs_that_make_no_sense_are_refused(change, message):
 
 def test_caches_that_cannot_be_continued_are_refused():
     model, inputs = tiny().eval(), batch()
-    cache = model(**inputs).past_key_values
+    cache = model(**inputs)[CACHE_NAME]
     with pytest.raises(ValueError, match=r"An image was given with a cache of 7 tokens"):
-        model(**inputs, past_key_values=cache)
+        model(**inputs, cache=cache)
     with pytest.raises(ValueError, match=r"partly in the cache. Pass `image_numbers`"):
-        model(inputs["input_ids"][:, 2:], past_key_values=cache)
+        model(inputs["input_ids"][:, 2:], cache=cache)
     static = StaticCache(config=model.config, max_cache_len=32)
     with pytest.raises(ValueError, match=r"StaticCache of fixed length"):
-        model(**inputs, past_key_values=static)
+        model(**inputs, cache=static)
 
 
 @pytest.mark.parametrize("make", [batch, two_images])
@@ -418,7 +419,7 @@ def test_continuing_from_a_cache_equals_reading_at_once(make):
     ids = inputs["input_ids"]
     expected = model(**inputs).logits
     numbers = count_images(ids, IMAGE)
-    first = model(ids[:, :3], pixel_values=inputs["pixel_values"], past_key_values=DynamicCache(config=model.config))
-    rest = model(ids[:, 3:], past_key_values=first.past_key_values, image_numbers=numbers[:, 3:])
+    first = model(ids[:, :3], pixel_values=inputs["pixel_values"], cache=DynamicCache(config=model.config))
+    rest = model(ids[:, 3:], cache=first[CACHE_NAME], image_numbers=numbers[:, 3:])
     found = torch.cat([first.logits, rest.logits], dim=1)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from hf_curriculum import CaptionGitForCausalLM
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.git.build import small_git_config
 
 VOCAB = 60
@@ -86,7 +87,7 @@ def test_loss_and_gradients_equal_the_naive_way(implementation, padded, with_ima
     outputs = model(**inputs, attention_mask=padding, labels=labels)
     expected = naive_loss(naive_logits(model, inputs["input_ids"], inputs.get("pixel_values"), padding), labels)
     torch.testing.assert_close(outputs.loss, expected)
-    assert outputs.past_key_values is None
+    assert getattr(outputs, CACHE_NAME) is None
     ours, naive = gradients(model, outputs.loss), gradients(model, expected)
     assert ours.keys() == naive.keys()
     assert any(name.startswith("git.image_encoder") for name in ours) == with_image
@@ -322,23 +323,23 @@ def test_inputs_that_make_no_sense_are_refused(change, message):
 
 def test_a_image_after_cached_tokens_is_refused():
     model, inputs = tiny_git().eval(), batch()
-    cache = model(**inputs, use_cache=True).past_key_values
+    cache = model(**inputs, use_cache=True)[CACHE_NAME]
     with pytest.raises(ValueError, match=r"An image was given with a cache of 11 tokens"):
-        model(**inputs, past_key_values=cache)
+        model(**inputs, cache=cache)
 
 
 def test_a_cache_continued_without_positions_is_refused():
     model, inputs = tiny_git().eval(), batch()
-    cache = model(**inputs, use_cache=True).past_key_values
+    cache = model(**inputs, use_cache=True)[CACHE_NAME]
     with pytest.raises(ValueError, match=r"cache holds 11 tokens, and how many of them are text is not known"):
-        model(inputs["input_ids"][:, :1], past_key_values=cache)
+        model(inputs["input_ids"][:, :1], cache=cache)
 
 
 def test_a_static_cache_is_refused():
     model = tiny_git().eval()
     cache = StaticCache(config=model.config, max_cache_len=32)
     with pytest.raises(ValueError, match=r"StaticCache of fixed length"):
-        model(**batch(), past_key_values=cache)
+        model(**batch(), cache=cache)
 
 
 def test_continuing_from_a_cache_equals_reading_at_once():
@@ -346,9 +347,9 @@ def test_continuing_from_a_cache_equals_reading_at_once():
     expected = model(**inputs).logits
     for know in ("attention_mask", "position_ids"):
         cache = DynamicCache(config=model.config)
-        first = model(inputs["input_ids"][:, :2], pixel_values=inputs["pixel_values"], past_key_values=cache)
+        first = model(inputs["input_ids"][:, :2], pixel_values=inputs["pixel_values"], cache=cache)
         place = {"attention_mask": torch.ones(3, 6), "position_ids": torch.arange(2, 6)[None]}[know]
-        rest = model(inputs["input_ids"][:, 2:], past_key_values=cache, **{know: place})
+        rest = model(inputs["input_ids"][:, 2:], cache=cache, **{know: place})
         found = torch.cat([first.logits, rest.logits], dim=1)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
