@@ -25,7 +25,7 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     weights_digest,
 )
 from hf_curriculum.scorers.base import Component
-from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained, one_thread_in_workers
+from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
 
 EMBEDDING = "image_embedding"
@@ -150,7 +150,6 @@ class _Embeddings(ImageColumns, Component):
         return {self.name: made}
 
     def load(self, device: torch.device) -> _Encoder:
-        one_thread_in_workers()
         if self.open_clip:
             return _OpenClip(OpenClipTowers(*parse_name(self.model, None), device, torch.float32))
         return _Tower(self.source, self.revision, device)

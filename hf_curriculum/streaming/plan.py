@@ -40,7 +40,7 @@ class RowsInOrder:
         return RowsInOrder(stop) if (start, step) == (0, 1) else np.arange(start, stop, step)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.arange(self._size, dtype=dtype or self.dtype)
+        return np.arange(self._size, dtype=dtype)
 
 
 class BucketScores:

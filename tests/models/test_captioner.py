@@ -18,7 +18,7 @@ from hf_curriculum import (
     RegionTransformerForCausalLM,
     generate_captions,
 )
-from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
 from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioner import images_of_texts, load_captioner, reads
 
@@ -29,7 +29,9 @@ def test_a_captioner_on_regions_has_no_image_processor():
     assert type(processor) is CaptionProcessor
     assert processor.image_processor is None
     assert type(AutoProcessor.from_pretrained(tiny_models.region_transformer())) is CaptionProcessor
-    assert type(load_captioner(tiny_models.git())[1]) is GitProcessor
+    of_git = load_captioner(tiny_models.git())[1]
+    assert type(of_git) is GitProcessor
+    assert type(of_git.image_processor) is type(make_image_processor(16))  # of Pillow, as in training
 
 
 def test_it_trains_on_a_store_saves_its_processor_and_captions(tmp_path):

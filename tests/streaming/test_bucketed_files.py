@@ -27,6 +27,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.scored_data import load_provenance
+from hf_curriculum.streaming.save import configurations
 
 MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")
 
@@ -209,6 +210,9 @@ def test_webdataset_round_trip(tmp_path, ending):
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", format="webdataset", num_shards=2)
     shards = sorted(map(str, (tmp_path / "out").glob("bucket_0/*.tar")))
     assert len(shards) == 2
+    files = [{"split": "train", "path": [f"bucket_{number}/*.tar" for number in range(2)]}]
+    whole = {"config_name": "default", "default": True, "data_files": files}
+    assert configurations(BucketIndex.read(tmp_path / "out"), "train")[0] == whole
     by_hand = load_dataset("webdataset", data_files={"train": shards}, split="train", streaming=True)
     configured = load_dataset(str(tmp_path / "out"), "bucket_0", split="train", streaming=True)
     stored = {row["id"]: row for row in data.cast_column("image", Image(decode=False))}

@@ -67,6 +67,11 @@ def test_nouns_beyond_what_is_read_are_left_out(aligner):
     assert found.beyond == 3  # puppies and the mat of the first caption, the dog of the last
     assert found.notes[1] == "3 nouns stand beyond the tokens that are kept of their caption, and are left out."
 
+    # Behind the last token that is kept, without a space between.
+    assert aligner_scores(
+        model, tokenizer, ["a dog-mat"], [[(2, 5), (6, 9)]], images, RegionInputs(store), max_length=5
+    ).beyond == 1  # fmt: skip
+
 
 def test_features_without_a_mask(aligner):
     model, tokenizer, _ = aligner
