@@ -14,8 +14,8 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum import ScoreProvenance, attach_provenance, push_scored, read_provenance, save_bucketed
-from hf_curriculum.hub.data_card import DataCard, write_files
-from hf_curriculum.hub.push import write_split
+from hf_curriculum.hub.data_card import DataCard
+from hf_curriculum.hub.push import _write_rest, write_split
 from hf_curriculum.markdown import END, START
 from hf_curriculum.streaming.shards import write_parquet
 
@@ -125,10 +125,9 @@ def test_buckets_are_configurations_that_datasets_reads(tmp_path):
     data = scored([f"caption {number}" for number in range(10)])
     index = save_bucketed(data, tmp_path / "x", 2, score_column="difficulty")
     card = DataCard("me/x", {"train": data, "test": data.select([0, 1])}, "train", index)
-    write_split(data.select([0, 1]), tmp_path / "x" / "data", "test", 1 << 20)
-    text = card.render()
-    assert "| bucket\\_1 | 5 | 5 | 9 |" in text
-    write_files({**card.files(), "README.md": text.encode()}, tmp_path / "x")
+    assert "| bucket\\_1 | 5 | 5 | 9 |" in card.render()
+    _write_rest(card, tmp_path / "x", 1 << 20, None)
+    assert [file.name for file in (tmp_path / "x" / "data").iterdir()] == ["test-00000-of-00001.parquet"]
     whole = load_dataset(str(tmp_path / "x"), cache_dir=str(tmp_path / "cache"))
     assert {name: len(part) for name, part in whole.items()} == {"train": 10, "test": 2}
     assert read_provenance(whole)["difficulty"] == read_provenance(data)["difficulty"]
