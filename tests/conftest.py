@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,39 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A model that is not there is looked for on this machine alone, without waiting for a server.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 atexit.register(gc.unfreeze)  # else libraries speak of leaks
+
+LONGEST = (
+    *("training/test_crash.py", "test_types.py", "recipes/test_discl.py", "curricula/test_filter_auto.py"),
+    *("recipes/test_discl_papers.py", "recipes/test_simi_cl_real.py", "recipes/test_babylm_flamingo.py"),
+    *("recipes/test_simi_cl.py", "test_wheel.py", "recipes/test_wsod.py", "training/steps/test_selection_runs.py"),
+    *("training/test_accelerated.py", "cli/test_new_user.py", "recipes/test_tonics_real.py"),
+    *("recipes/test_babylm_console.py", "models/test_auto_classes.py", "models/git/test_git.py"),
+    *("scoring/test_ray_batches.py", "evaluation/test_caption_java.py"),
+)
+"""Files of slow tests that take longest, the longest first."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`xdist` begins with the files of most tests; a long file of few would be the last, and the other core idle."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m slow`, files in which no test is slow are not imported."""
+    is_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if is_tests and config.option.markexpr == "slow" and "slow" not in collection_path.read_text(encoding="utf-8"):
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest first where they have slow tests, then those of most tests."""
+    root = Path(__file__).parent
+    tests = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    places = {root / name: place for place, name in enumerate(LONGEST) if root / name in slow}
+    items.sort(key=lambda item: (places.get(item.path, len(LONGEST)), -tests[item.path]))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -98,18 +98,35 @@ def test_an_editor_shows_signatures(call, parameters):
 STRICT = ("--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--allow-subclassing-any")
 
 
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """What mypy says of `USE` and of each page, in one run, and the folder they lie in."""
+    folder = tmp_path_factory.mktemp("typed")
+    (folder / "use.py").write_text(USE)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        shown = [content for language, _, content in PAGES.blocks(text) if language == "python"]
+        if shown:
+            hidden = re.findall(r"<!-- setup\n(.*?)-->", text, re.DOTALL)
+            (folder / f"{page.stem.lower()}_page.py").write_text("\n".join([*hidden, *shown]), encoding="utf-8")
+    done = run("mypy", *STRICT, "--config-file", ROOT / "pyproject.toml", *sorted(folder.glob("*.py")))
+    assert "checked" in done.stdout, done.stdout + done.stderr
+    ours, pages = [], []
+    for line in done.stdout.splitlines():
+        (ours if "use.py:" in line else pages).append(line)
+    return folder, "\n".join(ours), pages
+
+
 @pytest.mark.slow
-def test_checkers_find_wrong_names_and_arguments(tmp_path):
-    page = tmp_path / "use.py"
-    page.write_text(USE)
-    found = run("mypy", *STRICT, "--config-file", ROOT / "pyproject.toml", page).stdout
+def test_checkers_find_wrong_names_and_arguments(checked):
+    folder, found, _ = checked
     assert 'Module "hf_curriculum" has no attribute "NoSuchThing"' in found
     assert 'Unexpected keyword argument "num_phasess" for "Phases"' in found
     assert 'Revealed type is "hf_curriculum.curricula.phases.Phases"' in found
     assert 'Argument "scores" to "CurriculumTrainer" has incompatible type' in found
     assert 'Argument 1 to "caption_metrics" has incompatible type' in found
     assert "error: Incompatible return" not in found
-    found = run("pyright", "--pythonpath", sys.executable, page).stdout
+    found = run("pyright", "--pythonpath", sys.executable, folder / "use.py").stdout
     assert '"NoSuchThing" is unknown import symbol' in found
     assert 'No parameter named "num_phasess"' in found
 
@@ -125,17 +142,9 @@ dict, and use a name twice."""
 
 
 @pytest.mark.slow
-def test_what_the_pages_show_passes_a_strict_checker(tmp_path):
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-    for page in pages:
-        text = page.read_text(encoding="utf-8")
-        shown = [content for language, _, content in PAGES.blocks(text) if language == "python"]
-        if shown:
-            hidden = re.findall(r"<!-- setup\n(.*?)-->", text, re.DOTALL)
-            (tmp_path / f"{page.stem.lower()}_page.py").write_text("\n".join([*hidden, *shown]), encoding="utf-8")
-    done = run("mypy", *STRICT, "--config-file", ROOT / "pyproject.toml", *sorted(tmp_path.glob("*.py")))
-    assert "checked" in done.stdout, done.stdout + done.stderr
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line and not PAGES_OWN.search(line)]
+def test_what_the_pages_show_passes_a_strict_checker(checked):
+    *_, pages = checked
+    errors = [line for line in pages if ": error: " in line and not PAGES_OWN.search(line)]
     assert errors == [], "\n".join(errors)
 
 

@@ -281,10 +281,18 @@ def test_commands_exist():
 COMMAND = [PRESETS.parents[1] / "discl_longtail.py", "--preset", "smoke", "--output_dir"]
 
 
-@pytest.mark.slow
-def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
+@pytest.fixture(scope="module")
+def generated(launch, tmp_path_factory):
+    """The smoke preset's folder when two processes have generated its images; to be copied."""
     pytest.importorskip("diffusers")
-    launch(*COMMAND, tmp_path, "--stage", "generate", processes=2)
+    folder = tmp_path_factory.mktemp("generated")
+    launch(*COMMAND, folder, "--stage", "generate", processes=2)
+    return folder
+
+
+@pytest.mark.slow
+def test_all_stages_on_scenes_and_a_second_start(launch, generated, tmp_path):
+    shutil.copytree(generated, tmp_path, dirs_exist_ok=True)
     images = {path: path.read_bytes() for path in tmp_path.glob("spectrum-*/spectrum.arrow")}
     assert len(images) == 1
     assert not list(tmp_path.glob("*/result.json"))
@@ -308,8 +316,8 @@ def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_training_ends_as_one_that_was_not(launch, tmp_path):
-    pytest.importorskip("diffusers")
+def test_a_run_killed_while_training_ends_as_one_that_was_not(launch, generated, tmp_path):
+    shutil.copytree(generated, tmp_path / "whole")
     arm = ["--arms", "BS, Alg. 3", "--save_steps", "1", "--save_total_limit", "20"]
     launch(*COMMAND, tmp_path / "whole", *arm)
     for made in [path for kind in ("classifier", "mined", "spectrum") for path in tmp_path.glob(f"whole/{kind}-*")]:

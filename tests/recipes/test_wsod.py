@@ -433,7 +433,7 @@ def test_a_table_goes_on_where_it_was_killed(tmp_path, launch):
     shown = launch(recipe, *words, tmp_path / "out")
     assert (baseline / "result.json").stat().st_mtime_ns == written
     assert re.search(r"\| Too fast \| map_50 \| 0 \| n/a \| Baseline ", shown.stdout)
-    launch(recipe, *words, tmp_path / "through")
+    launch(recipe, *words, tmp_path / "through", "--arms", "Curriculum")
     ends = [np.load(tmp_path / name / "Curriculum-seed0" / "detections.npz") for name in ("out", "through")]
     assert np.array_equal(*(end["detections"] for end in ends))
     assert np.array_equal(*(end["image_scores"] for end in ends))

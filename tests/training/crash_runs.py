@@ -140,6 +140,15 @@ class Recorded(CurriculumTrainer):
             lines.write(json.dumps([step, ids, loss.item()]) + "\n")
         return loss
 
+    def get_eval_dataloader(self, eval_dataset=None):
+        """A job says how many workers evaluate where they are not as many as train: each evaluation forks its own."""
+        training = self.args.dataloader_num_workers
+        self.args.dataloader_num_workers = self.job.get("evaluation_workers", training)
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_num_workers = training
+
     def _save_optimizer_and_scheduler(self, output_dir):
         self._die_in_save("before_optimizer")
         super()._save_optimizer_and_scheduler(output_dir)

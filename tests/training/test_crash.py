@@ -16,10 +16,11 @@ STEPS = 23
 KILLS = {
     "after a checkpoint": {"kill_at": 5},
     "on a phase's last step": {"kill_at": 11},
-    "late": {"kill_at": 21},
-    "inside a save": {"kill_in_save": [16, "before_optimizer"]},
     "while the trainer's state is written": {"cut_state": 12},
+    "inside a save": {"kill_in_save": [16, "before_optimizer"]},
+    "late": {"kill_at": 21},
 }
+"""In the order of their steps: one run is killed at several, and goes on from the checkpoint before each."""
 BABY_STEPS = {"type": "baby_steps", "num_buckets": 3, "patience": 1, "min_epochs": 0.5, "examples": 8 * STEPS}
 CURRICULA = {
     "phases": {"type": "phases", "num_phases": 3, "easy": "low"},
@@ -118,14 +119,26 @@ def steps_of(cell: tuple[int, int, int, str, str]) -> int:
     return 22 if cell[3] == "adaptive_guidance" else STEPS
 
 
-def jobs_of(cell: tuple[int, int, int, str, str], folder: Path) -> list[dict]:
-    common = common_of(cell)
-    root = folder / name_of(cell)
+def killed_often(common: dict, kills: list[str], root: str) -> list[dict]:
+    """A run that goes to its end, and one that is killed at each place in turn and goes on after each kill."""
+    place = {"out": f"{root}/killed", "log": f"{root}/killed.log"}
     jobs = [{**common, "out": f"{root}/whole", "log": f"{root}/whole.log"}]
-    for kill in kills_of(cell):
-        place = {"out": f"{root}/{kill}", "log": f"{root}/{kill}.log"}
-        jobs += [{**common, **place, **KILLS[kill]}, {**common, **place, "resume": True}]
-    return jobs
+    jobs += [{**common, **place, **KILLS[kill], "resume": number > 0} for number, kill in enumerate(kills)]
+    return [*jobs, {**common, **place, "resume": True}]
+
+
+def jobs_of(cell: tuple[int, int, int, str, str], folder: Path) -> list[dict]:
+    """Workers evaluate rows on two processes and images on one; elsewhere they only train."""
+    common = common_of(cell) | ({} if cell in (CELLS[1], CELLS[3]) else {"evaluation_workers": 0})
+    return killed_often(common, kills_of(cell), f"{folder}/{name_of(cell)}")
+
+
+def assert_each_kill_happened(log: str, kills: list[str]) -> None:
+    """The first process trained up to each place, and no further before it went on from a checkpoint."""
+    *killed, _ = Path(f"{log}.0").read_text().split("resumed\n")
+    ends = [json.loads(part.splitlines()[-1])[0] + 1 for part in killed]
+    places = [KILLS[kill] for kill in kills]
+    assert ends == [place.get("kill_at") or place.get("cut_state") or place["kill_in_save"][0] for place in places]
 
 
 def pair_of(captioner: str, folder: Path) -> list[dict]:
@@ -186,13 +199,11 @@ def runs(launch, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("cell", "kill"),
-    [pytest.param(cell, kill, id=f"{name_of(cell)}-{kill}") for cell in CELLS for kill in kills_of(cell)],
-)
-def test_a_killed_run_continues_bit_for_bit(runs, cell, kill):
-    whole = outcome(f"{runs}/{name_of(cell)}/whole.log", cell[0])
-    resumed = outcome(f"{runs}/{name_of(cell)}/{kill}.log", cell[0])
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{name_of(cell)}-{' and '.join(kills_of(cell))}")
+def test_a_killed_run_continues_bit_for_bit(runs, cell):
+    """Every step is compared, so what is lost by one kill shows, whatever the next resumes from."""
+    assert_each_kill_happened(f"{runs}/{name_of(cell)}/killed.log", kills_of(cell))
+    whole, resumed = (outcome(f"{runs}/{name_of(cell)}/{run}.log", cell[0]) for run in ("whole", "killed"))
     assert whole.final["steps"] == steps_of(cell)
     assert resumed.steps == whole.steps
     assert resumed.final == whole.final
@@ -244,27 +255,21 @@ def test_a_captioner_on_two_processes_is_that_on_one(runs, captioner):
 
 
 def test_an_unfinished_checkpoint_is_named_and_passed_over(runs):
-    for kill, (broken, taken) in {
-        "inside a save": ("checkpoint-16", "checkpoint-12"),
-        "while the trainer's state is written": ("checkpoint-12", "checkpoint-8"),
-    }.items():
-        messages = outcome(f"{runs}/{name_of(CELLS[0])}/{kill}.log", 1).messages
-        assert f"{broken} in" in messages
-        assert f"Resuming from {taken}, the last complete checkpoint" in messages
+    messages = outcome(f"{runs}/{name_of(CELLS[0])}/killed.log", 1).messages
+    for broken, taken in (("checkpoint-12", "checkpoint-8"), ("checkpoint-16", "checkpoint-12")):
+        named, messages = messages.split(f"Resuming from {taken}, the last complete checkpoint", maxsplit=1)
+        assert f"{broken} in" in named
 
 
 DETECTORS = {1: {"gradient_accumulation_steps": 2, "dataloader_num_workers": 0}, 2: {"dataloader_num_workers": 2}}
 """Processes → settings of a detector's runs, with random sizes and mirrored pictures; 8 pictures a step."""
-KILLED = ("late", "inside a save")
+KILLED = ["inside a save", "late"]
 
 
 def detector_jobs(processes, folder):
     settings = {"per_device_train_batch_size": 4, **DETECTORS[processes]}
     common = {"task": "detector", "curriculum": CURRICULA["phases"], "processes": processes, "settings": settings}
-    jobs = [{**common, "out": f"{folder}/{processes}/whole", "log": f"{folder}/{processes}/whole.log"}]
-    for kill in KILLED:
-        place = {"out": f"{folder}/{processes}/{kill}", "log": f"{folder}/{processes}/{kill}.log"}
-        jobs += [{**common, **place, **KILLS[kill]}, {**common, **place, "resume": True}]
+    jobs = killed_often(common, KILLED, f"{folder}/{processes}")
     still = {"out": f"{folder}/{processes}/still", "log": f"{folder}/{processes}/still.log", "dropout": 0.0}
     settings = {"per_device_train_batch_size": 8 // processes}
     return [*jobs, {**common, **still, "settings": settings}]
@@ -279,11 +284,10 @@ def detectors(launch, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kill", KILLED)
 @pytest.mark.parametrize("processes", DETECTORS)
-def test_a_killed_detector_continues_bit_for_bit(detectors, processes, kill):
-    whole = outcome(f"{detectors}/{processes}/whole.log", processes)
-    resumed = outcome(f"{detectors}/{processes}/{kill}.log", processes)
+def test_a_killed_detector_continues_bit_for_bit(detectors, processes):
+    assert_each_kill_happened(f"{detectors}/{processes}/killed.log", KILLED)
+    whole, resumed = (outcome(f"{detectors}/{processes}/{run}.log", processes) for run in ("whole", "killed"))
     assert whole.final["steps"] == STEPS
     assert resumed.steps == whole.steps
     assert resumed.final == whole.final
