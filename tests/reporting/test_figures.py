@@ -4,6 +4,7 @@ from itertools import combinations, pairwise
 import matplotlib
 import numpy as np
 import pytest
+from figure_cases import CURVES, DRAWN, FIGURES, HUMPS, POOLS, SCORES, SHARES
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -20,41 +21,6 @@ from hf_curriculum.reporting.figures.distribution import (
 from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
 from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
-
-SCORES = [0, 1, 2, 2, 2, 3, 4, 5, 6, 9]
-POOLS = {
-    "curriculum": [(0, 1_683_814, 841_907), (1_683_814, 4_704_700, 1_510_443), (4_704_700, 9_272_432, 2_283_866)],
-    "control": [(0, 23_128_240, 2_891_030)],
-}
-CURVES = {
-    "curriculum": [
-        {"step": 0, "examples": 0, "seconds": 0.0, "eval_loss": 6.0},
-        {"step": 5, "examples": 160, "seconds": 100.0, "eval_loss": 2.5},
-        {"step": 9, "examples": 288, "seconds": 200.0, "eval_loss": 1.65},
-    ],
-    "control": [
-        {"step": 0, "examples": 0, "seconds": 0.0, "eval_loss": 6.0},
-        {"step": 12, "examples": 384, "seconds": 300.0, "eval_loss": 1.61},
-    ],
-}
-DRAWN = [
-    {"round": 0, "phase": 1, "q0": 0, "q25": 1, "q50": 2, "q75": 2, "q100": 2},
-    {"round": 1, "phase": 2, "q0": 0, "q25": 2, "q50": 3, "q75": 4, "q100": 9},
-]
-HUMPS = np.concatenate([place + np.linspace(-1, 1, count) ** 3 for place, count in ((0, 200), (5, 100))])
-SHARES = {"bucket 1": [1.0, 0.5, 0.25], "bucket 2": [0.0, 0.5, 0.75]}
-FIGURES = {
-    "distribution": lambda theme: score_distribution(SCORES, name="noun_count", cuts=(2, 4), theme=theme),
-    "scores": lambda theme: score_distributions(
-        {"noun_count": ScoreRow(SCORES, cuts=(2, 4)), "clip_similarity": ScoreRow(SCORES, "high")}, theme=theme
-    ),
-    "mixture": lambda theme: score_mixture(HUMPS, fit_score_mixture(HUMPS), name="clip", easy="high", theme=theme),
-    "growth": lambda theme: pool_growth(POOLS, theme=theme),
-    "curves": lambda theme: validation_curves(CURVES, boundaries=[160], theme=theme),
-    "merges": lambda theme: validation_curves(CURVES, merges={"curriculum": [(160, "2"), (200, "3*")]}, theme=theme),
-    "drawn": lambda theme: drawn_scores(DRAWN, theme=theme),
-    "shares": lambda theme: drawn_shares([8, 16, 24], SHARES, theme=theme),
-}
 
 
 def axes_of(figure):

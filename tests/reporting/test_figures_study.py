@@ -6,17 +6,11 @@ import io
 import math
 
 import pytest
+from figure_cases import ROWS
 from PIL import Image
 
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
-
-ROWS = [
-    IntervalRow("control", [1.0, 1.2, 1.1], 1.1, 0.9, 1.3),
-    IntervalRow("phases", [1.3, math.inf, 1.2], 1.3, 1.2, math.inf, note="1 diverged"),
-    IntervalRow("never", [math.inf] * 2, math.inf, math.inf, math.inf),
-    IntervalRow("gone", [], math.nan, note="3 diverged"),
-]
 
 
 def draw(rows=ROWS, **options):
