@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hf_curriculum import CurriculumTrainingArguments, Study, Weighted, curriculum_from
+from hf_curriculum import CurriculumTrainingArguments, Phases, Study, Weighted, curriculum_from, make_plan
 from hf_curriculum.config import read_yaml
 from hf_curriculum.studies.grid import has_curriculum
-from hf_curriculum.studies.recipe import RecipeParser, _split, finish, read_preset, resume_point
+from hf_curriculum.studies.recipe import RecipeParser, RunLines, _split, finish, read_preset, resume_point
 
 
 @dataclass
@@ -165,3 +166,20 @@ def test_numbers_with_an_exponent_are_numbers(presets):
 
 def test_commas_within_braces_and_brackets_separate_nothing():
     assert _split("{a: 1, b: [2, 3]},iid,[4, 5]") == ["{a: 1, b: [2, 3]}", "iid", "[4, 5]"]
+
+
+def test_a_run_says_each_phase_once_and_each_evaluation(capsys):
+    plan = make_plan(Phases(2, 1), np.arange(100), global_batch_size=10)
+    lines = RunLines(SimpleNamespace(plan=plan, examples_seen=lambda: 1234))
+    for first in (True, False):  # processes
+        state = SimpleNamespace(global_step=0, max_steps=plan.max_steps, is_world_process_zero=first)
+        for state.global_step in range(plan.max_steps):
+            lines.on_step_begin(None, state, None)
+        for logs in ({"loss": 2.0}, None, {"eval_loss": 1.5}, {"eval_loss": 1.25, "seconds": 61.4}):
+            lines.on_log(None, state, None, logs)
+    assert capsys.readouterr().out.splitlines() == [
+        "phase 1 of 2: easiest 50 %, pool 50 (50 new), steps 1 to 5",
+        "phase 2 of 2: all, pool 100 (50 new), steps 6 to 15",
+        "  step 14 of 15: training loss 2.000, validation loss 1.500, 1,234 examples",
+        "  step 14 of 15: training loss 2.000, validation loss 1.250, 1,234 examples, 61 s",
+    ]

@@ -423,6 +423,7 @@ class TestTable:
         assert dots == [[10.0, 11.0, 12.0], [9.0, 9.0, 9.0, 8.0]]
         assert means == [11.0, 8.75]
         assert [text.get_text() for text in axes.texts] == ["11  (1 diverged)", "8.75"]
+        assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] == [11.0]  # the control
 
     def test_it_goes_into_a_report(self, runs, tmp_path):
         report = Report("A study")
