@@ -58,6 +58,15 @@ def only_new_garbage_is_collected() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def coarse_figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drawing a report takes as long as a tiny run; what figures look like is tested where figures are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name not in ("reporting", "studies"):
+            patch.setattr("hf_curriculum.reporting.figures.canvas.DPI", 60)
+        yield
+
+
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Callable]:
     """`launch(program, *arguments)` runs a file, or a module by its name: see `launching.Launcher.run`."""

@@ -1,4 +1,4 @@
-"""Studies of BabyLM's recipes, made up; figures of few pixels."""
+"""Studies of BabyLM's recipes, made up."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import json
 
 import pytest
 
-from hf_curriculum.reporting.figures import canvas
-
 LOG = [{"eval_loss": 4.0 - step, "step": step, "examples": 32 * step, "seconds": step} for step in (0, 1, 2)]
-
-
-@pytest.fixture(autouse=True)
-def coarse_figures(monkeypatch):
-    """A report takes as long to draw as a tiny run takes to train; what its figures look like is tested elsewhere."""
-    monkeypatch.setattr(canvas, "DPI", 60)
 
 
 @pytest.fixture
