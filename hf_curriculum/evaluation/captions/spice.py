@@ -103,7 +103,7 @@ def spice(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.nd
     cache = None
     if platform.machine().lower() in ("x86_64", "amd64"):  # the jar's database has no other native code
         cache = jar_folder() / "spice_cache"
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hf_curriculum_spice_") as folder:
         given, result = Path(folder) / "captions.json", Path(folder) / "scores.json"
         given.write_text(json.dumps(rows), encoding="utf-8")
