@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from transformers import AutoConfig, GitProcessor
 
-from hf_curriculum import make_image_processor, train_wordpiece
+from hf_curriculum import WsddnImageProcessor, make_image_processor, train_wordpiece
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 
@@ -28,6 +28,7 @@ for name in ("Git", "Flamingo"):
     assert type(AutoProcessor.from_pretrained(f"{folder}/{name}")).__name__ == "GitProcessor"
     assert len(AutoTokenizer.from_pretrained(f"{folder}/{name}")) > 4
     assert AutoImageProcessor.from_pretrained(f"{folder}/{name}", backend="pil").size["height"] == 16
+assert type(AutoImageProcessor.from_pretrained(f"{folder}/Detector")).__name__ == "WsddnImageProcessor"
 """
 NAMES = (
     "AutoImageProcessor, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer"
@@ -36,7 +37,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Both models of the library, with what turns images and captions into their input."""
+    """Two models of the library, with what turns images and captions into their input, and a detector's processor."""
     folder = tmp_path_factory.mktemp("saved")
     tokenizer = train_wordpiece(["a red ball", "two blue cubes"], 60)
     sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 1}
@@ -45,6 +46,7 @@ def saved(tmp_path_factory):
     flamingo_from_config(flamingo).save_pretrained(folder / "Flamingo")
     for name in ("Git", "Flamingo"):
         GitProcessor(make_image_processor(16), tokenizer).save_pretrained(folder / name)
+    WsddnImageProcessor().save_pretrained(folder / "Detector")
     return folder
 
 
