@@ -18,7 +18,7 @@ import pytest
 from hf_curriculum.scenes import geometry, silhouettes, vocabulary
 from hf_curriculum.scenes.captions import Caption, caption_scene, choose_levels
 from hf_curriculum.scenes.drawing import draw
-from hf_curriculum.scenes.make import difficulty
+from hf_curriculum.scenes.make import difficulty, make_scenes
 from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
 from hf_curriculum.scenes.scene import MOST_OBJECTS, Backdrop, Mark, Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import BACKDROPS, COLOURS, FIXED_RGB, NOUNS, TEXTURES, paint
@@ -38,11 +38,17 @@ def picture(*things: Thing, backdrop: Backdrop = BARE, side: int = SIDE) -> str:
     return short(draw(Scene(things, hidden, (1.0,) * len(things), backdrop), side).tobytes())
 
 
-def nouns() -> dict[str, str]:
-    """Each drawn alone, upright and by functions that are called now."""
+def nouns() -> dict[str, list[str]]:
+    """Each by functions that are called now: drawn alone, and the parts that it has, of which some hide others."""
     silhouettes.silhouette.cache_clear()
     geometry._circle.cache_clear()
-    return {noun: picture(Thing(noun, "red", "large", "plain", 0.8, 0.0)) for noun in NOUNS}
+    found = {}
+    for noun in NOUNS:
+        parts = [(part.paint, part.opacity, part.textured) for part in silhouettes.silhouette(noun).parts]
+        edges = np.round(silhouettes.silhouette(noun).edges, 9) + 0.0  # no -0
+        drawn = picture(Thing(noun, "red", "large", "striped", 0.8, 0.0))
+        found[noun] = [drawn, short(repr(parts).encode()), short(edges.tobytes())]
+    return found
 
 
 def looks() -> dict[str, str]:
@@ -71,10 +77,8 @@ def backdrops() -> dict[str, str]:
 
 def paints() -> dict[str, str]:
     shades = {colour: [paint(name, colour) for name in ("main", "dark", "light")] for colour in COLOURS}
-    fixed = {name: [paint(name, "red")] for name in FIXED_RGB}
-    return {
-        name: " ".join("{:02x}{:02x}{:02x}".format(*one) for one in some) for name, some in (shades | fixed).items()
-    }
+    found = shades | {name: [paint(name, "red")] for name in FIXED_RGB}
+    return {name: " ".join(bytes(one).hex() for one in some) for name, some in found.items()}
 
 
 def layouts() -> dict[str, str]:
@@ -104,6 +108,19 @@ def captions() -> dict[str, list[str] | str]:
     return found
 
 
+def rows() -> list[str]:
+    """Rows of made data, a third of them mismatched, without the images."""
+    made = make_scenes(
+        40, seed=2, image_size=32, captions_per_image=3, mismatched=0.3, max_objects=3, validation=0.3, test=0
+    )
+    return [
+        f"{name} {row['image_id']}.{row['caption_index']} {row['caption']!r} {row['mismatched']} "
+        f"{row['difficulty']:.3f} {row['num_objects']} {short(json.dumps([row['objects'], row['tags']]).encode())}"
+        for name, split in made.items()
+        for row in split.remove_columns("image")
+    ]
+
+
 def draws() -> list:
     """The first numbers of two streams, and of each way to draw."""
     made = Draws(3, 5, MISMATCH)
@@ -119,7 +136,7 @@ def draws() -> list:
     return [*words, Draws(2**63, 5, WORDING).word(), [made.integer(9) for _ in range(150)][-1]]
 
 
-KINDS = {kind.__name__: kind for kind in (nouns, looks, backdrops, paints, layouts, captions, draws)}
+KINDS = {kind.__name__: kind for kind in (nouns, looks, backdrops, paints, layouts, captions, rows, draws)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
