@@ -53,6 +53,9 @@ def given(value) -> str:
         return "{" + ", ".join(f"{name}: {given(one)}" for name, one in value.items()) + "}"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, (list, tuple, np.ndarray)) and len(value) > 30:
+        facts = [value[0], value[-1], float(np.nanmean(value)), float(np.nanstd(value))]
+        return f"{len(value)} values {' '.join(given(float(one)) for one in facts)}"
     if isinstance(value, (list, tuple, np.ndarray)):
         return "[" + ", ".join(given(one) for one in (value.tolist() if hasattr(value, "tolist") else value)) + "]"
     if isinstance(value, ScoreRow):
@@ -187,6 +190,20 @@ def runs_of_seeds() -> Report:
     return report
 
 
+def runs_by_metric() -> Report:
+    """Metrics that are better when greater: beside one run without a curriculum, two, and none."""
+    report = Report("Metrics")
+    for controls in (1, 2, 0):
+        some = [a_run("phases", Phases(2, 2)), *(a_run(f"control {at}", IID(2)) for at in range(controls))]
+        for at, run in enumerate(some):
+            run["log"] = [
+                {"step": step, "examples": 4 * step, "seconds": 1.0, "eval_cider": abs(step - at) / 9, "eval_odd": 1.0}
+                for step in (3, 6, 9)
+            ]
+        add_training(report, some)
+    return report
+
+
 def chosen() -> Report:
     part = {"name": "phase 1", "weight": 3, "candidates": [0, 1, 2, 3, 4, 2.0], "chosen": [1, 2, 3, 4, 4, 3.0]}
     made = {"trained": 48, "candidates": 192, "choice": "the best", "rows": 48, "never": 12, "most": 5}
@@ -264,7 +281,17 @@ def ontology_without_images() -> Report:
 PAGES = {
     page.__name__: page
     for page in (
-        *(parts, inspection, inspection_without_images, runs, runs_of_seeds, chosen, captions, captions_of_sets),
+        *(
+            parts,
+            inspection,
+            inspection_without_images,
+            runs,
+            runs_of_seeds,
+            runs_by_metric,
+            chosen,
+            captions,
+            captions_of_sets,
+        ),
         *(retrieval, ontology, ontology_without_images),
     )
 }
