@@ -102,4 +102,36 @@ MORE = {
     "attention": lambda theme: region_attention(
         Image.new("RGB", (80, 60), "white"), FOUND, [0.2, 0.8], "a dog", labelled=1, theme=theme
     ),
+    "many rounds": lambda theme: drawn_scores(
+        [
+            {"round": n, "phase": 1 + n // 12, "q0": 0, "q25": n, "q50": n + 2, "q75": n + 3, "q100": 2 * n + 4}
+            for n in range(24)
+        ],
+        easy="high",
+        name="clip",
+        theme=theme,
+    ),
+    "a constant score": lambda theme: score_distribution([2.5] * 4, name="x" * 90, theme=theme),
+    "outliers": lambda theme: score_distribution(
+        [*np.sqrt(np.arange(200)), 1e6, math.nan], name="clip", easy="high", cuts=(3.0,), theme=theme
+    ),
+    "rows": lambda theme: score_distributions(
+        {"a" * 60: ScoreRow(SCORES, "high", cuts=(3,)), "one": ScoreRow([1.0, 1.0, math.nan])}, theme=theme
+    ),
+    "rows in a unit": lambda theme: score_distributions(
+        {"train": ScoreRow(SCORES, cuts=(2, 4)), "test": ScoreRow([3, 30, 3])}, label="words", theme=theme
+    ),
+    "a small span": lambda theme: validation_curves(
+        {"one": [{"examples": n, "eval_loss": 2.0 - n / 100} for n in range(4)]}, label="loss", log=True, theme=theme
+    ),
+    "a large span": lambda theme: validation_curves(
+        {"one": [{"examples": n, "eval_loss": 10.0 ** (3 - n)} for n in range(6)]}, log=True, theme=theme
+    ),
+    "greater is better": lambda theme: validation_curves(
+        {"one": [{"examples": n, "eval_cider": n / 9} for n in range(6)]}, metric="eval_cider", log=False, theme=theme
+    ),
+    "counts alone": lambda theme: chosen_counts([0.2] * 5, None, theme=theme),
+    "no bounds": lambda theme: interval_rows(ROWS[:1], label="Epochs", title="Time", theme=theme),
+    "one pool": lambda theme: pool_growth({"c": [(0, 50, 10), (50, 90, 20)]}, theme=theme),
+    "no reference": lambda theme: held_out_retrieval({"one": [(100, 0.1), (200, 0.3)]}, {}, None, theme=theme),
 }

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, Report, SelfPaced
+from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, Report, SelfPaced, make_plan
 from hf_curriculum.reporting.chosen import (
     MISSING,
     Chosen,
+    _at_random,
+    _counts,
+    _evenly,
+    _parts,
+    _quantiles,
+    _read_chosen,
     add_chosen,
     chosen_of,
     find_chosen,
@@ -273,3 +279,34 @@ def test_images_are_counted_by_their_captions(make_trainer, data):
     draws = read_draws(trainer.args.output_dir, 4)
     assert all((rows // 2).reshape(-1, 2).std(1).max() == 0 for rows in draws.values())  # both captions of an image
     assert sum(found.shares) == pytest.approx(1) == pytest.approx(sum(found.at_random))
+
+
+def test_shares_by_hand():
+    assert _counts(np.array([0, 1, 1, 3])) == {"rows": 4, "never": 1, "most": 3, "shares": [0.25, 0.5, 0.0, 0.25]}
+    assert _counts(np.array([12, 13, 99, 0]))["shares"] == [0.25, *[0.0] * 11, 0.75]
+    assert _counts(np.array([0, 0]))["shares"] == [1.0]
+    # Rows offered no, one, and two times among two: one and one, a half and a half, a quarter, a half and a quarter.
+    assert _at_random(np.array([0, 1, 2, 2]), 2, 2) == [0.5, 0.375, 0.125]
+    assert _at_random(np.array([0, 1, 2, 2]), 2, 1) == [0.5, 0.5]
+    assert _at_random(np.array([3]), 4, 4) == pytest.approx([27 / 64, 27 / 64, 9 / 64, 1 / 64, 0])
+    assert [part["at"] for part in _evenly([{"at": at} for at in range(20)])] == [0, 3, 5, 8, 11, 14, 16, 19]
+    assert len(_evenly([{}] * 3)) == 3
+    assert _quantiles(np.float32([0, 1, 2, 3, 4, np.nan, np.inf])) == [0, 1, 2, 3, 4, 2]
+    assert _quantiles(np.array([np.nan])) == []
+
+
+def test_parts_of_a_run_are_its_phases_or_quarters():
+    def named(rule, steps):
+        plan = make_plan(rule, np.arange(24.0), global_batch_size=4)
+        return [(name, part.tolist()) for name, part in _parts(plan, np.array(steps))]
+
+    assert named(Phases(2, 1), [0, 1, 2, 3, 4, 5, 6]) == [("phase 1", [0, 1, 2]), ("phase 2", [3, 4, 5, 6])]
+    quarters = ["steps 1–2", "steps 3–4", "steps 5–6", "steps 7–7"]
+    assert [name for name, _ in named(IID(3), range(7))] == quarters
+    assert named(IID(3), [1, 4]) == [("steps 2–2", [1]), ("steps 5–5", [4])]
+
+
+def test_a_record_of_other_steps_is_not_read(tmp_path):
+    (tmp_path / "chosen.json").write_text('{"since": 2, "steps": 5}')
+    assert [_read_chosen(tmp_path / "chosen.json", steps) for steps in (5, 7)] == [None, {"since": 2, "steps": 5}]
+    assert _read_chosen(tmp_path / "none.json", 7) is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -65,3 +67,24 @@ def test_a_bar_per_class():
     assert "the largest 1 of 2 classes" in texts
     with pytest.raises(ValueError, match="The ontology has no class"):
         ontology_sizes(Ontology((), {}))
+
+
+def test_objects_that_are_given_stand_for_those_that_are_not_known(plain_figure):
+    pairs = make_pairs()
+    clean = induce(pairs, min_pairs=2, corrections={"man": "person", "puppy": None})
+    blind = Ontology.from_dict({**clean.to_dict(), "objects": None})
+    for ontology, objects in ((blind, None), (clean, False), (blind, False)):
+        with pytest.raises(ValueError, match="It is not known which objects the images show"):
+            ontology_report(ontology, pairs, objects=objects)
+    known, given = ontology_report(clean, pairs), ontology_report(blind, pairs, objects="objects")
+    assert given.to_html() == known.to_html()
+
+
+def test_eight_classes_of_an_image_are_named():
+    def shown(count):
+        numbers = {"images": np.array([1]), "classes": np.arange(count + 1), "offsets": np.array([0, 1, count + 1])}
+        names = [str(at) for at in range(count + 1)]
+        return module._shown(SimpleNamespace(names=names, **numbers), 0)
+
+    assert shown(8) == "1, 2, 3, 4, 5, 6, 7, 8"
+    assert shown(10) == "1, 2, 3, 4, 5, 6, 7, 8, … 2 more"
