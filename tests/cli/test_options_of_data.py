@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,28 @@ def test_generate_without_options(drawing, tmp_path):
     assert drawing["clip"].calls == drawing["filter"].calls == drawing["retry"].calls == []
     for size in ("0", "8x0", "x", "8x", "-8", "8x8x8"):
         assert result("generate", "source", tmp_path / "out", "--prompt", "a", "--resize", size).exit_code == 2, size
+
+
+def test_two_tries_are_the_least_that_draw_again(drawing, tmp_path):
+    words = ["generate", "source", tmp_path / "out", "--prompt", "a", "--tries", 2]
+    found = result(*words)
+    assert (found.exit_code, "Pass --at-least too" in said(found)) == (2, True)
+    done(*words, "--at-least", 0.2, "--parts", tmp_path)
+    assert drawing["retry"].calls == [((drawing["clip"].gives, 0.2, 2), {})]
+
+
+def test_what_it_costs_is_noted_once(monkeypatch):
+    from hf_curriculum.cli.data.generate import _tell_costs
+
+    logger, printed = logging.getLogger("hf_curriculum.generation"), []
+    for name, value in (("handlers", []), ("propagate", True), ("level", logging.NOTSET)):
+        monkeypatch.setattr(logger, name, value)
+    monkeypatch.setattr("hf_curriculum.cli.data.generate.note", printed.append)
+    _tell_costs()
+    _tell_costs()
+    logger.info("the %s", "plan")
+    logger.debug("more")
+    assert (printed, len(logger.handlers), logger.propagate) == (["the plan"], 1, False)
 
 
 @pytest.mark.parametrize("command", ["generate", "propose"])
