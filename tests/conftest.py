@@ -61,9 +61,12 @@ def only_new_garbage_is_collected() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def coarse_figures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Drawing a report takes as long as a tiny run; what figures look like is tested where figures are."""
+    from hf_curriculum.reporting import report
+
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name not in ("reporting", "studies"):
             patch.setattr("hf_curriculum.reporting.figures.canvas.DPI", 60)
+            patch.setattr(report, "_SCREENS", report._SCREENS[:1])
         yield
 
 

@@ -155,9 +155,11 @@ def run(job: dict) -> None:
 def import_libraries() -> None:
     """Imports what takes long, and leaves it out of every later collection of garbage."""
     import hf_curriculum
+    from hf_curriculum.reporting import report
     from hf_curriculum.reporting.figures import canvas
 
-    canvas.DPI = 60  # drawing a report takes as long as a tiny run; what its figures look like is tested elsewhere
+    # Drawing a report takes as long as a tiny run; what its figures look like is tested elsewhere.
+    canvas.DPI, report._SCREENS = 60, report._SCREENS[:1]
     for name in hf_curriculum.__all__:
         getattr(hf_curriculum, name)
     gc.collect()
