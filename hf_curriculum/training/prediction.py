@@ -93,7 +93,8 @@ def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[tor
     """
     if isinstance(outputs, Mapping) and "losses" in outputs:
         return _each(outputs["losses"].float())
-    logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    # In a tuple, the loss, which is a scalar, may stand before them.
+    logits = outputs["logits"] if isinstance(outputs, Mapping) else next(part for part in outputs if part.ndim > 1)
     if logits.ndim == 2 and logits.shape == labels.shape and labels.is_floating_point():  # several classes at once
         each = functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
         return _each(each.mean(1))

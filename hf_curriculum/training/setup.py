@@ -39,7 +39,7 @@ from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, me
 from hf_curriculum.planning.describe import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores, resolve_easy
+from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
@@ -113,9 +113,7 @@ def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: 
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    default = None if rule.needs_easy else "low"
-    easy = rule.easy or "low" if column is None else resolve_easy(data, column, rule.easy, default)
-    ranking = rank_scores(scores, easy, unscored=rule.unscored, name=column)
+    ranking = rank_scores(scores, rule.easy or "low", unscored=rule.unscored)
     return replace(ranking, columns=columns, easy_ends=ends)
 
 

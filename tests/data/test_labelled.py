@@ -233,6 +233,12 @@ def test_tables_and_names_that_cannot_be_read(tmp_path):
             read_classes(tmp_path / "names.json")
 
 
+def test_options_of_load_dataset_are_refused_where_it_is_not_called(tmp_path):
+    write(tmp_path / "cat" / "1.png")
+    with pytest.raises(ValueError, match=r"\{'revision': 'main'\} would have no effect: .* is not loaded by"):
+        load_labelled(tmp_path, revision="main")
+
+
 def test_images_outside_of_the_folder_are_refused(tmp_path):
     secret = write(tmp_path / "secret" / "s.png")
     file = tmp_path / "data" / "t.csv"

@@ -91,6 +91,14 @@ def test_all_in_one_npz(tmp_path):
     assert (found.width, found.height) == (100, 200)
 
 
+def test_the_only_array_of_an_npz_is_the_features_whatever_its_name(tmp_path):
+    np.savez(tmp_path / "9.npz", pooled=FEATURES)
+    np.testing.assert_array_equal(open_regions(tmp_path)["9"].features, FEATURES)
+    np.savez(tmp_path / "9.npz", pooled=FEATURES, other=FEATURES)
+    with pytest.raises(ValueError, match=r"9\.npz has none of the arrays"):
+        open_regions(tmp_path)["9"]
+
+
 def test_folders_that_do_not_fit(tmp_path):
     np.savez(tmp_path / "9.npz", boxes=BOXES)
     with pytest.raises(ValueError, match=r"9\.npz has none of the arrays \['feat', 'z', 'features', 'x'\]"):

@@ -44,6 +44,14 @@ def test_blocks_are_the_sequence_split(tokenizer, size, count):
     assert blocks.features["input_ids"].feature.dtype == "uint16"
 
 
+def test_tokens_left_by_one_batch_of_blocks_begin_the_next(tokenizer, monkeypatch):
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._LINES", 2)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._BLOCKS", 1)
+    chain = [token for line in LINES for token in tokenizer(line)["input_ids"]]
+    blocks = text_blocks(Dataset.from_dict({"caption": LINES}), tokenizer, 5)
+    assert np.concatenate(blocks["input_ids"][:]).tolist() == chain[: len(chain) // 5 * 5]
+
+
 def test_another_tokenizer_or_text_makes_other_blocks(tokenizer):
     text = Dataset.from_dict({"caption": LINES})
     first = text_blocks(text, tokenizer, 8)

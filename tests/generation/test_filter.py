@@ -167,6 +167,12 @@ def test_beside_the_spectrums_own_files_by_default(tmp_path):
     shutil.rmtree(tmp_path / "spectrum")
 
 
+def test_a_process_waits_for_the_one_that_writes_the_scores(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_curriculum.generation.filter.launched", lambda: (1, 2))
+    with pytest.raises(TimeoutError, match=r"1 of 1 files are missing in .*the first of them scores-"):
+        filter_spectrum(spectrum(), Grey(), at_least=0.3, folder=tmp_path, timeout=0.1)
+
+
 PROGRAM = """
 import os, signal, sys
 sys.path[:0] = {helpers!r}

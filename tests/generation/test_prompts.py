@@ -44,6 +44,7 @@ def test_the_choice_is_keyed_by_image_and_seed_and_spreads_evenly():
     counts = Counter(drawn)
     assert set(counts) == set(choices)
     assert all(150 < count < 250 for count in counts.values())
+    assert [drawn[0], drawn[11], drawn[999]] == ["prompt 0", "prompt 4", "prompt 2"]  # now and in every later version
     tries = {choose_prompt(choices, "image 1", 0, attempt) for attempt in range(20)}
     assert len(tries) > 1
 

@@ -116,6 +116,18 @@ def test_padding_with_labels_is_computed(packs):
     torch.testing.assert_close(loss, model.eval()(**inputs).loss)
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("git", "output_hidden_states"), ("flamingo", "output_hidden_states"), ("git", "output_attentions")],
+)
+def test_texts_whose_states_are_asked_for_stay_as_they_are(packs, name, asked):
+    inputs = texts()
+    outputs = build(name, attn_implementation="eager")(**inputs, **{asked: True})
+    assert packs == []
+    for part in [*(outputs.hidden_states or ()), *(outputs.attentions or ())]:
+        assert part.shape[0] == len(inputs["input_ids"])
+
+
 @pytest.mark.parametrize("count", [1, 7, 60, 200])
 def test_every_needed_token_has_one_place_behind_its_text(count):
     draw = random.Random(count)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,13 @@ def test_babylm_has_the_published_pools_and_steps():
         "0.651",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(("options", "said"), [({}, ""), ({"batches": ByImage(2)}, ", drawn as images of 2 captions")])
+def test_the_headline_says_what_is_drawn(options, said):
+    data = Dataset.from_dict({"s": np.arange(8.0), "image_id": [f"i{row // 2}" for row in range(8)]})
+    text = make_plan(Phases(2, easy="low", **options), data, score_column="s", global_batch_size=4).describe()
+    assert text.splitlines()[0].endswith(f" by s (low = easy): 8 examples{said}; 4 per step, seed 0")
 
 
 def test_partial_batches_of_each_pass_are_those_of_a_loader_per_epoch():

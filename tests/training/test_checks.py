@@ -126,8 +126,6 @@ def test_the_easy_end_of_scores_that_come_as_an_array():
         ranking = rank_training_data(data, rule, None, scores)
         assert (ranking.order.tolist(), ranking.easy) == (order, rule.easy or "low")
     assert rank_training_data(data, Phases(2, unscored="drop"), None, scores).order.tolist() == [0, 2, 1]
-    named = rank_training_data(Dataset.from_dict({"s": scores}), Phases(2, easy="high"), "s", scores)
-    assert (named.name, named.order.tolist()) == ("s", [1, 2, 0, 3])
     with pytest.raises(ValueError, match=r"scores has shape \(4,\) but train_dataset has 3 rows"):
         rank_training_data([0] * 3, Phases(2), None, scores)
     with pytest.raises(ValueError, match=r"scores has shape \(2, 2\) but"):

@@ -56,6 +56,9 @@ def test_of_coco(folder, caplog):
     assert data[0]["image"].size == (100, 50)
     assert "1 of 3 images of " in caplog.text
     assert class_names(folder / "instances_val.json") == ["dog", "kite"]
+    (folder / "none.json").write_text('{"images": [], "annotations": []}')
+    with pytest.raises(ValueError, match=r"none\.json has annotations and no `categories`"):
+        class_names(folder / "none.json")
     labelled = add_labels(data, BoxLabels(class_names(folder / "instances_val.json")))
     assert (labelled["labels"][:], label_names(labelled)) == ([[0, 1]], ["dog", "kite"])
 

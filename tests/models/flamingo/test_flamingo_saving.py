@@ -85,6 +85,7 @@ def test_attention_implementation_reaches_both_parts():
     ("fields", "error", "message"),
     [
         ({"perceiver_depth": 0}, ValueError, r"perceiver_depth=0 was given: there would be no way from an image"),
+        ({"image_token_id": -1}, ValueError, r"image_token_id=-1, but the embedding matrix has 32778 rows"),
         ({"image_token_id": 32_778}, ValueError, r"image_token_id=32778, but the embedding matrix has 32778 rows"),
         ({"text_config": GPT2Config()}, TypeError, r"GPT2Config of model type 'gpt2'"),
         ({"text_config": {"layerdrop": 0.1, "vocab_size": 40_000}}, ValueError, r"layerdrop=0.1"),
@@ -93,6 +94,11 @@ def test_attention_implementation_reaches_both_parts():
 def test_configs_that_make_no_sense_are_refused(fields, error, message):
     with pytest.raises(error, match=message):
         CaptionFlamingoConfig(**fields)
+
+
+@pytest.mark.parametrize("token", [0, 32_777])
+def test_the_first_and_the_last_row_may_be_the_image_token(token):
+    assert CaptionFlamingoConfig(image_token_id=token).image_token_id == token
 
 
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False, "vision_pooler": True}])

@@ -461,15 +461,25 @@ def test_inputs_that_do_not_fit_are_named():
 
 
 @pytest.mark.parametrize(
+    ("name", "least", "beyond"),
+    [
+        ("stride", 1, 0), ("pool_size", 1, 0), ("sampling_ratio", 0, -1), ("head_sizes", [1], [0]),
+        ("dropout", 0.0, -0.1), ("dropout", 0.99, 1.0), ("detection_temperature", 0.01, 0.0),
+        ("objectness_scale", 0.01, 0.0), ("spatial_weight", 0.0, -0.1), ("spatial_iou", 1.0, 1.01),
+        ("spatial_iou", 0.01, 0.0), ("frozen_stages", 0, -1), ("nms_iou", 1.0, 1.01), ("nms_iou", 0.01, 0.0),
+        ("max_detections", 1, 0),
+    ],
+)  # fmt: skip
+def test_edges_of_what_an_option_may_be(name, least, beyond):
+    assert getattr(WsddnConfig(**{name: least}), name) == least
+    with pytest.raises(ValueError, match=f"{name}=.* was given, which is out of range"):
+        WsddnConfig(**{name: beyond})
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"pooling": "mean"}, "pooling='mean' was given"),
-        ({"detection_temperature": 0}, "detection_temperature=0 was given, which is out of range"),
-        ({"pool_size": 0}, "pool_size=0"),
-        ({"sampling_ratio": -1}, "sampling_ratio=-1"),
-        ({"nms_iou": 1.5}, "nms_iou=1.5"),
-        ({"dropout": 1.0}, "dropout=1.0"),
-        ({"head_sizes": (0,)}, "head_sizes="),
         ({"backbone_config": {"depth": 3}}, "no `model_type`"),
     ],
 )

@@ -93,6 +93,15 @@ def test_the_head_follows_training():
         assert own.double().head().dtype == torch.float64
 
 
+def test_a_head_that_is_trained_or_has_a_gradient_is_not_kept():
+    own = model().train()
+    with torch.no_grad():
+        assert own.head() is not own.head()
+    own.eval()
+    assert own.head().requires_grad
+    assert own.head() is not own.head()
+
+
 def test_the_prompt_is_drawn_by_the_draw():
     data, prompts = labelled((4,)), collator()
     assert prompts.is_random

@@ -231,6 +231,19 @@ def test_evaluation_is_retrieval_among_captions_and_images(tmp_path):
     assert (trainer.predict(HELD).predictions >= predicted.predictions - 1e-5).all()
 
 
+def test_each_image_of_an_evaluation_is_encoded_once(tmp_path, monkeypatch):
+    trainer, encoded = aligner_trainer(tmp_path, settings={"per_device_eval_batch_size": 7}), []
+    encode = trainer.encoders.encode_images
+
+    def counted(batch):
+        encoded.extend(batch["image_keys"].tolist())
+        return encode(batch)
+
+    monkeypatch.setattr(trainer.encoders, "encode_images", counted)
+    trainer.evaluate()
+    assert len(encoded) == len(set(encoded)) == 20
+
+
 def easy_task():
     """Images of one thing each, which a few steps tell apart."""
     rows, store = [], {}

@@ -313,6 +313,28 @@ def test_a_loss_of_ones_own_is_trained_by_its_weighted_mean(make, data):
         assert loss == pytest.approx(wanted, rel=2e-6)
 
 
+class AsTuple(nn.Module):
+    """Returns the loss and the logits as a tuple, as `return_dict=False` has it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, labels=None):
+        found = self.model(x=x, labels=labels)
+        return found["loss"], found["logits"]
+
+
+def test_a_model_that_returns_a_tuple_is_trained_alike(make, data):
+    def losses(wrap):
+        made = make()
+        trainer = CurriculumTrainer(wrap(made.model), made.args, train_dataset=data)
+        trainer.train()
+        return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+    assert losses(AsTuple) == losses(lambda model: model)
+
+
 class WithPenalty(nn.Module):
     """Its loss has a part that belongs to no example."""
 
