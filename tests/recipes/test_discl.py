@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-import sys
-import time
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -281,18 +277,10 @@ def test_commands_exist():
 COMMAND = [PRESETS.parents[1] / "discl_longtail.py", "--preset", "smoke", "--output_dir"]
 
 
-@pytest.fixture(scope="module")
-def generated(launch, tmp_path_factory):
-    """The smoke preset's folder when two processes have generated its images; to be copied."""
-    pytest.importorskip("diffusers")
-    folder = tmp_path_factory.mktemp("generated")
-    launch(*COMMAND, folder, "--stage", "generate", processes=2)
-    return folder
-
-
 @pytest.mark.slow
-def test_all_stages_on_scenes_and_a_second_start(launch, generated, tmp_path):
-    shutil.copytree(generated, tmp_path, dirs_exist_ok=True)
+def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
+    pytest.importorskip("diffusers")
+    launch(*COMMAND, tmp_path, "--stage", "generate", processes=2)
     images = {path: path.read_bytes() for path in tmp_path.glob("spectrum-*/spectrum.arrow")}
     assert len(images) == 1
     assert not list(tmp_path.glob("*/result.json"))
@@ -313,23 +301,3 @@ def test_all_stages_on_scenes_and_a_second_start(launch, generated, tmp_path):
     launch(*COMMAND, tmp_path, "--stage", "evaluate")
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert {path: path.read_bytes() for path in images} == images
-
-
-@pytest.mark.slow
-def test_a_run_killed_while_training_ends_as_one_that_was_not(launch, generated, tmp_path):
-    shutil.copytree(generated, tmp_path / "whole")
-    arm = ["--arms", "BS, Alg. 3", "--save_steps", "1", "--save_total_limit", "20"]
-    launch(*COMMAND, tmp_path / "whole", *arm)
-    for made in [path for kind in ("classifier", "mined", "spectrum") for path in tmp_path.glob(f"whole/{kind}-*")]:
-        shutil.copytree(made, tmp_path / "killed" / made.name)
-    command = [sys.executable, *map(str, [*COMMAND, tmp_path / "killed", *arm])]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-        while not list(tmp_path.glob("killed/*/checkpoint-3/trainer_state.json")) and run.poll() is None:
-            time.sleep(0.01)
-        run.kill()
-    assert not list(tmp_path.glob("killed/results.json"))
-    launch(*COMMAND, tmp_path / "killed", *arm)
-    whole, again = (json.loads((tmp_path / name / "results.json").read_text())[0] for name in ("whole", "killed"))
-    assert len(whole["decisions"]) == 4
-    for name in ("decisions", "accuracy", "macro_f1", "tests"):
-        assert again[name] == whole[name], name

@@ -46,7 +46,7 @@ CAPTIONING = {
 GENERATING = {"predict_with_generate": True, "generation_max_length": 6, "generation_num_beams": 2}
 SAMPLING = {"scheduled_sampling": {"increase": 0.3, "every": 1, "start": 0, "max": 0.5}}
 BY_EPOCHS = {"max_grad_value": 0.05, "lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1}}
-SETTINGS = {"updown": SAMPLING | BY_EPOCHS, "aoanet": SAMPLING}
+SETTINGS = {"updown": SAMPLING | BY_EPOCHS}
 """Schedules by epochs; by `images_cider` BabySteps decides on the CIDEr of generated captions."""
 SCORES = {"adaptive_guidance": "level"}
 CELLS = [
@@ -66,13 +66,11 @@ CELLS = [
     (2, 0, 2, "images_cider", "self_critical"),
     (1, 2, 1, "images_cider", "transformer"),
     (2, 0, 2, "images_cider", "updown"),
-    (1, 0, 1, "images_cider", "aoanet"),
     (1, 0, 2, "captioning", "self_critical_transformer"),
-    (1, 0, 1, "captioning", "self_critical_updown"),
     (2, 0, 1, "captioning", "self_critical_aoanet"),
 ]
 """processes, workers, accumulated batches, curriculum, task: any value of one meets any of another, tasks aside"""
-CAPTIONERS = ("transformer", "updown", "aoanet")
+CAPTIONERS = ("transformer", "updown")
 
 
 def name_of(cell: tuple[int, int, int, str, str]) -> str:

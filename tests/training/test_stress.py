@@ -72,7 +72,7 @@ Cell = tuple[int, int, int, str, str]
 def tasks_of(curriculum: str) -> tuple[str, ...]:
     """What is trained by a curriculum, models with batch statistics first."""
     if curriculum == "images_cider":
-        return ("captions", "self_critical", *CRASH.CAPTIONERS)
+        return ("captions", "self_critical", *CRASH.CAPTIONERS, "aoanet")
     if curriculum in OTHER_TRAINERS:
         return (curriculum.removesuffix("_filter"),)
     classifiers = ("resnet", "flyp") if curriculum in LEVELS else ()

@@ -169,4 +169,5 @@ def test_options_out_of_range():
     with pytest.raises(ValueError, match=r"`sizes=\[\]` was given"):
         DetectionCollator(processor(), sizes=[])
     with pytest.raises(ValueError, match="at least 32"):
-        DetectionCollator(processor(), sizes=[480, 16])
+        DetectionCollator(processor(), sizes=[480, 31])
+    assert DetectionCollator(processor(), sizes=[32]).sizes == [32]
