@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ import pyarrow.parquet
 from datasets import Dataset, Value
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.generation.generate import PROMPT, SEED, validate_pair_scorer
 from hf_curriculum.generation.prompts import class_of_rows, prompt_choices
 from hf_curriculum.markdown import table
@@ -167,17 +165,16 @@ def _scores(
 def _write_dropped(scored: Dataset, kept: np.ndarray, name: str, at_least: float, file: Path) -> None:
     """The side table: all columns of the dropped rows but the image, and the reason."""
     rows = scored.select(np.flatnonzero(~kept)).remove_columns([IMAGE]).with_format("arrow")
-    found = rows[:] if len(rows) else rows.data.table.slice(0, 0)
+    found = rows[:] if len(rows) else rows.data.table.schema.empty_table()
     scores = numeric_column(rows.with_format(None), name)
     reasons = ["no score" if np.isnan(score) else f"below {at_least:g}" for score in scores]
     _write_table(found.append_column("reason", pa.array(reasons, pa.string())), file)
 
 
 def _write_table(content: pa.Table, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    pyarrow.parquet.write_table(content, temporary)
-    os.replace(temporary, file)
+    buffer = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(content, buffer)
+    write_atomically(file, buffer.getvalue().to_pybytes())
 
 
 def _lost(spectrum: Dataset, kept: np.ndarray, levels: np.ndarray) -> list[str]:

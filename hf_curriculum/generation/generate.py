@@ -6,20 +6,19 @@ import io
 import json
 import logging
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features, Value
 from datasets import Image as ImageFeature
-from datasets.arrow_writer import ArrowWriter
 from PIL import Image
 from tqdm.auto import tqdm
 
@@ -266,8 +265,8 @@ def _validate_options(hard: Dataset, batch_size: int, part_images: int, resize: 
     """Raises a `ValueError` for what would fail, or mean something else, when the images are drawn already."""
     if batch_size < 1 or part_images < 1:
         raise ValueError(f"`batch_size={batch_size}` and `part_images={part_images}` are at least 1 image.")
-    sides = [resize] if isinstance(resize, int) else list(() if resize is None else resize)
-    if resize is not None and (len(sides) not in (1, 2) or not all(isinstance(one, int) and one > 0 for one in sides)):
+    sides = [resize, resize] if resize is None or isinstance(resize, int) else list(resize)
+    if resize is not None and (len(sides) != 2 or not all(isinstance(one, int) and one > 0 for one in sides)):
         raise ValueError(
             f"`resize={resize!r}` was given. It is the pixels of the shorter side, or a width and a height, such as "
             "512 or (480, 272)."
@@ -416,8 +415,8 @@ class _Run:
     def _make_part(self, jobs: np.ndarray, clock: _Clock) -> dict[str, Any]:
         """The images of a part, PNG, the prompt of each and which try it is."""
         best: list[tuple[float, Image.Image, str, int] | None] = [None] * len(jobs)
-        pending, tries = list(range(len(jobs))), 1 if self.retry is None else self.retry.tries
-        for attempt in range(tries):
+        pending = list(range(len(jobs)))
+        for attempt in count():
             drawn = [
                 each for batch in self._batches(jobs, pending) for each in self._draw(jobs, batch, attempt, clock)
             ]
@@ -428,7 +427,7 @@ class _Run:
                     best[at] = (score, image, prompt, attempt)
             # a score of NaN is no reason to stop
             pending = [at for at in pending if self.retry and not best[at][0] >= self.retry.at_least]
-            if not pending:
+            if not pending or attempt + 1 == self.retry.tries:
                 break
         images = [{"bytes": _png(image), "path": None} for _, image, _, _ in best]
         return {
@@ -481,7 +480,7 @@ class _Clock:
 
     def tick(self, images: int, steps: int) -> None:
         """A batch of so many new images and denoising steps is done."""
-        if not self.told and steps:
+        if not self.told:
             seconds = (time.perf_counter() - self.start) / steps * self.steps
             logger.info(
                 "The first batch says: about %s for the %s denoising steps of this process.",
@@ -518,15 +517,14 @@ def _merge(parts: PartFolder, run: _Run, file: Path, label_column: str, timeout:
     given = {CAPTION: hard[CAPTION][:] if CAPTION in hard.column_names else None}
     given[LABEL] = read_column(hard, label_column) if LABEL in features else None
     given["suffixes"] = _occurrences(run.sources.ids)
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    temporary = file.with_name(f".{file.name}.{uuid4().hex}")
     try:
-        with ArrowWriter(path=str(temporary), features=features) as writer:
+        with pa.OSFile(str(temporary), "wb") as out, pa.ipc.new_stream(out, features.arrow_schema) as writer:
             for part in range(parts.count):
                 rows, found = parts.rows_of(part), parts.read(part)
                 again += int((found["tries"].to_numpy() > 1).sum())
                 columns = _columns(run, jobs[rows.start : rows.stop], found, given)
                 writer.write_table(pa.table(columns).select(list(features)).cast(features.arrow_schema))
-            writer.finalize()
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from datasets import Dataset
@@ -92,14 +93,13 @@ def distance_to_source(data: Dataset) -> dict[float, float]:
             "far their images are from them. Give what `join_spectrum` returned."
         )
     sums: dict[float, list[float]] = {}
-    last: tuple[str | None, Image.Image | None] = (None, None)
-    for row in sorted(drawn, key=lambda row: (owners[row], row)):
-        if last[0] != owners[row]:
-            last = (owners[row], to_rgb(data[real[owners[row]]][IMAGE]))
-        image = to_rgb(data[row][IMAGE])
-        source = last[1] if last[1].size == image.size else last[1].resize(image.size, Image.Resampling.LANCZOS)
-        apart = (np.asarray(image, np.float64) - np.asarray(source, np.float64)) / 255  # (H, W, 3)
-        sums.setdefault(float(f"{found[row]:g}"), []).append(float(np.sqrt(np.square(apart).mean())))
+    for owner, rows in groupby(sorted(drawn, key=lambda row: (owners[row], row)), lambda row: owners[row]):
+        source = to_rgb(data[real[owner]][IMAGE])
+        for row in rows:
+            image = to_rgb(data[row][IMAGE])
+            alike = source if source.size == image.size else source.resize(image.size, Image.Resampling.LANCZOS)
+            apart = (np.asarray(image, np.float64) - np.asarray(alike, np.float64)) / 255  # (H, W, 3)
+            sums.setdefault(float(f"{found[row]:g}"), []).append(float(np.sqrt(np.square(apart).mean())))
     return {level: float(np.mean(sums[level])) for level in sorted(sums)}
 
 

@@ -75,7 +75,7 @@ class SpectrumPlan:
         """1 − λ as the pipelines take it: rounded, and so that `int(steps · strength)` loses no step."""
         strength = round(1 - level, DIGITS)
         exact = int(round(self.steps * strength, DIGITS))
-        return strength if int(self.steps * strength) == exact else math.nextafter(strength, 2)
+        return strength if int(self.steps * strength) == exact else math.nextafter(strength, math.inf)
 
     def steps_of(self, level: float) -> int:
         """Denoising steps of an image at a level."""

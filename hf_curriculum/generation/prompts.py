@@ -77,8 +77,6 @@ def prompt_choices(data: Dataset, prompts: Prompts, label_column: str = LABEL) -
 
 def choose_prompt(choices: Sequence[str], image_id: str, seed: int, attempt: int = 0) -> str:
     """The prompt of an image, keyed by (image_id, seed) and so the same at every level; another one at another try."""
-    if len(choices) == 1:
-        return choices[0]
     return choices[int(digest(json.dumps(["prompt", image_id, seed, attempt])), 16) % len(choices)]
 
 

@@ -188,7 +188,7 @@ def _check_size(folder: Path, shard: Shard) -> None:
 def quantile_positions(start: int, stop: int) -> np.ndarray:
     """At most 101 positions of `[start, stop)`, evenly spaced, both ends included; int64, shape (k,)."""
     count = min(101, stop - start)
-    return start + np.arange(count) * (stop - start - 1) // max(1, count - 1)
+    return start + np.arange(count) * (stop - start - 1) // (max(2, count) - 1)
 
 
 def verify_bucketed(path: str | Path) -> BucketIndex:

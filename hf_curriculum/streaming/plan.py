@@ -55,7 +55,7 @@ class BucketScores:
     def __init__(self, index: BucketIndex) -> None:
         self.num_rows: int = index.num_rows
         self.num_scored: int = index.num_rows - (0 if index.unscored == "drop" else index.num_unscored)
-        positions, values = [np.empty(0)], [np.empty(0)]
+        positions, values = [np.array([])], [np.array([])]
         stop = 0
         for number, bucket in enumerate(index.buckets):
             start, stop = stop, min(stop + bucket.rows, self.num_scored)

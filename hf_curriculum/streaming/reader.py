@@ -82,23 +82,23 @@ class PartitionReader:
         self.number = number
         self._columns, self._decode = stream.columns, stream.decode
         self._open: dict[int, tuple[int, ParquetShard | TarShard]] = {}
-        self._start = self._stop = 0
+        self._block = range(0)
         self._items: list[tuple] = []
 
     def example(self, offset: int) -> tuple[dict[str, Any], int]:
         """The example at an offset of this partition's stretch, and its row number."""
-        if not self._start <= offset < self._stop:
+        if offset not in self._block:
             self._load(offset)
-        item = self._items[offset - self._start]
+        item = self._items[offset - self._block.start]
         example = dict(zip(self._columns, item, strict=False))
         return example if self._decode is None else self._decode(example), item[-1]
 
     def _load(self, offset: int) -> None:
         """Reads the block that holds an offset, without shards that hold nothing from that offset on."""
-        self._start, self._stop = self.order.block_at(self.number, offset)
-        pieces = self.order.pieces(self.number, self._start, self._stop)
-        at = self.order.shuffled(self.number, self._start, self._stop)
-        wanted = np.sort(at[offset - self._start :])
+        first, last = self.order.block_at(self.number, offset)
+        pieces = self.order.pieces(self.number, first, last)
+        at = self.order.shuffled(self.number, first, last)
+        wanted = np.sort(at[offset - first :])
         columns: list[list] = [[] for _ in self.stream.columns]
         begin = 0
         for bucket, shard, start, stop in pieces:
@@ -110,7 +110,7 @@ class PartitionReader:
             begin += size
         rows = self.order.stored_rows(pieces, self.stream.plan.first_rows).tolist()
         items = list(zip(*columns, rows, strict=True))
-        self._items = [items[number] for number in at.tolist()]
+        self._block, self._items = range(first, last), [items[number] for number in at.tolist()]
 
     def _shard(self, bucket: int, number: int) -> ParquetShard | TarShard:
         """A shard of one of the pass's buckets, kept open until the partition has been read further."""

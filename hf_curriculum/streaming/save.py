@@ -214,7 +214,6 @@ def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
     import yaml
 
     head = yaml.safe_dump({"configs": configurations(index, split)}, sort_keys=False, allow_unicode=True)
-    side = "low" if index.easy == "low" else "high"
     column = "".join(char if char.isalnum() or char in "_-. " else "?" for char in index.score_column)
     lines = [
         "---",
@@ -223,8 +222,8 @@ def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
         "",
         "# Examples in buckets of difficulty",
         "",
-        f"{index.num_rows:,} examples in {len(index.buckets)} buckets by {index.cut} of `{column}` ({side} = easy), "
-        "easiest first. Within a bucket the order is random.",
+        f"{index.num_rows:,} examples in {len(index.buckets)} buckets by {index.cut} of `{column}` "
+        f"({index.easy} = easy), easiest first. Within a bucket the order is random.",
         "",
         "```python",
         "from datasets import load_dataset",

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import tarfile
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -200,16 +201,14 @@ class ParquetShard:
         self._starts = [0]
         for number in range(groups.num_row_groups):
             self._starts.append(self._starts[-1] + groups.row_group(number).num_rows)
-        self._group, self._arrays = -1, []
+        self._group, self._arrays = None, []
         self.num_rows: int = self._starts[-1]
 
     def read(self, start: int, stop: int) -> list[list[Any]]:
         """Rows `[start, stop)` as Python values, a list per column."""
         out: list[list] = [[] for _ in self._columns]
-        group = max(self._group, 0)
         while start < stop:
-            while not self._starts[group] <= start < self._starts[group + 1]:
-                group = group + 1 if start >= self._starts[group] else 0
+            group = bisect_right(self._starts, start) - 1
             self._load(group)
             first = self._starts[group]
             end = min(stop, self._starts[group + 1])

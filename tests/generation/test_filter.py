@@ -13,7 +13,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum import CaptionLength, CLIPSimilarity, filter_spectrum
-from hf_curriculum.provenance import read_provenance
+from hf_curriculum.provenance import append_columns, read_provenance
 from hf_curriculum.scorers.base import Scorer
 
 # a row: level, class, score
@@ -81,8 +81,10 @@ def test_exactly_the_threshold_is_kept_and_the_rest_is_listed(tmp_path, caplog):
     assert kept["similarity"][:] == [np.float32(0.30), np.float32(0.45), np.float32(0.31)]
     assert read_provenance(kept)["similarity"].scorer.endswith("Grey")
     assert set(Grey.texts) == {f"prompt {number}" for number in range(6)}
-    for line in ("level 0.1 | 2 | 1", "level 0.5 | 1 | 2", "fox | 1 | 2", "owl | 2 | 1", "all | 3 | 3"):
-        assert f"| {line} |" in caplog.text
+    assert caplog.messages[-1].splitlines() == [
+        *("| of | kept | dropped |", "| --- | --- | --- |", "| level 0.1 | 2 | 1 |", "| level 0.5 | 1 | 2 |"),
+        *("| fox | 1 | 2 |", "| owl | 2 | 1 |", "| all | 3 | 3 |"),
+    ]
     dropped = pyarrow.parquet.read_table(tmp_path / "dropped.parquet")
     assert "image" not in dropped.column_names
     found = [(row["seed"], row["reason"]) for row in dropped.to_pylist()]
@@ -109,6 +111,41 @@ def test_scores_are_kept_and_made_again_when_the_images_change(tmp_path):
     assert Grey.batches == 4
     filter_spectrum(spectrum(), Grey(), **options, prompt="a photo of {label}")
     assert Grey.batches == 7
+
+
+def test_another_process_reads_the_scores_and_writes_no_table(tmp_path, monkeypatch, caplog):
+    filter_spectrum(spectrum(), Grey(), at_least=0.3, folder=tmp_path)
+    (tmp_path / "dropped.parquet").unlink()
+    monkeypatch.setattr("hf_curriculum.generation.filter.launched", lambda: (1, 2))
+    with caplog.at_level(logging.INFO):
+        again = filter_spectrum(spectrum(), Grey(), at_least=0.3, folder=tmp_path)
+    assert again["seed"][:] == [0, 2, 3]
+    assert not (tmp_path / "dropped.parquet").exists()
+    assert not [record for record in caplog.records if record.name == "hf_curriculum.generation.filter"]
+
+
+def test_scores_are_made_in_parts_and_batches_that_fit_them(tmp_path, monkeypatch):
+    given = []
+
+    def scored(data, scorer, folder, **options):
+        given.append(options)
+        return data.add_column(scorer.name, np.float32([0.5] * len(data)))
+
+    def appended(*columns, **options):
+        given.append(options)
+        return append_columns(*columns, **options)
+
+    monkeypatch.setattr("hf_curriculum.generation.filter.add_scores_sharded", scored)
+    monkeypatch.setattr("hf_curriculum.generation.filter.append_columns", appended)
+    for folder, options in (("few", {"part_rows": 2}), ("many", {})):
+        kept = filter_spectrum(spectrum(), Grey(), at_least=0.5, folder=tmp_path / folder, **options)
+        assert len(kept) == 6
+        assert pyarrow.parquet.read_table(tmp_path / folder / "dropped.parquet").shape == (0, 9)
+    texts, made = {"features": {"caption": Value("string")}}, {"read": {"similarity": ["prompt"]}, "overwrite": True}
+    few, many = {"part_rows": 2, "batch_size": 2}, {"part_rows": 1000, "batch_size": 250}
+    assert given == [texts, few, made, texts, many, made]
+    again = filter_spectrum(kept, Grey(), at_least=0.4, folder=tmp_path / "again")
+    assert again.column_names == kept.column_names
 
 
 def test_another_scorer_does_not_read_the_scores_of_the_first(tmp_path):
@@ -140,7 +177,12 @@ def test_what_is_emptied_is_named(tmp_path, caplog):
         filter_spectrum(spectrum(rows), Grey(), at_least=0.46, folder=tmp_path / "level")
     kept = filter_spectrum(spectrum(rows), Grey(), at_least=0.46, folder=tmp_path / "level", allow_empty=True)
     assert len(kept) == 1
-    assert "No image is left of level 0.5" in caplog.text
+    assert caplog.messages[-1] == "No image is left of level 0.5."
+    rows += [(0.9, 1, 0.1), (0.1, 1, 0.1)]
+    with pytest.raises(ValueError, match=r"^No image is left of level 0\.5 nor of level 0\.9 nor of class 'fox': "):
+        filter_spectrum(spectrum(rows), Grey(), at_least=0.46, folder=tmp_path / "several")
+    with pytest.raises(ValueError, match=r"the highest is no number of all 2 images"):
+        filter_spectrum(spectrum([(0.1, 0, np.nan)] * 2), Grey(), at_least=0.46, folder=tmp_path / "nan")
     with pytest.raises(ValueError, match=r"No image is left of any level: .*allow_empty=True"):
         filter_spectrum(spectrum(), Grey(), at_least=0.9, folder=tmp_path / "all", allow_empty=True)
     assert pyarrow.parquet.read_table(tmp_path / "all" / "dropped.parquet").num_rows == 6

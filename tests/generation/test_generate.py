@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import PIL.Image
@@ -20,7 +21,8 @@ from datasets import ClassLabel, Dataset, Value
 from datasets import Image as ImageFeature
 from spectrum_data import labelled_scenes, tiny_pipeline
 
-from hf_curriculum import CaptionLength, CLIPSimilarity, Retry, generate_spectrum
+from hf_curriculum import CaptionLength, CLIPSimilarity, Retry, SpectrumPlan, generate_spectrum
+from hf_curriculum.config import digest
 from hf_curriculum.generation import generate
 from hf_curriculum.generation.generate import hard_images, noise_seed
 from hf_curriculum.provenance import column_provenance
@@ -265,13 +267,18 @@ def test_a_run_goes_on_where_it_stopped_and_another_plan_is_refused(data, pipeli
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "a second"), (1.6, "2 seconds"), (59, "59 seconds"), (90, "1.5 minutes"), (7200, "2.0 hours")],
+    [
+        *((0.04, "a second"), (1.5, "2 seconds"), (59, "59 seconds"), (90, "1.5 minutes")),
+        *((5400, "90.0 minutes"), (5401, "1.5 hours"), (7200, "2.0 hours")),
+    ],
 )
 def test_an_estimate_is_in_a_unit_that_says_something(seconds, text, caplog, monkeypatch):
     now = iter([0.0, seconds / 10])
-    monkeypatch.setattr(generate.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(generate, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     with caplog.at_level(logging.INFO):
-        generate._Clock(100, SimpleNamespace(update=lambda images: None)).tick(1, 10)
+        clock = generate._Clock(100, SimpleNamespace(update=lambda images: None))
+        clock.tick(1, 10)
+        clock.tick(1, 10)
     assert caplog.messages == [f"The first batch says: about {text} for the 100 denoising steps of this process."]
 
 
@@ -284,11 +291,18 @@ def test_an_estimate_is_in_a_unit_that_says_something(seconds, text, caplog, mon
         (lambda data: data.select(range(4)), "All 4 images are hard.*allow_all_hard"),
         (lambda data: data.add_column("guidance", [0.5] * 10), "images have a `guidance` below 1"),
         (lambda data: data.map(lambda row: {"image_id": ""}), "`image_id` is empty"),
+        (lambda data: data.remove_columns("image_id").add_column("image_id", [*range(10)]), "or no text"),
+        (lambda data: data.add_column("guidance", [None] + [1.0] * 9), "images have a `guidance` below 1"),
     ],
 )
 def test_data_that_cannot_be_drawn_from(data, change, message):
     with pytest.raises(ValueError, match=message):
         hard_images(change(data))
+
+
+def test_hard_images_of_real_ones_that_were_joined_once(data):
+    assert hard_images(data.add_column("guidance", [1.0] * 10))["image_id"][:] == data["image_id"][:4]
+    assert len(hard_images(data.select([0]), allow_all_hard=True)) == 1
 
 
 def test_a_source_that_cannot_be_read_is_named_before_anything_is_drawn(data, pipeline, tmp_path):
@@ -303,9 +317,12 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_drawn(data, pi
 def test_options_that_cannot_be(data, pipeline, tmp_path, monkeypatch):
     with pytest.raises(TypeError, match="was given for the real images"):
         spectrum({"train": data}, pipeline, tmp_path)
-    with pytest.raises(ValueError, match="`batch_size=0`"):
-        spectrum(data, pipeline, tmp_path, batch_size=0)
-    for resize in (0, "32", (16, 0), (16, 16, 16)):
+    for wrong in ({"batch_size": 0}, {"part_images": 0}):
+        with pytest.raises(ValueError, match="are at least 1 image"):
+            spectrum(data, pipeline, tmp_path, **wrong)
+    for resize in (None, 1, (1, 1), [1, 1]):
+        generate._validate_options(data, 1, 1, resize)
+    for resize in (0, "32", (), (16,), (16, 0), (16, 16, 16)):
         with pytest.raises(ValueError, match=rf"`resize={re.escape(repr(resize))}` was given"):
             spectrum(data, pipeline, tmp_path, resize=resize)
     several = data.add_column("caption", [["a ball", "a cup"]] * len(data))
@@ -313,6 +330,9 @@ def test_options_that_cannot_be(data, pipeline, tmp_path, monkeypatch):
         spectrum(several, pipeline, tmp_path)
     with pytest.raises(ValueError, match=r"CaptionLength.* was given to compare generated images"):
         Retry(CaptionLength(), at_least=1)
+    for strange in (None, Brightness, type("Two", (Brightness,), {"outputs": ("one", "two")})()):
+        with pytest.raises(ValueError, match="was given to compare generated images"):
+            Retry(strange, at_least=1)
     with pytest.raises(ValueError, match="`tries=1` draws nothing again"):
         Retry(CLIPSimilarity(), at_least=0.3, tries=1)
     with pytest.raises(ValueError, match="1 classes have no prompt"):
@@ -382,3 +402,189 @@ def test_features_of_the_columns(data, pipeline, tmp_path):
     assert made.features["guidance"].dtype == "float32"
     assert made.features["seed"] == Value("int64")
     assert made.features["hard"] == Value("bool")
+
+
+class Drawer:
+    """In place of `ImageToImage`: grey images as bright as their number, or as `shades` say, and what it was given."""
+
+    name, revision, steps, factor, flagged = "drawer", "r1", 4, 2, 0
+    made: ClassVar[list] = []
+
+    def __init__(self, pipeline, **options):
+        self.given, self.calls, self.checked, self.shades = (pipeline, options), [], [], iter(range(1, 256))
+        Drawer.made.append(self)
+
+    def __call__(self, prompts, images, size, strength, seeds):
+        self.calls.append((prompts, None if images is None else len(images), size, strength, seeds))
+        return [PIL.Image.new("RGB", size, (next(self.shades),) * 3) for _ in prompts]
+
+    def check_distribution(self, prompts, images):
+        self.checked.append((prompts, [image.size for image in images]))
+
+    def describe(self):
+        return {"weights": "w", "steps": self.steps}
+
+    def versions(self):
+        return {"torch": "2"}
+
+
+@pytest.fixture
+def drawer(monkeypatch):
+    monkeypatch.setattr(generate, "ImageToImage", Drawer)
+    monkeypatch.setattr(Drawer, "made", [])
+    return Drawer
+
+
+def squares(count):
+    rows = {"image": [PIL.Image.new("RGB", (2, 2))] * count, "image_id": [f"i{number}" for number in range(count)]}
+    return Dataset.from_dict({**rows, "hard": [True] * count})
+
+
+def test_every_option_goes_to_the_pipeline_and_64_sources_are_looked_at(drawer, tmp_path):
+    options = {"revision": "v", "lora": "l", "dtype": "float16", "steps": 4, "guidance_scale": 2.0}
+    options |= {"arguments": {"eta": 1}, "from_text": True}
+    rest = {"levels": (0, 0.5), "seeds": 1, "allow_all_hard": True, "part_images": 200, "batch_size": 50}
+    made = spectrum(squares(66), "any", tmp_path, prompts="{image_id}", **options, **rest)
+    (only,) = drawer.made
+    assert only.given == ("any", options)
+    assert only.checked == [([f"i{number}" for number in range(64)], [(2, 2)] * 64)]
+    assert [(len(prompts), images, size, strength) for prompts, images, size, strength, _ in only.calls] == [
+        *((50, None, (2, 2), 1), (16, None, (2, 2), 1), (50, 50, (2, 2), 0.5), (16, 16, (2, 2), 0.5)),
+    ]
+    assert [np.asarray(image)[0, 0, 0] for image in made["image"]] == [*range(1, 133)]
+
+
+def test_the_bar_and_the_estimate_count_what_is_missing(drawer, tmp_path, monkeypatch, caplog):
+    bars = []
+
+    class Bar:
+        def __init__(self, **options):
+            self.options, self.updates = options, []
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception): ...
+
+        def update(self, images):
+            self.updates.append(images)
+
+    monkeypatch.setattr(generate, "tqdm", Bar)
+    now = iter([0.0, 30.0, 0.0, 10.0, 0.0])
+    monkeypatch.setattr(generate, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    options = {"prompts": "a", "levels": (0.25, 0.5), "seeds": 2, "steps": 4, "allow_all_hard": True}
+    options |= {"batch_size": 2, "part_images": 5}
+    with caplog.at_level(logging.INFO):
+        spectrum(squares(3), "any", tmp_path, **options)
+        (tmp_path / "spectrum.arrow").unlink()
+        (tmp_path / "part-00001-of-00003.parquet").unlink()
+        spectrum(squares(3), "any", tmp_path, **options)
+    about = {"desc": "Generating images", "unit": "image", "disable": None}
+    assert [(bar.options, bar.updates) for bar in bars] == [
+        ({"total": 12, **about}, [2, 2, 1, 1, 2, 2, 2]),
+        ({"total": 5, **about}, [1, 2, 2]),
+    ]
+    assert [message for message in caplog.messages if "batch says" in message] == [
+        "The first batch says: about 2.5 minutes for the 30 denoising steps of this process.",
+        "The first batch says: about 37 seconds for the 11 denoising steps of this process.",
+    ]
+    written = (tmp_path / "spectrum.arrow").stat().st_mtime_ns
+    spectrum(squares(3), "any", tmp_path, **options)
+    assert (tmp_path / "spectrum.arrow").stat().st_mtime_ns == written
+
+
+def test_two_processes_one_after_the_other(drawer, tmp_path):
+    options = {"prompts": "a", "levels": (0.5,), "allow_all_hard": True, "part_images": 2, "timeout": 0.0}
+    for rank, left in ((1, "part-00000-of-00003"), (0, "part-00000-of-00002")):
+        folder = tmp_path / str(rank)
+        with pytest.raises(TimeoutError, match=rf"first of them {left if rank else 'part-00001-of-00003'}\.parquet"):
+            spectrum(squares(3), "any", folder, rank=rank, world_size=2, **options)
+        assert len(list(folder.glob("part-*"))) == (1 if rank else 2)
+        assert not (folder / "spectrum.arrow").exists()
+    for rank in (0, 1):
+        assert len(spectrum(squares(3), "any", tmp_path / "1", rank=rank, world_size=2, **options)) == 6
+    assert [len(each.calls) for each in drawer.made] == [1, 2, 2, 0]
+
+
+class Scripted(Brightness):
+    """Scores as listed, in the order in which images are drawn."""
+
+    scores: ClassVar[list] = []
+
+    def score(self, batch, rank):
+        return np.array([Scripted.scores.pop(0) for _ in batch["image"]], np.float32)
+
+
+def test_the_last_try_is_the_first_that_is_good_enough_and_of_equals_the_first_is_kept(drawer, tmp_path, caplog):
+    # of three images one is good at once, one exactly so at its second try, one never: its first two tries are equal
+    Scripted.scores = [0.75, 0.25, 0.125, 0.5, 0.125, 0.0]
+    retry = Retry(Scripted(), at_least=0.5, tries=3)
+    with caplog.at_level(logging.INFO):
+        made = spectrum(
+            squares(3), "any", tmp_path, prompts="a", seeds=1, levels=(0.5,), allow_all_hard=True, retry=retry
+        )
+    assert [np.asarray(image)[0, 0, 0] for image in made["image"]] == [1, 4, 3]
+    assert Scripted.scores == []
+    assert caplog.messages[-1] == "1 of 3 images are a second try or a later one."
+    keys = [seeds for *_, seeds in drawer.made[0].calls]
+    assert keys == [
+        [noise_seed("i0", 10 * 0, 0), noise_seed("i1", 0, 0), noise_seed("i2", 0, 0)],
+        [noise_seed("i1", 0, 1), noise_seed("i2", 0, 1)],
+        [noise_seed("i2", 0, 2)],
+    ]
+
+
+def test_nothing_half_written_stays(drawer, tmp_path, monkeypatch):
+    def fails(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(generate, "_columns", fails)
+    with pytest.raises(MemoryError):
+        spectrum(squares(1), "any", tmp_path, prompts="a", levels=(0.5,), allow_all_hard=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["part-00000-of-00001.parquet", "run.json"]
+
+
+def test_what_parts_have_to_agree_in(drawer, tmp_path):
+    plan = SpectrumPlan(((2, 2),), (0.5,), (0,), 4)
+    retry = Retry(Brightness(), at_least=0.5, tries=3)
+    made = Drawer("any")
+    made.name = str(tmp_path)
+    run = generate._Run(plan, made, [0], [("a",)], retry, [("b",)], 2)
+    assert run.manifest == {
+        "levels": (0.5,),
+        "seeds": (0,),
+        "from_text": False,
+        "name": tmp_path.name,
+        "revision": "r1",
+        "sizes": digest("[[2, 2]]"),
+        "prompts": digest('[["a"]]'),
+        "weights": "w",
+        "steps": 4,
+        "versions": {"torch": "2"},
+        "retry": {
+            "scorer": Brightness().describe().to_json(),
+            "at_least": 0.5,
+            "tries": 3,
+            "prompts": digest('[["b"]]'),
+        },
+    }
+    found = run.provenance()
+    assert (found.model, found.revision, found.versions) == (tmp_path.name, "r1", {"torch": "2"})
+    kept = {name: value for name, value in run.manifest.items() if name not in ("name", "revision", "versions")}
+    assert found.arguments == {**kept, "levels": [0.5], "seeds": [0], "hard": 1}
+
+
+def test_sources_as_the_pipeline_gets_them(tmp_path):
+    images = [PIL.Image.effect_noise((9, 3), 50).convert("RGB"), PIL.Image.new("RGB", (6, 4))]
+    rows = Dataset.from_dict({"image": images, "image_id": ["a", "b"]})
+    for resize, sizes in ((1, ((4, 2), (2, 2))), (3, ((8, 4), (4, 4))), ((2, 6), ((2, 6),) * 2)):
+        found = generate.Sources(rows, resize, 2)
+        assert found.sizes == sizes
+        assert found[0] is found[0]
+        np.testing.assert_array_equal(found[0], images[0].resize(sizes[0], PIL.Image.Resampling.LANCZOS))
+        assert found._cached.cache_info().maxsize == 64
+    with pytest.raises(ValueError, match=r"1 of 2 hard images, .* 'a' with 9 × 3 pixels.* such as 4\."):
+        generate.Sources(rows, None, 2)
+    stored = generate.Sources(rows.cast_column("image", ImageFeature(decode=False)), (2, 2), 1)
+    assert stored[1].size == (2, 2)

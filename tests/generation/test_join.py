@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel, Dataset, Value
 from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
 
@@ -19,6 +20,7 @@ from hf_curriculum import (
     join_spectrum,
     spectrum_grid,
 )
+from hf_curriculum.generation import grid
 
 LEVELS = (0.1, 0.5)
 
@@ -65,6 +67,21 @@ def test_without_a_mark_the_sources_are_hard(real, drawn, joined, caplog):
     assert sum(join_spectrum(plain, fewer)["hard"][:10]) == 3
     assert "1 of 4 hard images have no generated image left" in caplog.text
     assert sum(join_spectrum(real, fewer)["hard"][:10]) == 4
+
+
+def test_real_images_that_were_joined_before(real, drawn, joined):
+    again = join_spectrum(joined.select(range(10)), drawn)
+    assert again.column_names == joined.column_names
+    assert again["guidance"][:] == joined["guidance"][:]
+    assert again.features["seed"] == drawn.features["seed"]
+
+
+def test_a_spectrum_without_provenance_and_without_classes(real, drawn, caplog):
+    plain = drawn.cast_column("guidance", Value("float32")).remove_columns("label")
+    found = join_spectrum(real.remove_columns(["hard", "label"]), plain)
+    assert sum(found["hard"][:10]) == 4
+    assert level_of(found)[:10] == [1] * 10
+    assert not caplog.records
 
 
 def test_captions_go_along_where_the_real_images_have_some(real, drawn):
@@ -157,6 +174,11 @@ def test_the_last_real_image_of_a_class_stays(joined):
 def test_levels_that_are_not_there(plain):
     with pytest.raises(ValueError, match=r"No image has level 0\.3; the data has the levels 0\.1, 0\.5, 1"):
         hold_out_levels(plain, 1, levels=(0.1, 0.3))
+    with pytest.raises(ValueError, match=r"No image has level ; the data has"):
+        hold_out_levels(plain, 1, levels=())
+    odd = Dataset.from_dict({"image_id": ["a", "b", "c"], "guidance": [1.0, 0.5, None], "source_id": ["a", "a", "c"]})
+    train, levels = hold_out_levels(odd, 1)
+    assert (list(levels), train["image_id"][:]) == (["level_0.5", "level_1"], ["c"])
     with pytest.raises(ValueError, match="`images=0` holds nothing out"):
         hold_out_levels(plain, 0)
     with pytest.raises(ValueError, match="`guidance` is not in the data"):
@@ -172,12 +194,16 @@ def test_distance_is_the_root_mean_square_to_the_source(real, drawn, joined):
     found = distance_to_source(joined)
     assert list(found) == list(LEVELS)
     assert found == pytest.approx({level: np.mean(each) for level, each in wanted.items()})
+    images = [Image.effect_noise(size, 50).convert("RGB") for size in ((8, 8), (16, 16), (16, 16))]
+    rows = {"image": images, "guidance": [0.5, 1.0, 1.0], "source_id": ["a", "a", "b"]}
+    apart = np.asarray(images[0], np.float64) - np.asarray(images[1].resize((8, 8), Image.Resampling.LANCZOS))
+    assert distance_to_source(Dataset.from_dict(rows)) == pytest.approx({0.5: np.sqrt((apart**2).mean()) / 255})
     with pytest.raises(ValueError, match=r"4 sources, .* are not among the real images"):
         distance_to_source(drawn)
 
 
 def test_the_grid_shows_levels_from_prompt_to_photograph(joined, drawn):
-    grid = np.asarray(spectrum_grid(joined, sources=2, tile=16))
+    sheet = np.asarray(spectrum_grid(joined, sources=2, tile=16))
     first = drawn["source_id"][0]
     rows = [
         next(row for row in joined if row["source_id"] == first and round(row["guidance"], 6) == level)
@@ -185,11 +211,12 @@ def test_the_grid_shows_levels_from_prompt_to_photograph(joined, drawn):
     ]
     for column, row in enumerate(rows):
         left = 18 + column * (16 + 6)
-        assert (grid[18 + 22 : 18 + 22 + 16, left : left + 16] == np.asarray(row["image"])).all()
-    above, below = grid[18 : 18 + 22], grid[18 + 22 + 16 + 3 : 18 + 22 + 16 + 22]  # the levels, the first prompt
+        assert (sheet[18 + 22 : 18 + 22 + 16, left : left + 16] == np.asarray(row["image"])).all()
+    above, below = sheet[18 : 18 + 22], sheet[18 + 22 + 16 + 3 : 18 + 22 + 16 + 22]  # the levels, the first prompt
     assert above.min() < 100
     assert below.min() < 100
     assert spectrum_grid(drawn, sources=[first]).size[0] < spectrum_grid(joined, sources=[first]).size[0]
+    assert spectrum_grid(joined, sources=2, tile=16).size == (18 * 2 + 3 * 22 - 6, 18 * 2 + 22 + 2 * (22 + 22))
     with pytest.raises(ValueError, match="No image was generated from 'nobody'"):
         spectrum_grid(joined, sources=["nobody"])
     with pytest.raises(ValueError, match="There are no generated images"):
@@ -198,13 +225,57 @@ def test_the_grid_shows_levels_from_prompt_to_photograph(joined, drawn):
         spectrum_grid(Dataset.from_dict({"image": [], "guidance": []}))
 
 
+class Font:
+    """Each letter is ten pixels wide."""
+
+    def getlength(self, text):
+        return 10 * len(text)
+
+
+def test_what_is_written_and_pasted_where(monkeypatch):
+    written, sizes = [], []
+    monkeypatch.setattr(grid.ImageFont, "load_default", lambda size: sizes.append(size) or Font())
+    pen = SimpleNamespace(text=lambda *place, **how: written.append((*place, how)))
+    monkeypatch.setattr(grid.ImageDraw, "Draw", lambda sheet: pen)
+    noise = [Image.effect_noise((9, 6), 60 + number).convert("RGB") for number in range(6)]
+    noise[3] = Image.effect_noise((64, 1), 50).convert("RGB")
+    noise[4] = Image.effect_noise((16, 16), 50).convert("RGB")
+    rows = {
+        "image": noise,
+        "guidance": [0.5, 0.1, 0.1, 0.5, 1.0, 0.5],
+        "source_id": ["a", "b", "b", "b", "b", "c"],
+        "prompt": [None, "a prompt of 22 letters", "other", "third", None, "not shown"],
+    }
+    data = Dataset.from_dict(rows)
+    made = spectrum_grid(data, 2, tile=16)
+    how = {"fill": (62, 64, 78), "font": written[0][2]["font"]}
+    assert isinstance(how["font"], Font)
+    width, height = 2 * 18 + 3 * 22 - 6, 2 * 18 + 22 + 2 * 44
+    assert (sizes, made.size) == ([12], (width, height))
+    assert written == [
+        *(((18, 18), "guidance 0.1", how), ((40, 18), "guidance 0.5", how), ((62, 18), "photograph", how)),
+        *(((18, 18 + 22 + 19), "a pro…", how), ((18, 18 + 22 + 44 + 19), "", how)),
+    ]
+    wanted = Image.new("RGB", made.size, (251, 250, 247))
+    near, smooth = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
+    wanted.paste(noise[1].resize((16, 11), near), (18, 40))
+    wanted.paste(noise[3].resize((16, 1), smooth), (40, 40))
+    wanted.paste(noise[4], (62, 40))
+    wanted.paste(noise[0].resize((16, 11), near), (40, 84))
+    assert made.tobytes() == wanted.tobytes()
+    written.clear()
+    named = spectrum_grid(data.remove_columns("prompt"), ["c", "b"], tile=16)
+    assert named.crop((40, 40, 56, 51)).tobytes() == noise[5].resize((16, 11), near).tobytes()
+    assert [text for _, text, _ in written[3:]] == ["", ""]
+
+
 def test_the_card_shows_the_grid_and_photographs_only_when_asked(real, drawn, joined):
     from hf_curriculum.hub.data_card import DataCard
 
     for data, thumbnails in ((drawn, False), (joined, False), (joined, True)):
         card = DataCard("me/spectrum", {"train": data}, "train", thumbnails=thumbnails)
         assert "from the prompt to the photograph:\n\n![grid](figures/spectrum.png)" in card.render()
-        grid = Image.open(io.BytesIO(card.files()["figures/spectrum.png"]))
-        assert grid.size == spectrum_grid(data if thumbnails else drawn).size
+        shown = Image.open(io.BytesIO(card.files()["figures/spectrum.png"]))
+        assert shown.size == spectrum_grid(data if thumbnails else drawn).size
     scored = real.add_column("noun_count", [0.0] * 10)
     assert "spectrum.png" not in DataCard("me/real", {"train": scored}, "train")._spectrum()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
 
 from hf_curriculum import generate_spectrum
+from hf_curriculum.config import digest
+from hf_curriculum.generation import pipelines
 from hf_curriculum.generation.pipelines import ImageToImage
 from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION_FOLDER
 from hf_curriculum.provenance import column_provenance
@@ -169,8 +173,6 @@ def test_a_pipeline_that_returns_something_else(caplog):
         def __call__(self, prompt, image, strength=0.5, num_inference_steps=5, guidance_scale=1.0, generator=None):
             return type("Output", (), {"images": self.returned})
 
-    from PIL import Image
-
     odd, source = Odd(), Image.new("RGB", (8, 8))
     with pytest.raises(ValueError, match="Odd returned 0 images for 1 prompts"):
         ImageToImage(odd)(["a"], [source], (8, 8), 0.5, [1])
@@ -226,3 +228,168 @@ def test_images_of_the_safety_checker_are_counted(data, tmp_path, caplog, monkey
     with caplog.at_level(logging.WARNING):
         draw(data, pipeline, tmp_path, guidance_scale=2.0)
     assert "2 images were blacked out by the pipeline's safety checker" in caplog.text
+
+
+class Stand:
+    """In place of a pipeline: what it was given; black images, unless it is told what to return."""
+
+    def __init__(self):
+        self.calls, self.bars, self.moved, self.loras, self.returned, self.flags = [], [], [], [], None, None
+
+    def __call__(self, prompt=None, image=None, strength=0.8, num_inference_steps=5, guidance_scale=1.5,
+                 generator=None, eta=0, width=0, height=0):  # fmt: skip
+        seeds = [(one.initial_seed(), one.device.type) for one in generator]
+        self.calls.append((prompt, image, strength, num_inference_steps, guidance_scale, seeds, eta, width, height))
+        made = self.returned or [Image.new("RGB", (8, 4))] * len(prompt)
+        return SimpleNamespace(images=made, nsfw_content_detected=self.flags)
+
+    def set_progress_bar_config(self, **options):
+        self.bars.append(options)
+
+    def to(self, device):
+        self.moved.append(device)
+
+    def load_lora_weights(self, lora):
+        self.loras.append(lora)
+        if lora == "broken":
+            raise ImportError("peft")
+
+
+def test_a_named_pipeline_is_loaded_moved_and_called_with_everything(monkeypatch, tmp_path):
+    pipe, text, loaded = Stand(), Stand(), []
+    automatic = SimpleNamespace(from_pretrained=lambda *given, **options: loaded.append((given, options)) or pipe)
+    monkeypatch.setattr(pipelines, "import_diffusers", lambda: SimpleNamespace(AutoPipelineForImage2Image=automatic))
+    monkeypatch.setattr(pipelines, "_text_to_image", lambda given: text if given is pipe else None)
+    monkeypatch.setattr(pipelines, "_device", lambda: "here")
+    monkeypatch.setattr(
+        "huggingface_hub.try_to_load_from_cache",
+        lambda *given, **options: f"/c/abc/{given[1]}" if options == {"revision": "v1"} else None,
+    )
+    drawer = ImageToImage("me/model", revision="v1", lora="l", from_text=True, arguments={"eta": 1})
+    assert loaded == [(("me/model",), {"revision": "v1", "torch_dtype": torch.float32})]
+    assert (pipe.moved, pipe.loras, pipe.bars, text.bars) == (
+        ["here"],
+        ["l"],
+        [{"disable": True}],
+        [{"disable": True}],
+    )
+    assert (drawer.revision, drawer.steps, drawer.scale, drawer.dtype) == ("abc", 5, 1.5, "float32")
+    source = Image.new("RGB", (8, 4))
+    drawer(("a", "b"), (source, source), (8, 4), 0.5, (1, 2))
+    drawer(["c"], None, (8, 4), 1.0, [3])
+    assert pipe.calls == [(["a", "b"], [source] * 2, 0.5, 5, 1.5, [(1, "cpu"), (2, "cpu")], 1, 0, 0)]
+    assert text.calls == [(["c"], None, 0.8, 5, 1.5, [(3, "cpu")], 1, 8, 4)]
+    other = ImageToImage("me/model", dtype="bfloat16", steps=3, guidance_scale=0.0)
+    assert loaded[1] == (("me/model",), {"revision": None, "torch_dtype": torch.bfloat16})
+    assert (other.revision, other.steps, other.scale, other.dtype) == (None, 3, 0.0, "bfloat16")
+    assert ImageToImage(tmp_path).revision is None
+    with pytest.raises(ValueError, match="which is no repository of the Hub"):
+        ImageToImage(tmp_path, revision="v1")
+    assert ImageToImage(pipe).dtype is None
+    assert pipe.moved == ["here"] * 3
+    with pytest.raises(ImportError, match="LoRA weights need `peft`"):
+        ImageToImage(pipe, lora="broken")
+    (tmp_path / "l.safetensors").write_bytes(b"")
+    assert ImageToImage(pipe, lora=tmp_path / "l.safetensors").describe()["lora"] == "l.safetensors"
+
+
+def test_sides_are_multiples_of_what_the_pipeline_says():
+    drawer = ImageToImage(Stand())
+    assert drawer.factor == 1
+    for said, factor in ((None, 1), (0, 1), (8, 8)):
+        drawer.pipe.vae_scale_factor = said
+        assert drawer.factor == factor
+
+
+def test_black_images_are_told_once_and_flagged_ones_are_not_counted_with_them(caplog):
+    pipe, seen = Stand(), []
+    drawer = ImageToImage(pipe)
+    black, other = Image.new("RGB", (8, 4)), Image.new("RGB", (8, 4), "red")
+    for returned, flags in (
+        *(([other, black], [False, True]), ([other, other], [True, True]), ([other, other], None)),
+        *(([black, black], [True, False]), ([black, black], None)),
+    ):
+        pipe.returned, pipe.flags = returned, flags
+        drawer(["a", "b"], [black] * 2, (8, 4), 0.5, [1, 2])
+        seen.append((drawer.flagged, drawer.black, len(caplog.records)))
+    assert seen == [(1, 0, 0), (3, 0, 0), (3, 0, 0), (4, 1, 1), (4, 3, 1)]
+    assert "Of a batch of Stand 1 images are black all over" in caplog.text
+
+
+def test_what_decides_the_images(tmp_path):
+    pipe = Stand()
+    drawer = ImageToImage(pipe, arguments={"eta": {1}})
+    facts = {"pipeline": "Stand", "lora": None, "steps": 5, "guidance_scale": 1.5, "dtype": None}
+    none = {"scheduler": "NoneType", "scheduler_config": digest("{}"), "weights": digest()}
+    assert drawer.describe() == {**facts, **none, "arguments": {"eta": "{1}"}}
+    pipe.scheduler = SimpleNamespace(config={"b": Path("x"), "a": 1})
+    pipe.components = {"unet": torch.nn.Linear(40, 2, bias=False), "tokenizer": "words"}
+    weights = [float(one) for one in pipe.components["unet"].weight.detach().reshape(-1)]
+    ends = f"unet weight (2, 40) {weights[:32] + weights[-32:]}"
+    drawer = ImageToImage(pipe, lora="name", arguments={"eta": (1,)})
+    assert drawer.describe() == {
+        **facts,
+        "lora": "name",
+        "scheduler": "SimpleNamespace",
+        "scheduler_config": digest('{"a": 1, "b": "x"}'),
+        "weights": digest(ends),
+        "arguments": {"eta": [1]},
+    }
+    assert list(drawer.versions()) == ["torch", "diffusers", "transformers", "pillow", "peft"]
+    assert list(ImageToImage(pipe).versions()) == ["torch", "diffusers", "transformers", "pillow"]
+    assert pipelines._version("no-such-package") is None
+
+
+@pytest.mark.parametrize(
+    ("strange", "size", "said"),
+    [
+        ((2, 2), (4, 4), None),
+        ((3, 2), (4, 4), "the prompts have words that none of its captions has"),
+        ((2, 3), (4, 4), "the images look unlike its own"),
+        ((2, 2), (4, 5), "it has seen images of 4 pixels a side only"),
+        (
+            (4, 4),
+            (5, 4),
+            "the prompts have words that none of its captions has and the images look unlike its own and "
+            "it has seen images of 4 pixels a side only",
+        ),
+    ],
+)
+def test_the_shipped_pipeline_says_what_it_does_not_know(strange, size, said, monkeypatch, caplog):
+    words, pictures = strange
+    seen = []
+
+    class Check:
+        def __init__(self, known):
+            assert known == "facts"
+
+        def count_captions(self, prompts):
+            return words
+
+        def count_images(self, pixels):
+            seen.append(pixels)
+            return int(len(seen) <= pictures)
+
+    monkeypatch.setattr(pipelines, "OutOfDistributionCheck", Check)
+    monkeypatch.setattr(pipelines, "read_json", lambda *given: {"knows": "facts", "image_size": 4})
+    drawer = ImageToImage(Stand())
+    images = [Image.new("RGB", size, (0, 255, 51))] * 4
+    drawer.check_distribution(["a"] * 4, images)
+    assert seen == []
+    drawer.name = "scenes_diffusion"
+    drawer.check_distribution(["a"] * 4, images)
+    wanted = torch.tensor([-1.0, 1.0, -0.6])[None, :, None, None].expand(1, 3, size[1], size[0])
+    torch.testing.assert_close(seen[0], wanted)
+    assert [record.args[0] for record in caplog.records] == ([] if said is None else [said])
+
+
+def test_the_device_is_that_of_the_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for rank, device in ((None, 0), ("1", 1), ("3", 1)):
+        monkeypatch.delenv("LOCAL_RANK", raising=False) if rank is None else monkeypatch.setenv("LOCAL_RANK", rank)
+        assert pipelines._device() == torch.device("cuda", device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for there, device in ((True, "mps"), (False, "cpu")):
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=there: there)
+        assert pipelines._device() == torch.device(device)

@@ -6,9 +6,12 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 from datasets import ClassLabel, Dataset
 
 from hf_curriculum import load_prompts, train_word_tokenizer, write_prompts
+from hf_curriculum.config import digest
+from hf_curriculum.generation import prompts
 from hf_curriculum.generation.prompts import choose_prompt, prompt_choices
 
 
@@ -45,12 +48,13 @@ def test_the_choice_is_keyed_by_image_and_seed_and_spreads_evenly():
     assert set(counts) == set(choices)
     assert all(150 < count < 250 for count in counts.values())
     assert [drawn[0], drawn[11], drawn[999]] == ["prompt 0", "prompt 4", "prompt 2"]  # now and in every later version
+    assert {choose_prompt(("a", "b"), f"image {image}", 0) for image in range(9)} == {"a", "b"}
     tries = {choose_prompt(choices, "image 1", 0, attempt) for attempt in range(20)}
     assert len(tries) > 1
 
 
 @pytest.mark.parametrize(
-    ("prompts", "message"),
+    ("given", "message"),
     [
         ({"owl": "an owl"}, "1 classes have no prompt, the first of them 'fox'"),
         ({"owl": "an owl", "fox": []}, "1 classes have no prompt, the first of them 'fox'"),
@@ -64,9 +68,9 @@ def test_the_choice_is_keyed_by_image_and_seed_and_spreads_evenly():
         ({}, "does not map classes to prompts"),
     ],
 )
-def test_prompts_that_cannot_be(data, prompts, message):
+def test_prompts_that_cannot_be(data, given, message):
     with pytest.raises(ValueError, match=message):
-        prompt_choices(data, prompts)
+        prompt_choices(data, given)
 
 
 def test_data_that_prompts_cannot_name(data, tmp_path):
@@ -85,11 +89,16 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
     assert prompt_choices(numbered, table) == [("the digit 1",), ("the digit 0",)]
     with pytest.raises(ValueError, match=r"1 rows have no class \(row 1\)"):
         prompt_choices(Dataset.from_dict({"label": ["owl", None]}), "{label}")
+    with pytest.raises(ValueError, match=r"2 rows have no class \(row 0\)"):
+        prompt_choices(Dataset.from_dict({"label": [-1, -1]}).cast_column("label", data.features["label"]), "{label}")
     with pytest.raises(FileNotFoundError, match=r"There is no file .*nowhere\.csv of prompts"):
         prompt_choices(data, "nowhere.csv")
     (tmp_path / "wrong.csv").write_text("label,text\nowl,an owl\n")
     with pytest.raises(ValueError, match=r"has the columns .*'label', 'text'"):
         load_prompts(tmp_path / "wrong.csv")
+    (tmp_path / "empty.csv").write_text("class,prompt\n")
+    with pytest.raises(ValueError, match=r"has the columns \[\]"):
+        load_prompts(tmp_path / "empty.csv")
     (tmp_path / "latin.csv").write_bytes(b"class,prompt\nowl,a caf\xe9\n")
     with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8 .* Save it as UTF-8"):
         load_prompts(tmp_path / "latin.csv")
@@ -121,7 +130,6 @@ def test_a_language_model_writes_prompts(tmp_path):
 
 
 def test_a_language_model_that_writes_nothing(tmp_path):
-    import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tokenizer = train_word_tokenizer(Dataset.from_dict({"caption": ["a photo of a fox"]}), min_count=1)
@@ -136,3 +144,61 @@ def test_a_language_model_that_writes_nothing(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="wrote nothing about 'fox' in 5 tries"):
         write_prompts(["fox"], str(tmp_path), instruction="a photo of a {label}", max_new_tokens=2)
+
+
+class Writer:
+    """In place of a language model and its tokenizer: what it was asked, and texts to write one after the other."""
+
+    def __init__(self, texts, chat_template=None):
+        self.texts, self.chat_template, self.asked, self.drawn = iter(texts), chat_template, [], []
+
+    def eval(self):
+        return self
+
+    def apply_chat_template(self, messages, **options):
+        return repr((messages, options))
+
+    def __call__(self, text, **options):
+        self.asked.append((text, options))
+        return {"input_ids": torch.tensor([[5, 6]])}
+
+    def generate(self, **options):
+        self.drawn.append((torch.initial_seed(), torch.is_inference_mode_enabled(), options))
+        return torch.tensor([[5, 6, 7]])
+
+    def decode(self, ids, **options):
+        assert (ids.tolist(), options) == ([7], {"skip_special_tokens": True})
+        return next(self.texts)
+
+
+def test_what_a_language_model_is_asked(monkeypatch):
+    loaded = []
+    writer = Writer(["", " \n'", "\n ' a {red} fox\" \na second", "two", "three", "four"], "template")
+
+    def load(kind, *given):
+        loaded.append((kind.__name__, *given))
+        return writer
+
+    monkeypatch.setattr(prompts, "load_pretrained", load)
+    state = torch.get_rng_state()
+    made = write_prompts(
+        ["fox", "owl"], "m", per_class=2, instruction="a {label}", max_new_tokens=1, revision="r", seed=3
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert made == {"fox": ["a {{red}} fox", "two"], "owl": ["three", "four"]}
+    assert loaded == [("AutoTokenizer", "m", "r"), ("AutoModelForCausalLM", "m", "r")]
+    chat = {"tokenize": False, "add_generation_prompt": True}
+    assert writer.asked == [
+        (repr(([{"role": "user", "content": f"a {name}"}], chat)), {"return_tensors": "pt"}) for name in ("fox", "owl")
+    ]
+    keys = [["fox", 0, 0, 3], ["fox", 0, 1, 3], ["fox", 0, 2, 3], ["fox", 1, 0, 3], ["owl", 0, 0, 3], ["owl", 1, 0, 3]]
+    options = {"do_sample": True, "max_new_tokens": 1}
+    for key, (seed, no_gradients, given) in zip(keys, writer.drawn, strict=True):
+        assert (seed, no_gradients) == (int(digest(json.dumps(key)), 16) >> 1, True)
+        assert given.pop("input_ids").tolist() == [[5, 6]]
+        assert given == options
+    writer.texts, writer.chat_template = iter(["plain"]), None
+    assert write_prompts(["fox"], "m", per_class=1, instruction="a {label}") == {"fox": ["plain"]}
+    assert (writer.asked[-1][0], writer.drawn[-1][2]["max_new_tokens"]) == ("a fox", 60)
+    with pytest.raises(ValueError, match="`max_new_tokens=0` are at least 1"):
+        write_prompts(["fox"], "m", max_new_tokens=0)

@@ -69,8 +69,12 @@ def test_a_text_is_white_on_a_tag_inside_the_corner(monkeypatch):
     assert (tag[:, :, 1] > 120).sum() > 10  # letters, with soft edges; the tag has 30 of green
     assert (tag == colour(4)).all(axis=2).sum() > 20
     written = []
-    measured = {"a": (0, 0, 30.9, 11.2), "b": (0, 0, 30, 11)}
-    monkeypatch.setattr(ImageDraw.ImageDraw, "textbbox", lambda pen, at, text, font: measured[text])
+    measured = {"a": (30.9, 11.2), "b": (30, 11)}
+    monkeypatch.setattr(
+        ImageDraw.ImageDraw,
+        "textbbox",
+        lambda pen, at, text, font: (*at, at[0] + measured[text][0], at[1] + measured[text][1]),
+    )
     monkeypatch.setattr(
         ImageDraw.ImageDraw, "text", lambda pen, at, text, fill, font: written.append((at, text, fill, font.size))
     )

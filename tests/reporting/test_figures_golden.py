@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from figure_cases import FIGURES, MORE
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -26,7 +27,7 @@ from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.spines import Spine
 from matplotlib.text import Annotation, Text
 
-from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, new_figure
 
 GOLDEN = Path(__file__).with_name("figures.json")
 THEMES = {"light": LIGHT, "dark, narrow": DARK.narrow()}
@@ -74,7 +75,12 @@ def described(artist: Artist) -> str:
 
 def lines_of(artist: Artist) -> Iterator[str]:
     """A line for each visible part of a figure, with its axes' limits and ticks."""
-    if not artist.get_visible() or isinstance(artist, (Spine, FancyArrowPatch)):
+    if not artist.get_visible() or isinstance(artist, FancyArrowPatch):
+        return
+    if isinstance(artist, (Axis, Spine)) and not artist.axes.axison:
+        return
+    if isinstance(artist, Spine):
+        yield f"spine {artist.spine_type} {artist.get_linewidth():g} {colours([artist.get_edgecolor()])}"
         return
     if isinstance(artist, Axis):
         ticks = [place for place in artist.get_majorticklocs() if min(artist.get_view_interval()) <= place]
@@ -84,17 +90,24 @@ def lines_of(artist: Artist) -> Iterator[str]:
         for tick in artist.get_major_ticks()[:1]:
             line = f"{to_hex(tick.gridline.get_color())} {tick.gridline.get_linewidth():g}"
             yield f"{described(tick.label1)}, grid {line if tick.gridline.get_visible() else None}"
-        yield described(artist.label)
+            mark = tick.tick1line
+            yield f"ticks {mark.get_markersize():g} {mark.get_markeredgewidth():g}, labels {tick.get_pad():g} away"
+        yield f"{described(artist.label)}, {artist.labelpad:g} away, layer {artist.get_zorder():g}"
         return
     seen = described(artist)
     if not seen.startswith("text ''"):
         yield f"{seen}, layer {artist.get_zorder():g}" if isinstance(artist.axes, Axes) else seen
+    if isinstance(artist, Axes):
+        above = artist.titleOffsetTrans.transform((0, 0))[1] * 72 / artist.get_figure().dpi
+        yield f"titles {above:.4g} points above, axis below {artist.get_axisbelow()}"
     for child in artist.get_children():
         yield from lines_of(child)
 
 
 def made_of(figure: Figure) -> list[str]:
-    return [shown(figure.get_size_inches()), *lines_of(figure)]
+    margins = figure.get_layout_engine().get()
+    page = f"{shown(figure.get_size_inches())}, {figure.dpi:g} dots per inch"
+    return [f"{page}, margins {margins['w_pad']:.3g} {margins['h_pad']:.3g}", *lines_of(figure)]
 
 
 CASES = {f"{name}, {kind}": (name, theme) for name in (FIGURES | MORE) for kind, theme in THEMES.items()}
@@ -104,6 +117,14 @@ CASES = {f"{name}, {kind}": (name, theme) for name in (FIGURES | MORE) for kind,
 def test_a_figure_is_made_of_what_it_was(case):
     name, theme = CASES[case]
     assert made_of((FIGURES | MORE)[name](theme)) == json.loads(GOLDEN.read_text(encoding="utf-8"))[case]
+
+
+def test_a_style_of_the_reader_s_own_adds_no_grid():
+    with rc_context({"axes.grid": True}):
+        found = made_of((FIGURES | MORE)["ontology"](LIGHT))
+        assert found == json.loads(GOLDEN.read_text(encoding="utf-8"))["ontology, light"]
+        _, axes = new_figure(LIGHT, "", x_label="", y_label="")
+        assert not axes.xaxis.get_major_ticks()[0].gridline.get_visible()
 
 
 if __name__ == "__main__":

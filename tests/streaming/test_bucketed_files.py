@@ -12,7 +12,7 @@ from io import BytesIO
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeList, List, Value, config, load_dataset
 from PIL import Image as PILImage
 
 from hf_curriculum import (
@@ -26,7 +26,10 @@ from hf_curriculum import (
     verify_bucketed,
 )
 from hf_curriculum.planning.ranking import resolve_easy
+from hf_curriculum.rng import permute
 from hf_curriculum.scored_data import load_provenance
+from hf_curriculum.streaming import save, shards
+from hf_curriculum.streaming.index import Shard, StoredBucket, quantile_positions
 from hf_curriculum.streaming.save import configurations
 
 MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")
@@ -145,6 +148,7 @@ def test_a_bucket_without_examples_is_an_empty_stream(tmp_path):
     index = save_bucketed(data, tmp_path / "out", 4, "value", score_column="s", easy="low")
     assert index.sizes == (8, 0, 0, 2)
     assert [len(ids(tmp_path / "out", f"bucket_{number}")) for number in range(4)] == [8, 0, 0, 2]
+    assert [len(bucket.shards) for bucket in index.buckets] == [1] * 4
     assert index.buckets[1].lowest is None
     assert (index.buckets[3].lowest, index.buckets[3].highest) == (2, 3)
 
@@ -351,6 +355,9 @@ def test_what_was_changed_is_noticed(tmp_path):
     file.write_text(text.replace('"easy": "high"', '"easy": "low"'))
     with pytest.raises(ValueError, match="was changed after it was written"):
         BucketIndex.read(out)
+    file.write_text(json.dumps({**json.loads(text), "format_version": 2}))
+    with pytest.raises(ValueError, match="is not an index of buckets in version 1"):
+        BucketIndex.read(out)
     file.write_text("[]")
     with pytest.raises(ValueError, match="is not an index of buckets in version 1"):
         BucketIndex.read(out)
@@ -377,3 +384,159 @@ def test_an_image_in_memory_is_written_too(tmp_path):
     save_bucketed(data, tmp_path / "out", 2, score_column="difficulty", num_shards=1)
     assert load_dataset(str(tmp_path / "out"), "bucket_0", split="train")[0]["image"].size == (3, 3)
     assert not math.isnan(BucketIndex.read(tmp_path / "out").thresholds[0])
+
+
+def test_the_whole_card_and_all_its_configurations(tmp_path):
+    data = Dataset.from_dict({"id": range(10), "s_-.é`": np.float32([1] * 8 + [2, 3])})
+    options = {"score_column": "s_-.é`", "easy": "low", "split": "prüfung", "format": "webdataset"}
+    index = save_bucketed(data, tmp_path / "out", 3, "value", **options)
+    assert (tmp_path / "out" / "README.md").read_text().splitlines() == [
+        *("---", "configs:", "- config_name: default", "  default: true", "  data_files:", "  - split: prüfung"),
+        *("    path:", "    - bucket_0/*.tar", "    - bucket_2/*.tar"),
+        *("- config_name: bucket_0", "  data_files:", "  - split: prüfung", "    path: bucket_0/*.tar"),
+        *("- config_name: bucket_2", "  data_files:", "  - split: prüfung", "    path: bucket_2/*.tar", "---", ""),
+        *("# Examples in buckets of difficulty", ""),
+        "10 examples in 3 buckets by value of `s_-.é?` (low = easy), easiest first. Within a bucket the order is "
+        "random.",
+        *("", "```python", "from datasets import load_dataset", ""),
+        'easiest = load_dataset("path/to/this", "bucket_0", split="prüfung", streaming=True)',
+        'everything = load_dataset("path/to/this", split="prüfung", streaming=True)',
+        *("```", "", "| bucket | examples | lowest score | highest score | shards |"),
+        *(
+            "| --- | --- | --- | --- | --- |",
+            "| 0 | 8 | 1 | 1 | 1 |",
+            "| 1 | 0 | – | – | 0 |",
+            "| 2 | 2 | 2 | 3 | 1 |",
+        ),
+    ]
+    text = (tmp_path / "out" / "buckets.json").read_text()
+    assert text.startswith(
+        '{\n "format_version": 1,\n "digest": "' + index.digest + '",\n "score_column": "s_-.é`",\n'
+    )
+    assert text.endswith("]\n}\n")
+    assert len(index.digest) == 32
+    with tarfile.open(tmp_path / "out" / index.buckets[2].shards[0].file) as archive:
+        assert archive.getnames() == ["2-00000-000000.json", "2-00000-000001.json"]
+
+
+def by_hand(folder, file, lowest=0.0):
+    folder.mkdir(exist_ok=True)
+    (folder / file).write_bytes(b"")
+    bucket = StoredBucket(1, lowest, 1.0, (Shard(file, 1, 0, ""),))
+    return BucketIndex("s", "low", "rank", (), 1, 0, "last", 0, "parquet", {}, (bucket,))
+
+
+def test_an_index_names_no_file_elsewhere_and_no_number_that_json_has_not(tmp_path):
+    by_hand(tmp_path / "in", "a.parquet").write(tmp_path / "in")
+    assert BucketIndex.read(tmp_path / "in").buckets[0].shards[0].file == "a.parquet"
+    by_hand(tmp_path / "in", "../b.parquet").write(tmp_path / "in")
+    with pytest.raises(ValueError, match=r"b\.parquet"):
+        BucketIndex.read(tmp_path / "in")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        by_hand(tmp_path / "in", "a.parquet", math.nan).write(tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "positions"),
+    [(3, 3, []), (3, 4, [3]), (3, 5, [3, 4]), (0, 4, [0, 1, 2, 3]), (7, 108, [*range(7, 108)])],
+)
+def test_positions_of_quantiles(start, stop, positions):
+    assert quantile_positions(start, stop).tolist() == positions
+    assert quantile_positions(0, 203).tolist() == [at * 202 // 100 for at in range(101)]
+
+
+def test_rows_are_read_a_bounded_number_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(save, "_CHUNK", 3)
+    monkeypatch.setattr(save, "_CHUNK_OF_FILES", 2)
+    for data, sizes in ((scored(12), [3, 3, 1]), (with_images(tmp_path / "p"), [2, 2, 2, 1])):
+        tables = list(save._tables(data, np.arange(12), 4, 11, 5))
+        assert [len(table) for table in tables] == sizes
+        found = [number for table in tables for number in table["id"].to_pylist()]
+        assert found == permute(np.arange(4, 11), 12, 5).tolist()
+
+
+def test_what_parquet_shards_are_written_with(tmp_path, monkeypatch):
+    table = scored(6).data.table
+    one = table.slice(0, 2).nbytes
+    tables = [table.slice(at, 2) for at in (0, 2, 4)]
+    size = tables[0].nbytes + tables[1].nbytes
+    assert [len(part) for part in shards._merged(tables, size)] == [4, 2]
+    assert [len(part) for part in shards._merged(tables, size + 1)] == [6]
+    given, writer = [], pq.ParquetWriter
+    monkeypatch.setattr(
+        pq, "ParquetWriter", lambda *args, **options: given.append(options) or writer(*args, **options)
+    )
+    file = tmp_path / "a.parquet"
+    for group_bytes, groups in ((1, [1] * 6), (one * 10, [6])):
+        shards.write_parquet(tables, file, table.schema, group_bytes)
+        metadata = pq.read_metadata(file)
+        assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
+    chunking = config.DEFAULT_CDC_OPTIONS
+    about = {"use_content_defined_chunking": chunking, "write_page_index": True, "write_page_checksum": True}
+    assert given == [about] * 2
+    assert json.loads(metadata.metadata[b"content_defined_chunking"]) == chunking
+
+
+def test_a_parquet_shard_reads_its_columns_group_by_group(tmp_path):
+    data = scored(6)
+    shards.write_parquet([data.data.table], tmp_path / "a.parquet", data.data.table.schema, 1)
+    shard = shards.ParquetShard(tmp_path / "a.parquet", Features({"id": data.features["id"]}))
+    file, read = shard._file, []
+
+    class File:
+        def read_row_group(self, number, **options):
+            read.append((number, options))
+            return file.read_row_group(number, **options)
+
+        def close(self):
+            read.append("closed")
+
+    shard._file = File()
+    assert (shard.num_rows, shard.read(2, 5), shard.read(4, 5), shard.read(0, 1)) == (6, [[2, 3, 4]], [[4]], [[0]])
+    shard.close()
+    assert read == [*((number, {"columns": ["id"], "use_threads": False}) for number in (2, 3, 4, 0)), "closed"]
+    assert shard._arrays == []
+
+
+def test_a_damaged_page_and_a_picture_elsewhere_are_not_read(tmp_path):
+    data = scored(60)
+    shards.write_parquet([data.data.table], tmp_path / "a.parquet", data.data.table.schema)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    column = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(0)
+    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.parquet.*Copy it again, or run `save_bucketed` again"):
+        shards.ParquetShard(tmp_path / "a.parquet", data.features).read(0, 60)
+    images = with_images(tmp_path / "elsewhere", 2)
+    (tmp_path / "in").mkdir()
+    shards.write_parquet([images.data.table], tmp_path / "in/a.parquet", images.data.table.schema)
+    with pytest.raises(ValueError, match="elsewhere"):
+        shards.ParquetShard(tmp_path / "in/a.parquet", images.features).read(0, 2)
+
+
+def test_values_that_json_holds_come_back_from_an_archive(tmp_path):
+    features = Features(
+        {
+            "label": ClassLabel(names=["a", "b"]),
+            "more": {"n": Value("int64"), "xs": List(Value("float64"))},
+            "large": LargeList(Value("uint8")),
+            "number": Value("int64"),
+            "text": Value("large_string"),
+            "share": Value("float32"),
+        }
+    )
+    first = {"label": 1, "more": {"n": 2, "xs": [0.5, math.inf]}, "large": [3], "number": 4, "text": "é", "share": 0.5}
+    rows = [first, {**first, "more": {"n": None, "xs": [math.nan]}, "number": None, "text": None, "share": math.nan}]
+    data = Dataset.from_list(rows, features=features)
+    shards.validate_features(features)
+    shards.write_tar([data.data.table.slice(0, 1), data.data.table.slice(1)], tmp_path / "a.tar", "x")
+    shard = shards.TarShard(tmp_path / "a.tar", features)
+    assert (shard.num_rows, shard.read(1, 1)) == (2, [[]] * 6)
+    found = shard.read(0, 2)
+    assert math.isnan(found[5].pop())
+    more = [{"n": 2, "xs": [0.5, None]}, {"n": None, "xs": [None]}]
+    assert found == [[1, 1], more, [[3], [3]], [4, None], ["é", None], [0.5]]
+    shard.close()
+    assert shard._content.closed
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert archive.getnames() == ["x-000000.json", "x-000001.json"]

@@ -392,6 +392,12 @@ def test_pools_that_are_not_whole_buckets_are_refused(buckets):
         BucketedStream(buckets, Phases(3))
     with pytest.raises(TypeError, match="Growing reads the scores of single examples"):
         BucketedStream(buckets, Growing())
+    for rule in (Filter(0.5, by="id"), Filter(at_least=3), Filter("auto")):
+        with pytest.raises(TypeError, match="keeps by the values of single examples"):
+            BucketedStream(buckets, rule)
+    with pytest.raises(ValueError, match="4 phases by value were asked for, but there are 4 buckets by rank"):
+        BucketedStream(buckets, Phases(4, cut="value"))
+    assert len(BucketedStream(buckets, Phases(1, cut="value")).plan.stages) == 1
     with pytest.raises(ValueError, match="partial_batches='keep' pads the last batch"):
         BucketedStream(buckets, Phases(4, partial_batches="keep"))
     assert len(BucketedStream(buckets, Phases(2)).plan.stages) == 2
@@ -443,8 +449,14 @@ def test_arguments_that_do_not_fit(buckets):
         stream.split_by_node(2, 2)
     with pytest.raises(ValueError, match="cannot be made of batches of 1 on 4 processes"):
         stream.split_by_node(0, 4)
-    with pytest.raises(ValueError, match="Step 999 was asked for"):
-        stream.state_at(999)
+    for step in (999, -1):
+        with pytest.raises(ValueError, match=f"Step {step} was asked for"):
+            stream.state_at(step)
+    assert stream.state_at(0)["step"] == 0
+    with pytest.raises(ValueError, match="batches of 0 on 1 process"):
+        BucketedStream(buckets, batch_size=0)
+    with pytest.raises(ValueError, match="rank=-1 of world_size=2"):
+        stream.split_by_node(-1, 2)
 
 
 def test_the_state_of_another_stream_is_refused(buckets, tmp_path):

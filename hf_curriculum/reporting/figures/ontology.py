@@ -51,8 +51,8 @@ def ontology_sizes(ontology: Ontology, *, most: int = 30, theme: Theme = LIGHT) 
     )
     axes.set_xlim(0, 1.12 * max(sizes))
     number_ticks(axes.xaxis, theme, integer=True)
-    axes.grid(visible=False, axis="y")
-    axes.grid(visible=True, axis="x", color=theme.line, linewidth=0.8)
+    axes.grid(visible=False)
+    axes.grid(axis="x", color=theme.line, linewidth=0.8)
     for place, size in enumerate(sizes):
         style = {"va": "center", "ha": "left", "color": theme.text}
         annotate(axes, theme, number(size), (size, place), (4, 0), size=8, **style)

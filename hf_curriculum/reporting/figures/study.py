@@ -84,8 +84,8 @@ def interval_rows(
     axes.set_yticks(
         range(len(rows)), [one_line(row.name, 22 if theme.is_narrow else 44) for row in rows], parse_math=False
     )
-    axes.grid(visible=False, axis="y")
-    axes.grid(visible=True, axis="x", color=theme.line, linewidth=0.8)
+    axes.grid(visible=False)
+    axes.grid(axis="x", color=theme.line, linewidth=0.8)
     if reference is not None and math.isfinite(reference):
         axes.axvline(reference, color=theme.muted, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     for position, row in enumerate(rows):

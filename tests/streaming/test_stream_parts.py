@@ -1,0 +1,129 @@
+"""The parts of a stream one by one: shards that are closed, scores between quantiles, blocks and stretches."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
+from hf_curriculum.streaming.dataset import StreamExamples
+from hf_curriculum.streaming.index import BucketIndex, StoredBucket
+from hf_curriculum.streaming.plan import BucketScores, RowsInOrder, plan_buckets
+from hf_curriculum.streaming.reader import WorkerSamples
+from hf_curriculum.streaming.shards import ParquetShard, TarShard
+
+SIZE = 203
+
+
+@pytest.fixture(scope="module")
+def buckets(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("buckets") / "out", SIZE, 4)
+
+
+def written(path, size, num_buckets, **options):
+    scores = (np.arange(size) * 37 % 20).astype(np.float32)
+    data = Dataset.from_dict({"id": range(size), "caption": [f"caption {n}" for n in range(size)], "s": scores})
+    save_bucketed(data, path, num_buckets, score_column="s", easy="low", shard_size=9, **options)
+    return path
+
+
+@pytest.mark.parametrize("format", ["parquet", "webdataset"])
+def test_every_shard_that_is_opened_is_closed(tmp_path, format, monkeypatch):
+    path, closed = written(tmp_path / "out", 60, 2, format=format), []
+    for kind in (ParquetShard, TarShard):
+        inner = kind.close
+        monkeypatch.setattr(kind, "close", lambda shard, inner=inner: (closed.append(shard), inner(shard)))
+    stream = BucketedStream(path, Phases(2, 2), global_batch_size=4, shuffle_buffer=8)
+    for _ in range(2):
+        closed.clear()
+        assert len(list(stream)) == stream.plan.num_samples
+        assert len(closed) == len(set(map(id, closed))) == stream.opened.total() > 8
+    seen = +stream.opened
+    assert len(list(stream)) == stream.plan.num_samples
+    assert stream.opened == seen
+    closed.clear()
+    stopped = iter(stream)
+    next(stopped)
+    stopped.close()
+    assert len(closed) == stream.opened.total() > 0
+    closed.clear()
+    with pytest.raises(ValueError, match=r"holds \d+ examples, but the index says 99"):
+        stream._reader().open(SimpleNamespace(file=stream.index.buckets[0].shards[0].file, rows=99))
+    assert len(closed) == 1
+
+
+def test_rows_in_order_are_no_array():
+    rows = RowsInOrder(5)
+    assert (len(rows), np.asarray(rows).tolist(), rows[np.array([3, 1])].tolist()) == (5, [0, 1, 2, 3, 4], [3, 1])
+    assert (type(rows[:3]), len(rows[:3]), len(rows[:9])) == (RowsInOrder, 3, 5)
+    assert [rows[part].tolist() for part in (slice(1, 3), slice(0, 5, 2))] == [[1, 2], [0, 2, 4]]
+
+
+def scores_by_hand(easy, unscored, quantiles=None, thresholds=(2.5,), scores=((1.0, 2.6), (3.0, 5.0))):
+    stored = tuple(StoredBucket(rows, *ends, ()) for rows, ends in zip((3, 4), scores, strict=True))
+    given = ("s", easy, "rank", thresholds, 5, 2, unscored, 0, "parquet", {}, stored, quantiles)
+    return BucketScores(BucketIndex(*given))
+
+
+def test_scores_between_those_that_are_known():
+    nan = float("nan")
+    ends = scores_by_hand("low", "last")
+    np.testing.assert_allclose(ends[np.arange(7)], [1, 1.75, 2.5, 3, 5, nan, nan])
+    assert (len(ends), ends.num_scored, np.asarray(ends).dtype, np.asarray(ends, float).dtype) == (7, 5, "f4", "f8")
+    assert ends.statistics() == {
+        "rows": 7,
+        "unscored": 2,
+        "infinite": 0,
+        "share_unscored": 2 / 7,
+        "min": 1.0,
+        "q25": 1.75,
+        "median": 2.5,
+        "q75": 3.0,
+        "max": 5.0,
+    }
+    dropped = scores_by_hand("low", "drop", ((1.0, 2.0, 2.6), (3.0, 3.5, 4.0, 9.0)))
+    np.testing.assert_allclose(dropped[np.arange(7)], [1, 2, 2.5, 3, 3.5, 4, 9])
+    high = scores_by_hand("high", "drop", None, (3.0,), ((2.9, 5.0), (1.0, 2.0)))
+    np.testing.assert_allclose(high[np.arange(7)], [5, 4, 3, 2, 5 / 3, 4 / 3, 1])
+    assert scores_by_hand("low", "last", None, (None,))[2] == 2.6
+
+
+def test_buckets_without_examples_and_a_buffer_of_one(buckets):
+    empty = BucketIndex("s", "low", "rank", (), 0, 0, "last", 0, "parquet", {}, (StoredBucket(0, None, None, ()),))
+    with pytest.raises(ValueError, match="The buckets hold no example"):
+        plan_buckets(IID(epochs=1), empty, global_batch_size=1)
+    for buffer, block in ((1, 1), (16, 1), (47, 2), (1000, 62)):
+        plan = BucketedStream(buckets, Phases(4), global_batch_size=8, shuffle_buffer=buffer, seed=5).plan
+        assert plan.pass_at(0).block == block
+    order = plan.fingerprint()
+    assert order["stream"] == {"shuffle_buffer": 1000, "partitions_per_step": 8, "worker_partitions": 2}
+    assert (order["scores"], order["seed"]) == (plan.index.digest, 5)
+    assert plan.drawn_scores(0, 30).tolist() == plan.ranking.scores[plan.positions(0, 30)].tolist()
+
+
+@pytest.mark.parametrize(("size", "steps", "sizes"), [(5000, 2, [5000, 5000]), (2, 3000, [4096, 1904])])
+def test_positions_come_a_few_thousand_at_a_time(size, steps, sizes):
+    part = WorkerSamples(size, size)
+    assert [len(samples) for samples in part.samples(0, steps)] == sizes
+    assert np.concatenate(list(part.samples(3, steps))).tolist() == list(range(3, size * steps))
+    assert part.reader == [size, 0, 1, 0, 1]
+
+
+def test_a_resumed_stream_is_not_given_to_a_trainer(buckets):
+    stream = BucketedStream(buckets, Phases(4), global_batch_size=8)
+    stream.load_state_dict(stream.state_at(1))
+    with pytest.raises(ValueError, match="was split or resumed"):
+        stream.with_plan(seed=0)
+    assert stream.remove_columns("id").column_names == ["caption", "s"]
+    assert stream.remove_columns(["id", "s"]).column_names == ["caption"]
+    examples = StreamExamples(stream)
+    first = examples.__getitems__([(0, 3), (0, 4)])
+    again = pickle.loads(pickle.dumps(examples))
+    assert (len(again), again._reader, [one.draw for one in first]) == (SIZE, None, [3, 4])
+    kept = examples._reader
+    assert examples.__getitems__([(0, 5)])[0].index == stream.rows(5, 6)[0]
+    assert examples._reader is kept
