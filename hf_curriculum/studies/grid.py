@@ -270,7 +270,7 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
     """
     rule = IID() if args.curriculum is None else curriculum_from(args.curriculum)
     size = args.global_batch_size or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    epochs = args.num_train_epochs if args.num_train_epochs > 0 else None
+    epochs = None if args.num_train_epochs == -1 else args.num_train_epochs
     given = Budget(epochs, args.max_steps if args.max_steps > 0 else None, size)
     unknown = "a number of examples that depends on the scores"
     missing = [name for name in rule.reads_in_all if name not in train.column_names]  # a scorer adds what it reads
@@ -291,7 +291,7 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
             f"{most}{plan.num_examples:,} examples, {chosen}{passes:.4g} × the data, {plan.num_steps:,} steps of "
             f"{size:,}"
         )
-    if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
+    if not found and len(set(errors)) == 1 and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()
 
