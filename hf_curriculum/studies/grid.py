@@ -217,10 +217,10 @@ def study_arms(
     alone = "curriculum" if has_curriculum(settings) else CONTROL
     if alone == CONTROL and options.compare and "curriculum" not in options.grid:
         raise ValueError(
-            f"--compare was given, but the curriculum is {short(settings['curriculum'])}, as a control's: there is "
-            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
+            f"--compare was given, but the curriculum is {short(settings.get('curriculum'))}, as a control's: there "
+            "is nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
         )
-    replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
+    replaced = {"curriculum": settings.get("control_curriculum")} if options.compare or options.control else None
     arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
     if options.control:
         return {name: arms[name] for name in controls.values()}, {}, {}
@@ -229,7 +229,7 @@ def study_arms(
 
 def has_curriculum(settings: Mapping[str, Any]) -> bool:
     """Whether examples come in another order than the control's, or than at random."""
-    rule, control = (curriculum_from(settings[name] or "iid") for name in ("curriculum", "control_curriculum"))
+    rule, control = (curriculum_from(settings.get(name) or "iid") for name in ("curriculum", "control_curriculum"))
     return rule.to_dict() != control.to_dict() and rule.to_dict()["type"] != "iid"
 
 
