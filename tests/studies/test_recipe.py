@@ -114,8 +114,8 @@ WHICH_RUNS = (
     "hold against the preset's --seeds SEEDS [SEEDS ...] one run per seed: 0,1,2 (default: 0) "
     "--grid FIELD=A,B or FILE one run per value, once per field; or one per row of a file, or of one named in the "
     "presets' grids/; none: no grid, where the preset names one --table NAME the rows of a table of the paper, a file "
-    "in the presets' grids/ --arms NAME [NAME ...] rows of a grid file, and what they need, alone --compare also train "
-    "the i.i.d. control at the same seeds --control train the i.i.d. control alone, in its place"
+    "in the presets' grids/ --arms NAME [NAME ...] rows of a grid file, and what they need, alone --compare also "
+    "train the i.i.d. control at the same seeds --control train the i.i.d. control alone, in its place"
 )
 
 
