@@ -91,7 +91,7 @@ class DataCard:
             ours_alone["license"] = self.license
         if self.language is not None:
             ours_alone["language"] = self.language
-        if {IMAGE, CAPTION} <= set(self.dataset.column_names):
+        if {IMAGE, CAPTION}.issubset(self.dataset.column_names):
             ours_alone["task_categories"] = [
                 "image-to-text",
                 "image-text-to-text",
@@ -136,7 +136,7 @@ class DataCard:
 
     def _spectrum(self) -> str:
         """Of generated images the grid from prompt to photograph; the photographs with `thumbnails` only."""
-        if not {IMAGE, GUIDANCE, SOURCE_ID} <= set(self.dataset.column_names):
+        if not {IMAGE, GUIDANCE, SOURCE_ID}.issubset(self.dataset.column_names):
             return ""
         drawn = np.flatnonzero(score_values(self.dataset, GUIDANCE) < 1)
         if not len(drawn):

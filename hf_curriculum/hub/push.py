@@ -300,7 +300,7 @@ def _images(file: Path, names: Sequence[str]) -> tuple[int, int]:
         for column in map(group.column, range(group.num_columns)):
             path = column.path_in_schema.split(".")
             if path[0] in names and path[-1] == "bytes":
-                count += column.num_values - (column.statistics.null_count if column.statistics else 0)
+                count += column.num_values - column.statistics.null_count
                 size += column.total_compressed_size
     return count, size
 
@@ -432,7 +432,7 @@ def _check_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
 
 def _write_buckets(dataset: Dataset, folder: Path, shard_bytes: int, options: Mapping[str, Any]) -> BucketIndex:
     sample = dataset.with_format("arrow")[:256]
-    rows = max(1, int(shard_bytes * sample.num_rows / max(1, sample.nbytes)))
+    rows = max(1, int(shard_bytes * sample.num_rows / sample.nbytes))
     return save_bucketed(dataset, folder, shard_size=rows, **options)
 
 
@@ -455,8 +455,8 @@ def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) ->
     """Writes one split as `SPLIT-00000-of-00002.parquet`; equal data gives equal bytes, changed data few others."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
-    sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)), None)
-    size = sample.nbytes / sample.num_rows * num_rows if sample is not None else 0
+    sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)))
+    size = sample.nbytes / sample.num_rows * num_rows
     num_shards = max(1, min(num_rows, -(-int(size) // shard_bytes)))
     files = []
     for shard in range(num_shards):

@@ -217,10 +217,10 @@ def study_arms(
     alone = "curriculum" if has_curriculum(settings) else CONTROL
     if alone == CONTROL and options.compare and "curriculum" not in options.grid:
         raise ValueError(
-            f"--compare was given, but the curriculum is {short(settings['curriculum'])}, as a control's: there is "
-            "nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
+            f"--compare was given, but the curriculum is {short(settings.get('curriculum'))}, as a control's: there "
+            "is nothing to compare. Leave --compare out, or name a curriculum, `--curriculum phases`."
         )
-    replaced = {"curriculum": settings["control_curriculum"]} if options.compare or options.control else None
+    replaced = {"curriculum": settings.get("control_curriculum")} if options.compare or options.control else None
     arms, controls = grid_arms(settings, options.grid, name=alone, control=replaced)
     if options.control:
         return {name: arms[name] for name in controls.values()}, {}, {}
@@ -229,7 +229,7 @@ def study_arms(
 
 def has_curriculum(settings: Mapping[str, Any]) -> bool:
     """Whether examples come in another order than the control's, or than at random."""
-    rule, control = (curriculum_from(settings[name] or "iid") for name in ("curriculum", "control_curriculum"))
+    rule, control = (curriculum_from(settings.get(name) or "iid") for name in ("curriculum", "control_curriculum"))
     return rule.to_dict() != control.to_dict() and rule.to_dict()["type"] != "iid"
 
 
@@ -270,7 +270,7 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
     """
     rule = IID() if args.curriculum is None else curriculum_from(args.curriculum)
     size = args.global_batch_size or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    epochs = args.num_train_epochs if args.num_train_epochs > 0 else None
+    epochs = None if args.num_train_epochs == -1 else args.num_train_epochs
     given = Budget(epochs, args.max_steps if args.max_steps > 0 else None, size)
     unknown = "a number of examples that depends on the scores"
     missing = [name for name in rule.reads_in_all if name not in train.column_names]  # a scorer adds what it reads
@@ -291,7 +291,7 @@ def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
             f"{most}{plan.num_examples:,} examples, {chosen}{passes:.4g} × the data, {plan.num_steps:,} steps of "
             f"{size:,}"
         )
-    if len(errors) == 2 and errors[0] == errors[1] and getattr(rule, "cut", "rank") != "value":
+    if not found and len(set(errors)) == 1 and getattr(rule, "cut", "rank") != "value":
         raise ValueError(errors[0])
     return unknown if errors or len(found) > 1 else found.pop()
 

@@ -165,7 +165,7 @@ class FlagParser(HfArgumentParser):
             return f"--{name} is {self._successors[name]} now"
         known = {action.dest: f"--{action.dest}" for action in self._actions}
         known |= {other.lstrip("-").replace("-", "_"): other for other in self._others}
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known)
         return f"did you mean {known[near[0]]}?" if near else ""
 
     def error(self, message: str) -> Any:

@@ -94,7 +94,7 @@ class StudyRun:
             **({} if self.data is None else {"data": self.data}),
             **({"needs": {arm: run.key for arm, run in self.needs.items()}} if self.needs else {}),
         }
-        write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1, allow_nan=False))
+        write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1))
 
 
 class Study:
@@ -169,33 +169,31 @@ class Study:
             for seed in seeds
             for arm in order
         ]
-        taken: set[Path] = set()
         made: dict[tuple[str, int], StudyRun] = {}
         for item in self.runs:
             item.needs = {other: made[other, item.seed] for other in needs.get(item.arm, ())}
             made[item.arm, item.seed] = item
             own = {"needs": {other: run.key for other, run in item.needs.items()}} if item.needs else {}
             item.key = settings_key({**item.settings, **own}, item.seed)
-            item.folder = self._folder(item, taken)
+            item.folder = self._folder(item)
             if former is not None and not item.needs and _read(item.folder) is None:
-                self._take_over(item, former(item.settings), taken)
-            taken.add(item.folder)
+                self._take_over(item, former(item.settings))
             item.read()
 
-    def _folder(self, item: StudyRun, taken: set[Path]) -> Path:
+    def _folder(self, item: StudyRun) -> Path:
         """`ARM-seedN`; with the run's key added where the name cannot be spelt or belongs to other settings."""
         spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = _read(named)
         foreign = facts["key"] != item.key if facts is not None else named.exists()
-        if spelt == item.arm and not foreign and named not in taken:
+        if spelt == item.arm and not foreign:
             return named
         return named.with_name(f"{named.name}-{item.key}")
 
-    def _take_over(self, item: StudyRun, settings: Settings, taken: set[Path]) -> None:
+    def _take_over(self, item: StudyRun, settings: Settings) -> None:
         """Gives a run the key and the folder that it had in an earlier version, if its folder is there."""
         before = dataclasses.replace(item, key=settings_key(settings, item.seed))
-        before.folder = self._folder(before, taken)
+        before.folder = self._folder(before)
         facts = _read(before.folder)
         if facts is not None and facts["key"] == before.key:
             item.key, item.folder = before.key, before.folder
@@ -291,7 +289,7 @@ class Study:
             if not isinstance(result, Mapping):
                 raise TypeError(f"The run returned a {type(result).__name__}; a study needs its numbers by name.")
             lost = [name for name in self._losses if _is_lost(result.get(name))]
-            result = json.loads(json.dumps(plain(result), allow_nan=False))
+            result = json.loads(json.dumps(plain(result)))
             item.result = result
             item.status = "finished"
             if lost:

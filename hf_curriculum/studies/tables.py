@@ -154,7 +154,7 @@ class StudyTable:
         summary = [
             {
                 **row.cells(),
-                **({"paper": dict(row.paper)} if row.paper else {}),
+                **({"paper": plain(row.paper)} if row.paper else {}),
                 "values": {str(seed): value for seed, value in row.values.items()},
             }
             for row in self.rows
@@ -193,7 +193,7 @@ class StudyTable:
         texts = {
             "md": self.to_markdown(),
             "csv": self.to_csv(),
-            "json": json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n",
+            "json": json.dumps(self.to_dict(), indent=1) + "\n",
         }
         files = {}
         for ending, text in texts.items():

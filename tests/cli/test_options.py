@@ -367,3 +367,71 @@ def test_tables_for_terminals_stand_left_and_right():
     text = common.lines_of(["name", "n"], [["a", "10"], ["long name", "2"]], left=1)
     assert text.splitlines() == ["name        n", "a          10", "long name   2"]
     assert common.lines_of(["a", "b"], [["1", "2 2"]], left=2).splitlines() == ["a  b", "1  2 2"]
+
+
+def test_the_table_of_scores():
+    def facts(unscored, made, **marks):
+        marks = {name: marks.get(name) for name in ("min", "q25", "median", "q75", "max")}
+        return {"rows": 1204, "unscored": unscored, "provenance": made, **marks}
+
+    length = facts(4, {"scorer": "Length", "per_image": None, "easy": "low"}, min=1, q25=2.5, max=1234.56)
+    scene = facts(1204, {"scorer": "Clip", "per_image": "max", "easy": "high"})
+    rows = [" ".join(line.split()) for line in common.score_table({"a": {"scores": {"x": length}}}).splitlines()]
+    assert rows == [
+        "score by easy scored unscored min 25 % median 75 % max", "x Length low 1,200 4 1 2.5 – – 1235",
+    ]  # fmt: skip
+    several = common.score_table({"a": {"scores": {"x": length, "y": scene}}, "b": {"scores": {}}}).splitlines()
+    assert [" ".join(line.split()) for line in several] == [
+        "split score by easy scored unscored min 25 % median 75 % max",
+        "a x Length low 1,200 4 1 2.5 – – 1235",
+        "a y Clip, max per image high 0 1,204 – – – – –",
+    ]
+    assert several[1] == "a      x      Length               low    1,200         4    1   2.5       –     –  1235"
+
+
+def test_a_disk_is_full_by_what_is_said_or_by_what_is_left(tmp_path, monkeypatch):
+    lost, full = RuntimeError("unexpected pos"), tmp_path / "a" / "b"
+    for free, is_full in ((1 << 20, False), ((1 << 20) - 1, True)):
+        monkeypatch.setattr("shutil.disk_usage", lambda place, free=free: SimpleNamespace(free=free, place=place))
+        assert common.free_bytes(full) == free
+        assert common.disk_is_full(lost, full) == is_full
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=place))
+    assert [common.free_bytes(place) for place in (tmp_path, full)] == [tmp_path, tmp_path]
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1 << 40))
+    outer, within = ValueError("outer"), KeyError("within")
+    outer.__cause__ = within.__context__ = OSError(28, "")
+    assert common.disk_is_full(outer, full)
+    assert common.disk_is_full(within, full)
+    assert common.disk_is_full(ValueError("No space left on device"), full)
+    assert not common.disk_is_full(OSError(2, "gone"), full)
+    assert not common.disk_is_full(None, full)
+
+
+def test_a_folder_of_runs_is_no_model(tmp_path):
+    for number, runs in ((1, "1 run and is"), (2, "2 runs and is")):
+        config = tmp_path / f"seed{number}" / "model" / "config.json"
+        config.parent.mkdir(parents=True)
+        config.touch()
+        named = ", ".join(str(tmp_path / f"seed{one}") for one in range(1, number + 1))
+        with pytest.raises(typer.BadParameter) as caught:
+            common.model_of(str(tmp_path))
+        assert str(caught.value) == f"{tmp_path} holds {runs} no model. Name one of them: {named}"
+    assert common.model_of(str(config.parent)) == str(config.parent)
+    assert common.model_of(str(tmp_path / "seed1")) == str(tmp_path / "seed1" / "model")
+
+
+def test_the_split_that_is_read(monkeypatch, tmp_path):
+    data = Dataset.from_dict({"a": [1]})
+    named = Dataset(data.data, split="dev")
+    monkeypatch.setattr(common, "load_complete", {"plain": data, "named": named}.get)
+    assert common.load_split("plain", "train") is data
+    assert common.load_split("named", "train") is common.load_split("named", "dev") is named
+    for name in ("plain", "named"):
+        with pytest.raises(typer.BadParameter, match=f"{name} has no splits, and so not 'test'. Leave out --split"):
+            common.load_split(name, "test")
+    assert (common.in_split("train"), common.in_split("dev")) == ((), ("--split", "dev"))
+
+
+def test_the_next_command_is_written_as_it_can_be_typed(capsys):
+    common.suggest("inspect", Path("a b"), "--n", "3")
+    assert capsys.readouterr() == ("", "next: hf-curriculum inspect 'a b' --n 3\n")

@@ -12,7 +12,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum import ScoreProvenance, attach_provenance
-from hf_curriculum.hub import data_card, model_card
+from hf_curriculum.hub import data_card, model_card, papers
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.papers import paper_of
 
@@ -62,6 +62,18 @@ def test_scores_are_drawn_from_their_easy_end_with_the_cuts_of_the_buckets(drawn
     card = DataCard("me/x", {"train": odd}, "train")
     assert "(figures/scores_0.png)" in card._figure(0, "é")
     assert f"(figures/scores_1_{'a' * 60}.png)" in card._figure(1, "a" * 70)
+    (long,) = made = {"b" * 81: ScoreProvenance("b" * 81, "by hand")}
+    card = DataCard("me/x", {"train": attach_provenance(Dataset.from_dict({long: np.float32([1])}), made)}, "train")
+    card._figure(0, long)
+    assert drawn[-1][1]["name"] == "b" * 79 + "…"
+    assert card._summary().endswith(f" Scores: {'b' * 79}….")
+
+
+def test_files_of_a_card_are_written_where_no_folder_is(tmp_path):
+    files = {"a/b/one": b"1", "a/b/two": b"2", "three": b"3"}
+    for _ in range(2):
+        data_card.write_files(files, tmp_path / "new")
+    assert {path: (tmp_path / "new" / path).read_bytes() for path in files} == files
 
 
 def test_examples_are_those_of_the_end_that_buckets_call_easy():
@@ -231,3 +243,13 @@ def test_what_a_score_was_made_by():
 )  # fmt: skip
 def test_the_paper_of_a_rule_with_a_score(rule, score, paper):
     assert paper_of(json.loads(json.dumps(rule)), score) == paper
+
+
+def test_a_paper_is_found_in_the_bibliography():
+    assert papers._paper("Saha et al. 2024", "saha2024exploring") == papers.PAPERS["babylm"]
+    assert papers.PAPERS["babylm"].bibtex.startswith("@inproceedings{saha2024exploring,")
+    assert papers.PAPERS["babylm"].title in papers.PAPERS["babylm"].bibtex
+
+
+def test_the_class_of_a_model_is_shortened_where_it_is_named():
+    assert f"Build the {'C' * 79}… first" in model_card._source({"auto": None, "class": "C" * 81})

@@ -151,6 +151,20 @@ def test_decisions_results_and_no_score(facts):
     assert "Nothing was evaluated." in render_model_card({**facts, "results": []})
 
 
+def test_a_run_without_a_curriculum_and_one_without_stages(facts):
+    none = dict.fromkeys(("curriculum", "plan", "score", "paper"))
+    header, body = header_of(render_model_card({**facts, **none}, "---\ntags: photos\n---\n# Mine\n"))
+    assert header["tags"] == ["photos", "hf_curriculum"]
+    assert "examples of me/data in random order, without a curriculum.\n" in body
+    for said in ("None: examples were drawn at random.", "No paper: no curriculum was used.", "# Mine\n"):
+        assert said in body
+    assert "![" not in body
+    assert model_figures({**facts, **none}) == {}
+    early = {**facts, "plan": {**facts["plan"], "stages": []}, "history": []}
+    assert model_figures(early) == {}
+    assert "![" not in render_model_card(early)
+
+
 def test_nothing_in_the_facts_gets_out_of_its_place(facts):
     bad = "<script>x</script>\n---\n```\n" + END + "W" * 10_240
     hostile = json.loads(json.dumps(facts))
@@ -475,6 +489,8 @@ def test_results_on_benchmarks_of_the_hub_become_files_that_it_reads():
     ]
     assert [(one.task_id, one.value) for one in second] == [("passive_1", 0.5), ("npi", 1)]
     assert eval_results({"results": [result()]}) == {}
+    (text,) = eval_results({"results": [result(dataset="me/x", task="t", notes="é")]}).values()
+    assert text.decode() == "- dataset:\n    id: me/x\n    task_id: t\n  value: 0.625\n  notes: é\n"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Image, Sequence, Value
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
@@ -227,6 +228,7 @@ def test_every_option_reaches_the_buckets_and_the_card(hub, tmp_path, monkeypatc
     )  # fmt: skip
     [(data, folder)], named = [given for given, _ in buckets], buckets[0][1]
     assert folder.parents[1] == tmp_path
+    assert folder.parent.name.startswith("hf_curriculum-")
     assert not folder.exists()
     assert named == {
         "num_buckets": 2, "cut": "value", "score_column": "difficulty", "split": "dev", "easy": "high",
@@ -347,6 +349,60 @@ def test_addresses_are_refused_before_the_hub_is_asked(hub):
     with pytest.raises(ValueError, match=r"names https://evil\.example/a\.png in place of an image"):
         push_scored(data, "me/data")
     assert client.asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_buckets": 0}, "0 buckets"),
+        ({"num_buckets": 2, "unscored": "error"}, "1 of 4"),
+        ({"num_buckets": 3, "cut": "value", "thresholds": [1.0]}, "1 threshold"),
+        ({"num_buckets": 2, "unscored": "drop", "difficulty": [1, 1, 1, np.nan]}, "`difficulty`"),
+        ({"token": "a b"}, "It is not shown here"),
+        ({"repo_id": "me/x/y"}, "Repo id must"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_hub_is_asked(hub, options, message):
+    client, options = hub(there=True), dict(options)
+    data = scored(difficulty=np.float32(options.pop("difficulty", [0, 1, 2, np.nan])))
+    with pytest.raises(ValueError, match=message):
+        push_scored(data, **{"repo_id": "me/data", "tell": str, **options})
+    assert client.asked == []
+
+
+def test_splits_that_were_scored_in_two_ways_are_refused_before_the_hub_is_asked(hub):
+    client, other = hub(there=True), {"difficulty": ScoreProvenance("difficulty", "by another hand")}
+    with pytest.raises(ValueError, match="difficulty"):
+        push_scored(DatasetDict(train=scored(), dev=attach_provenance(scored(), other)), "me/data")
+    assert client.asked == []
+
+
+def test_buckets_have_as_many_rows_a_file_as_the_first_ones_say(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "save_bucketed", lambda data, folder, **options: asked.append((len(data), options)))
+    data = Dataset.from_dict({"caption": ["a" * 60] * 256 + ["a" * 60_000]})
+    for shard_bytes in (6400, 1):
+        module._write_buckets(data, Path("x"), shard_bytes, {"seed": 1})
+    assert asked == [(257, {"shard_size": rows, "seed": 1}) for rows in (100, 1)]
+
+
+def test_embedded_bytes_are_those_of_the_named_columns_alone(tmp_path):
+    picture = {"bytes": b"\x89PNG" + bytes(range(256)), "path": None}
+    data = scored(image=[picture, None, picture, picture], other=[picture] * 4)
+    data = data.cast_column("image", Image(decode=False)).cast_column("other", Image(decode=False))
+    (file,) = write_split(data, tmp_path, "train", 1 << 20)
+    group = pq.read_metadata(file).row_group(0)
+    sizes = {at.path_in_schema: at.total_compressed_size for at in map(group.column, range(group.num_columns))}
+    assert module._images(file, ["image"]) == (3, sizes["image.bytes"])
+    assert module._images(file, ["image", "other"]) == (7, sizes["image.bytes"] + sizes["other.bytes"])
+    assert module._images(file, ["caption"]) == module._images(file, []) == (0, 0)
+
+
+def test_the_first_row_counts_for_the_size_of_files(tmp_path):
+    data = Dataset.from_dict({"caption": ["a" * 1000, "a", "a", "a"]})
+    size = data.with_format("arrow")[:].nbytes
+    assert len(write_split(data, tmp_path, "train", size - 1)) == 2
+    assert [file.parent for file in write_split(data, tmp_path / "a" / "b", "dev", size)] == [tmp_path / "a" / "b"]
 
 
 def test_files_are_as_large_as_asked_and_hold_all_rows_in_order(tmp_path):

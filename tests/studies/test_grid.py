@@ -228,13 +228,88 @@ def test_a_budget_that_is_too_small_ends_before_anything_runs(parser, tmp_path):
             "40 examples, the best of 160 candidates, 1.5 × the data, 4 steps of 10",
         ),
         ({"type": "iid", "batches": {"type": "by_image"}}, 2, "a number of examples that depends on the scores"),
+        (
+            {
+                "type": "filter",
+                "keep": 0.5,
+                "by": "clip_similarity",
+                "then": {"type": "phases", "num_phases": 40, "cut": "value"},
+            },
+            -1,
+            "a number of examples that depends on the scores",
+        ),
     ],
 )
-def test_budgets(tmp_path, rule, epochs, expected):
+def test_budgets(tmp_path, caplog, rule, epochs, expected):
     args = CurriculumTrainingArguments(
         str(tmp_path), curriculum=rule, num_train_epochs=epochs, global_batch_size=10, report_to=[], use_cpu=True
     )
+    with caplog.at_level(logging.INFO):
+        assert budget_of(args, Dataset.from_dict({"row": np.arange(100)})) == expected
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "100 examples, 1 × the data, 10 steps of 10"),
+        ({"max_steps": 1}, "10 examples, 0.1 × the data, 1 steps of 10"),
+        ({"max_steps": 0}, "100 examples, 1 × the data, 10 steps of 10"),
+        (
+            {"global_batch_size": None, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3},
+            "108 examples, 1 × the data, 9 steps of 12",
+        ),
+    ],
+)
+def test_budgets_of_epochs_and_steps(tmp_path, options, expected):
+    options = {"num_train_epochs": 1, "global_batch_size": 10, "report_to": [], "use_cpu": True, **options}
+    args = CurriculumTrainingArguments(str(tmp_path), **options)
     assert budget_of(args, Dataset.from_dict({"row": np.arange(100)})) == expected
+
+
+def test_budgets_are_said_of_arms_that_wait_and_of_rows_that_are_known(parser, tmp_path, caplog):
+    rows, out = Dataset.from_dict({"caption": ["a"] * 100}), tmp_path / "out"
+    words = ["--grid", "table_1", "--seeds", "0,1", "--global_batch_size", "10"]
+    made(parser, out, Run(**{"slow-seed1": OSError("disk")}), *words)
+    asked = []
+
+    def data(given, args):
+        asked.append((args.output_dir, args.seed))
+        return {"train": rows}
+
+    with caplog.at_level(logging.INFO, logger="hf_curriculum.studies.grid"):
+        parser.study(Run(), parser.parse(words), out, data=data)
+        assert asked == [(f"{out}/slow-seed1", 1)]
+        parser.study(Run(), parser.parse(words), tmp_path / "new", data=lambda given, args: {"text": rows})
+        parser.study(Run(), parser.parse([]), tmp_path / "alone", data=lambda given, args: pytest.fail("read"))
+    assert caplog.messages[1:] == ["slow: 200 examples, 2 × the data, 20 steps of 10"]
+
+
+def test_the_runs_of_a_command_line_without_a_file(parser):
+    def arms(*words):
+        found, controls, needs = study_arms(parser.parse(["--control_curriculum", "iid", *words]))
+        assert needs == {}
+        kept = {name: (settings["curriculum"]["type"], settings["rate"]) for name, settings in found.items()}
+        return kept, controls
+
+    phases = ("--curriculum", "phases")
+    assert arms() == ({"control": ("iid", 1.0)}, {})
+    assert arms(*phases) == ({"curriculum": ("phases", 1.0)}, {})
+    assert arms(*phases, "--compare") == (
+        *({"curriculum": ("phases", 1.0), "control": ("iid", 1.0)}, {"curriculum": "control"}),
+    )
+    assert arms(*phases, "--control") == ({"control": ("iid", 1.0)}, {})
+    assert arms("--control") == ({"control": ("iid", 1.0)}, {})
+    assert arms("--compare", "--grid", "curriculum=phases") == (
+        *({"curriculum=phases": ("phases", 1.0), "control": ("iid", 1.0)}, {"curriculum=phases": "control"}),
+    )
+    assert arms(*phases, "--control", "--grid", "rate=1,2") == (
+        *({"control, rate=1.0": ("iid", 1.0), "control, rate=2.0": ("iid", 2.0)}, {}),
+    )
+    with pytest.raises(ValueError, match=r"--compare was given, but the curriculum is iid, as a control's"):
+        arms("--compare")
+    with pytest.raises(ValueError, match="--compare was given with a grid file"):
+        arms("--compare", "--grid", "table_1")
 
 
 def test_some_rows_of_a_file(parser, tmp_path):

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import pickle
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,8 +18,11 @@ from transformers import TrainerControl, TrainerState
 
 from hf_curriculum import Diverged, Report, StopWhenDiverged, Study, grid_arms, summarise
 from hf_curriculum.fingerprint import fingerprint_rows
-from hf_curriculum.studies.study import settings_key, short
+from hf_curriculum.studies.statistics import Interval, mean_interval, paired_test
+from hf_curriculum.studies.study import _raised, settings_key, short
+from hf_curriculum.studies.tables import _p_text, interval_text
 
+TESTS = ("control", "difference", "p (t)", "p (sign flip)")
 ARMS = {"control": {"rate": 1.0}, "faster": {"rate": 2.0}}
 
 
@@ -127,6 +131,70 @@ class TestRunning:
         assert first.numbers == {"eval_loss": 10.0, "count": 3}
         assert Study(Function(), ARMS, [0], tmp_path).runs[0].result == first.result
 
+    def test_what_is_written_of_a_run(self, tmp_path):
+        run = study(tmp_path, Function(), seeds=[0]).runs[0]
+        facts = {"key": run.key, "arm": "control", "seed": 0, "status": "finished", "step": None, "error": None}
+        facts |= {"result": {"eval_loss": 10.0}, "settings": {"rate": 1.0}}
+        assert (run.folder / "result.json").read_text() == json.dumps(facts, indent=1)
+
+    def test_what_is_logged(self, tmp_path, caplog):
+        caplog.set_level("INFO", logger="hf_curriculum.studies.study")
+        study(tmp_path, Function(), seeds=[0])
+        lines = [f"Run {n} of 2: {arm}, seed 0, in {tmp_path}/{arm}-seed0" for n, arm in enumerate(ARMS, start=1)]
+        assert caplog.messages == [*lines, "2 runs: 2 finished"]
+        caplog.clear()
+        made = study(tmp_path, Function(r1s1=Diverged(3, "loss is inf"), r2s1=OSError("disk")))
+        where = tmp_path / "faster-seed1" / "result.json"
+        assert [(record.levelname, record.message) for record in caplog.records] == [
+            ("INFO", "2 of 4 runs were made before and are read back; a run whose folder is deleted is made again."),
+            ("INFO", f"Run 1 of 2: control, seed 1, in {tmp_path}/control-seed1"),
+            ("INFO", f"Run 2 of 2: faster, seed 1, in {tmp_path}/faster-seed1"),
+            ("WARNING", made.describe()),
+        ]
+        assert made.describe().splitlines() == [
+            "4 runs: 2 finished, 1 diverged, 1 crashed",
+            "- control, seed 1: diverged at step 3: loss is inf",
+            f"- faster, seed 1: crashed, OSError: disk (see {where})",
+            "Start the study again to try those that crashed once more.",
+        ]
+
+    @pytest.mark.parametrize("main", [True, False])
+    def test_what_another_process_has_made_meanwhile_is_read_before_any_run_begins(self, tmp_path, monkeypatch, main):
+        function, events = Function(), []
+        made = Study(function, ARMS, [0], tmp_path)
+        before = study(tmp_path, Function(), seeds=[0])
+
+        @contextmanager
+        def alone(folder, rank):
+            events.append((folder, rank))
+            yield
+            events.append("left")
+
+        state = SimpleNamespace(num_processes=2, is_main_process=main)
+        state.wait_for_everyone = lambda: events.append(statuses(made))
+        monkeypatch.setattr("hf_curriculum.studies.study.PartialState", lambda: state)
+        monkeypatch.setattr("hf_curriculum.studies.study.only_run_in", alone)
+        assert made.run() is made.runs
+        assert (function.calls, events) == ([], [(tmp_path, 1 - main), ["finished"] * 2, "left"])
+        assert [item.result for item in made.runs] == [item.result for item in before.runs]
+
+    def test_a_long_name_is_cut(self, tmp_path):
+        whole, long = Study(Function(), {"x" * 80: {"rate": 1.0}, "x" * 81: {"rate": 1.0}}, [0], tmp_path).runs
+        assert whole.folder == tmp_path / f"{'x' * 80}-seed0"
+        assert long.folder == tmp_path / f"{'x' * 80}-seed0-{long.key}"
+
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [
+            (None, ""),
+            ("one thing\nand another!", "and another!"),
+            ("Traceback:\n  here\nKeyError: 'a'\n  b\n", "KeyError: 'a'"),
+            ("a.b.Lost\n", "a.b.Lost"),
+        ],
+    )
+    def test_what_a_crash_is_told_by(self, error, line):
+        assert _raised(error) == line
+
     def test_arms_that_are_spelt_alike_have_folders_of_their_own(self, tmp_path):
         arms = {"a b": {"rate": 1.0}, "a_b": {"rate": 2.0}, "a/b": {"rate": 4.0}}
         made = study(tmp_path, Function(), arms=arms, seeds=[0])
@@ -140,6 +208,7 @@ class TestRunning:
             (ARMS, [], "A study of 2 arms and 0 seeds has no run"),
             (ARMS, [1, 1], r"The seeds \[1, 1\] hold one twice"),
             ({"a": {"seed": 3}}, [0], "The arm 'a' has a setting `seed`"),
+            ({"a": {"output_dir": "x"}}, [0], "The arm 'a' has a setting `output_dir`"),
         ],
     )
     def test_errors(self, tmp_path, arms, seeds, message):
@@ -272,15 +341,16 @@ class TestData:
         now = {"train": self.first, "validation": self.first, "text": self.other}
         with pytest.raises(ValueError, match=r"other data: validation: 3 rows then and now, .* differs; text: new"):
             study(tmp_path, Function(), seeds=[0], data=lambda given: now)
-        with pytest.raises(ValueError, match="other data: validation: there then, and no more"):
+        with pytest.raises(ValueError, match=r"control-seed0 \(and 1 more\) .* validation: there then, and no more"):
             study(tmp_path, Function(), seeds=[0], data=lambda given: {"train": self.first})
 
-    def test_a_data_set_is_read_once(self, tmp_path, monkeypatch):
+    def test_a_data_set_is_read_once(self, tmp_path, monkeypatch, caplog):
         read = []
         module = "hf_curriculum.studies.study.fingerprint_rows"
         monkeypatch.setattr(module, lambda data: read.append(data) or fingerprint_rows(data))
         study(tmp_path, Function(), seeds=range(3), data=self.read)
         assert len(read) == 1
+        assert not caplog.records  # nothing is missing
 
     def test_runs_without_a_record_are_read_back_with_a_warning(self, tmp_path, caplog):
         study(tmp_path, Function(), seeds=[0])
@@ -380,6 +450,79 @@ class TestTable:
         assert facts["summary"][1]["values"] == {"0": 9.0, "1": 9.0, "2": 9.0, "3": 8.0}
         assert [run["status"] for run in facts["runs"]].count("diverged") == 1
         assert summarise(runs, ["eval_loss"], control="control").to_dict() == table.to_dict()
+
+    def test_every_cell(self, runs, tmp_path):
+        table = summarise(runs, ["eval_loss"], control="control", confidence=0.9)
+        control, faster = table.rows
+        mean, other = (mean_interval(list(row.values.values()), confidence=0.9) for row in table.rows)
+        test = paired_test([9.0, 9.0, 9.0], [10.0, 11.0, 12.0], confidence=0.9)
+        ends = [3, -2.0, test.difference.lower, test.difference.upper, test.p_t, 0.25]
+        assert (faster.mean, faster.test, list(faster.values)) == (other, test, [0, 1, 2, 3])
+        assert [*control.cells()] == [
+            *("arm", "metric", "finished", "diverged", "crashed", "n", "mean", "lower", "upper", "control", "pairs"),
+            *("difference", "difference_lower", "difference_upper", "p_t", "p_sign_flip"),
+        ]
+        cells = [["control", "eval_loss", 3, 1, 0, 3, 11.0, mean.lower, mean.upper, *[None] * 7]]
+        cells += [["faster", "eval_loss", 4, 0, 0, 4, 8.75, other.lower, other.upper, "control", *ends]]
+        assert [[*row.cells().values()] for row in table.rows] == cells
+        assert table.header() == ["arm", "metric", "runs", "mean", *TESTS, "diverged", "crashed"]
+        assert table.body()[0] == ["control", "eval_loss", "3", "11 [9.314, 12.69]", *"––––", "1", "0"]
+        for _ in range(2):  # the second time over the first
+            files = table.write(tmp_path / "new" / "folder")
+        names = ("study.md", "study.csv", "study.json", "study_eval_loss.png", "study_eval_loss_dark.png")
+        assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == sorted(names)
+        assert files["json"].read_text() == json.dumps(table.to_dict(), indent=1) + "\n"
+        lines = [",".join("" if cell is None else str(cell) for cell in row) for row in cells]
+        assert files["csv"].read_bytes().decode() == "\n".join([",".join(control.cells()), *lines, ""])
+        facts = table.to_dict()
+        assert (facts["confidence"], facts["interval"]) == (0.9, "t")
+        assert [*facts["runs"][0].values()] == ["control", 0, runs[0].key, "finished", None, {"eval_loss": 10.0}]
+
+    def test_one_arm_alone(self, runs):
+        table = summarise(
+            [run for run in runs if run.arm == "faster"], ["eval_loss"], kind="bootstrap", confidence=0.8
+        )
+        assert table.rows[0].mean == mean_interval([9.0, 9.0, 9.0, 8.0], kind="bootstrap", confidence=0.8)
+        assert table.note == "Mean over seeds with its 80 % bootstrap interval."
+        assert len(table.to_csv().splitlines()) == 2
+
+    def test_what_a_paper_prints_is_json_whatever_it_is(self, runs):
+        table = summarise(runs, ["eval_loss"])
+        rows = tuple(replace(row, paper={"paper": math.nan}) for row in table.rows)
+        assert [row["paper"] for row in replace(table, rows=rows).to_dict()["summary"]] == [{"paper": None}] * 2
+
+    @pytest.mark.parametrize(
+        ("diverged", "crashed", "mean", "note"),
+        [(1, 0, "n/a", "1 diverged"), (0, 2, "–", "2 crashed"), (2, 1, "n/a", "2 diverged, 1 crashed")],
+    )
+    def test_an_arm_without_a_number(self, tmp_path, diverged, crashed, mean, note):
+        lost = [Diverged(1, "loss is inf")] * diverged + [OSError("disk")] * crashed
+        function = Function(**{f"r1s{seed}": error for seed, error in enumerate(lost)})
+        table = summarise(study(tmp_path, function, {"a": {"rate": 1.0}}, range(len(lost))).runs, ["eval_loss"])
+        assert table.body() == [["a", "eval_loss", "0", mean, *"––––", str(diverged), str(crashed)]]
+        assert table.rows[0].note == note
+        assert ("n/a: every run of the arm diverged." in table.note) == (mean == "n/a")
+        assert table.drawable() == []
+
+    def test_an_arm_with_one_number_beside_one_that_diverged(self, tmp_path):
+        made = study(tmp_path, Function(r1s1=Diverged(1, "loss is inf")), {"a": {"rate": 1.0}})
+        assert summarise(made.runs, ["eval_loss"]).body() == [["a", "eval_loss", "1", "10", *"––––", "1", "0"]]
+
+    @pytest.mark.parametrize(
+        ("interval", "signed", "text"),
+        [
+            ((0.0, -0.5, 0.5, 3), True, "0 [-0.5, +0.5]"),
+            ((1.23456, math.nan, math.nan, 1), True, "+1.235"),
+            ((1.0, 0.5, 1.5, 2), False, "1 [0.5, 1.5]"),
+            ((math.nan, math.nan, math.nan, 0), False, "–"),
+        ],
+    )
+    def test_intervals_as_text(self, interval, signed, text):
+        assert interval_text(Interval(*interval), signed=signed) == text
+
+    def test_p_values_as_text(self):
+        texts = [_p_text(p) for p in (math.nan, 0.0, 9.9e-5, 1e-4, 0.25, 1.0)]
+        assert texts == ["–", "< 0.0001", "< 0.0001", "0.0001", "0.25", "1"]
 
     def test_costs_stand_below_where_a_run_scored_while_training(self, runs, tmp_path):
         assert summarise(runs, ["eval_loss"], control="control", scale=100).costs == ()

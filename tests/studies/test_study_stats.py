@@ -156,3 +156,45 @@ def test_bootstrap_of_the_mean_and_of_censored_values():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_intervals_of_none_and_of_one_value():
+    nothing = "Interval(value=nan, lower=nan, upper=nan, n=0)"
+    assert repr(mean_interval([])) == repr(bootstrap_interval([])) == nothing
+    for kind in ("t", "bootstrap"):
+        assert repr(mean_interval([3.0], kind=kind)) == "Interval(value=3.0, lower=nan, upper=nan, n=1)"
+
+
+def test_what_is_asked_of_an_interval_and_a_test_is_passed_on():
+    values, control = np.random.default_rng(1).normal(size=(2, 12))
+    options = {"confidence": 0.87, "seed": 3}
+    interval = mean_interval(values, kind="bootstrap", **options)
+    assert interval == bootstrap_interval(values, **options) != bootstrap_interval(values, confidence=0.87)
+    assert interval != bootstrap_interval(values, seed=3)
+    for kind in ("t", "bootstrap"):
+        test = paired_test(values, control, kind=kind, **options)
+        assert test.difference == mean_interval(values - control, kind=kind, **options)
+
+
+def test_a_bootstrap_ends_at_its_percentiles_in_the_sorted_statistics():
+    values = np.random.default_rng(2).normal(size=7)
+    found = bootstrap_interval(values, confidence=0.5, resamples=400, seed=5)
+    draws = np.random.Generator(np.random.Philox(5)).integers(7, size=(400, 7))
+    means = np.sort(values[draws].mean(1))
+    assert (found.lower, found.upper, found.n) == (means[99], means[299], 7)
+
+
+def test_up_to_sixteen_pairs_all_flips_are_made():
+    sixteen, seventeen = np.random.default_rng(3).normal(0.3, 1, size=16), [1.0] * 12 + [-1.0] * 5
+    assert sign_flip_p(sixteen, seed=0) == sign_flip_p(sixteen, seed=1)
+    assert sign_flip_p(seventeen, seed=0) != sign_flip_p(seventeen, seed=1)
+    # At least 12 of 17 signs alike, with either sign.
+    assert sign_flip_p(seventeen) == pytest.approx(2 * stats.binom(17, 0.5).sf(11), abs=0.005)
+    assert sign_flip_p([1.0] * 40) == 1 / 65536  # the one that was observed
+    assert paired_test([2.0, 4.0], [1.0, 2.0]).p_t == pytest.approx(0.2048, abs=1e-4)  # differences that are 1 apart
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 1.5])
+def test_a_confidence_at_an_end_is_none(confidence):
+    with pytest.raises(ValueError, match="which is not between 0 and 1"):
+        mean_interval([1.0, 2.0], confidence=confidence)
