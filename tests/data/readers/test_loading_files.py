@@ -489,8 +489,8 @@ def test_a_mapping_the_wrong_way_round_of_a_table(folder):
     (folder / "captions.csv").write_text("image,caption\na.jpg,A dog.\n")
     with pytest.raises(ValueError, match=r"`columns` has the keys \['img'\]"):
         load_captioned(folder, columns={"img": "image"})
-    same = {"image": "image", "caption": ["caption"]}  # all columns that there are
-    assert load_captioned(folder, columns=same)["caption"][:] == ["A dog."]
+    every = {"image": "image", "caption": ["image", "caption"]}  # all columns that there are
+    assert load_captioned(folder, columns=every)["caption"][:] == ["a.jpg", "A dog."]
 
 
 @pytest.mark.parametrize("header", ["image,caption,text,url", "Image,Caption,Text,URL"])
