@@ -172,7 +172,10 @@ def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
         with open_header(source) as opened:
             known = opened.format != "PNG" or "exif" in opened.info  # Pillow decodes a PNG to look for more
             turned = known and opened.getexif().get(Base.Orientation, 1) in _SIDEWAYS
-            return opened.size[::-1] if turned else opened.size
+            size = opened.size
+            if opened.format == "TIFF":  # some versions of Pillow have turned its size already
+                size = opened.tag_v2[Base.ImageWidth], opened.tag_v2[Base.ImageLength]
+            return size[::-1] if turned else size
     except (UnreadableImageError, *DECODING_ERRORS):
         return None, None
 

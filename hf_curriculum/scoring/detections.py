@@ -175,7 +175,7 @@ class _Run:
         boxes = np.clip(np.asarray(found.boxes) * scale, 0, [size[0], size[1]] * 2)
         order = np.argsort(-np.asarray(found.confidence), kind="stable")
         sure = order[np.asarray(found.confidence)[order] >= self.min_confidence][: self.most]
-        best = scores.argmax(axis=1) if len(scores) else np.zeros(0, int)
+        best = scores.argmax(axis=1)
         return [
             {
                 "name": names[best[at]],

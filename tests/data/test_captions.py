@@ -1,12 +1,13 @@
 import logging
 
+import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum import drop_empty_captions, expand_captions
-from hf_curriculum.data.captions import count_empty_captions
+from hf_curriculum.data.captions import _image_numbers, _number_of_id, count_empty_captions, group_codes
 
 
 def several(**columns):
@@ -106,3 +107,18 @@ class TestEmpty:
     def test_a_missing_column(self):
         with pytest.raises(ValueError, match="`text` is not in the data"):
             drop_empty_captions(Dataset.from_dict({"caption": ["x"]}), "text")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_many_rows_without_a_caption_five_are_named(caplog, named):
+    rows = {"caption": ["x"] + [""] * 7} | ({"image_id": list("abcdefgh")} if named else {})
+    drop_empty_captions(Dataset.from_dict(rows))
+    shown = list("bcdef") if named else [1, 2, 3, 4, 5]
+    assert f"7 of 8 rows have an empty caption and are dropped: {shown} ..." in caplog.text
+
+
+def test_ids_beyond_a_batch_have_numbers_and_codes_of_their_own():
+    ids = [str(row % 6000) for row in range(10_003)]
+    numbers = _image_numbers(Dataset.from_dict({"image_id": ids}), 3)
+    assert numbers.tolist() == [_number_of_id(name, 3) for name in ids]
+    assert group_codes(pa.array(ids)).tolist() == [row % 6000 for row in range(10_003)]

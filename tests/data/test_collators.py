@@ -279,3 +279,59 @@ def test_the_same_draw_has_the_same_pixels_on_any_worker_in_any_batch(tmp_path):
     assert torch.equal(pixels(workers=0, batch_size=5), expected)
     assert torch.equal(pixels(workers=0, batch_size=3, pairs=pairs[::-1]).flip(0), expected)
     assert not torch.equal(expected[:6], expected[6:])  # the same images, drawn again
+
+
+class TestDraws:
+    """What an augmentation draws, and what it makes of it."""
+
+    @pytest.fixture
+    def drawn(self, monkeypatch):
+        numbers, given = iter([1.0, 0.0, 0.25, 0.0] * 9), []
+        monkeypatch.setattr(random, "uniform", lambda low, high: given.append((low, high)) or next(numbers))
+        return given
+
+    def test_a_crop_that_fits_is_drawn_once(self, drawn):
+        augment = Augment((0.25, 1), (1, 1), square=True)
+        assert augment._size(Image.new("RGB", (40, 40))) == (40, 40)
+        assert drawn == [(0.25, 1), (0.0, 0.0)]
+        assert augment._size(Image.new("RGB", (60, 20))) == (17, 17)  # the first two do not fit
+        assert len(drawn) == 4
+        assert Augment((1, 1), (1, 1))._size(Image.new("RGB", (60, 20))) == (60, 20)
+
+    def test_the_smallest_crop_is_a_pixel(self):
+        assert Augment((1e-6, 1e-6))(Image.new("RGB", (10, 10))).size == (1, 1)
+
+    def test_one_of_version_0_1_0(self):
+        old = Augment.__new__(Augment)
+        old.__setstate__({"crop": (0.5, 1.0), "ratio": (1, 1), "flip": False})
+        assert vars(old) == vars(Augment((0.5, 1.0), (1, 1)))
+
+
+def test_what_a_tokenizer_is_given():
+    words, given = tokenizer(), []
+
+    class Recorded:
+        def __getattr__(self, name):
+            return getattr(words, name)
+
+        def __call__(self, text, **options):
+            given.append((text, options))
+            return words(text, **options)
+
+    CaptionCollator(Recorded(), None, max_length=7)(examples("a dog"))
+    options = {"padding": True, "truncation": True, "max_length": 7, "return_attention_mask": True}
+    assert given[-1] == (["a dog"], {**options, "return_token_type_ids": False, "return_tensors": "pt"})
+
+
+def test_two_tokens_are_the_least_of_any_tokenizer():
+    model = Tokenizer(models.WordLevel({"a": 0, "[PAD]": 1}, unk_token="[PAD]"))
+    plain = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]")
+    assert CaptionCollator(plain, None, max_length=2).max_length == 2
+    with pytest.raises(ValueError, match=r"`max_length=1` was given.*Pass 2 or more"):
+        CaptionCollator(plain, None, max_length=1)
+
+
+@pytest.mark.parametrize("prefix", ["  ", "zebra"])
+def test_a_prefix_that_says_nothing(prefix):
+    with pytest.raises(ValueError, match=r"makes \[.*\] of `prefix="):
+        CaptionCollator(tokenizer(), None, prefix=prefix)

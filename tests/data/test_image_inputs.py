@@ -246,8 +246,12 @@ class TestOfAModel:
         with pytest.raises(ValueError, match=r"trained on those of detector A, standardised by other numbers"):
             RegionInputs.for_model(scaled, own)
         assert caplog.text == ""
+        unknown = self.packed(archive, tmp_path / "unknown")
+        assert RegionInputs(unknown).image_processor.made_by == "whoever wrote store.npz"
+        RegionInputs.for_model(unknown, kept)
+        assert caplog.text == ""
         kept.made_by = {"model": "Detr"}
-        RegionInputs.for_model(self.packed(archive, tmp_path / "unknown"), kept)
+        RegionInputs.for_model(unknown, kept)
         assert "It is not known what made the features in RegionStore" in caplog.text
 
 
@@ -305,7 +309,12 @@ class TestPixelsAndFeatures:
             "region_mask": torch.int64,
         }
 
+    def test_the_first_row_may_be_row_0(self):
+        with pytest.raises(ValueError, match=r"^Row 1: dict has nothing of the image '3'"):
+            RegionInputs(STORE).batch([{"image_id": "4"}, {"image_id": "3"}], first_row=0)
+
     def test_the_base_reads_nothing(self):
+        assert ImageInputs()._missing(None, None) == ({}, 0)
         with pytest.raises(NotImplementedError, match=r"ImageInputs does not define `read`"):
             ImageInputs().read({})
 

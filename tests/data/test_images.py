@@ -1,12 +1,13 @@
 import io
 import random
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageChops, ImageOps
 
-from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.images import UnreadableImageError, image_size, open_header, to_rgb
 
 
 def encoded(image, kind, **options):
@@ -247,3 +248,58 @@ class TestErrors:
             except UnreadableImageError:
                 unreadable += 1
         assert unreadable > 20
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [*((4, 6, 1), (4, 6, 2), (4, 6, 3), (4, 6, 4), (3, 6, 2)), *((1, 4, 6), (3, 4, 6), (4, 4, 6), (3, 3, 3), (5, 1))],
+)
+def test_where_the_channels_of_an_array_are(shape):
+    first = len(shape) == 3 and shape[-1] == 6
+    size = shape[2:0:-1] if first else shape[1::-1]
+    assert to_rgb(np.zeros(shape, np.uint8)).size == size
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6), (6, 6, 5), (5, 4, 6), (4, 0)])
+def test_arrays_that_are_no_image(shape):
+    with pytest.raises(UnreadableImageError, match="has the shape"):
+        to_rgb(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int16, np.int64, np.float32])
+def test_numbers_up_to_255_are_bytes_but_for_16_bits_without_sign(dtype):
+    assert np.asarray(to_rgb(np.array([[0, 51, 255]], dtype)))[0, :, 0].tolist() == [0, 51, 255]
+    assert np.asarray(to_rgb(np.array([[0, 51, 255]], np.uint16)))[0, :, 0].tolist() == [0, 0, 1]
+
+
+def test_exactly_the_most_pixels_are_read():
+    content = encoded(photograph((4, 3)), "PNG")
+    assert to_rgb(content, max_pixels=12).size == (4, 3)
+    with pytest.raises(UnreadableImageError, match="4 × 3 = 12 pixels, more than the limit of 11"):
+        to_rgb(content, max_pixels=11)
+
+
+def test_a_large_header_is_no_warning(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_header(io.BytesIO(encoded(photograph((4, 4)), "PNG"))).size == (4, 4)
+
+
+def test_the_size_of_an_image_in_every_form(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sizes = {}
+    for kind in ("PNG", "JPEG", "TIFF"):
+        for turned in (False, True):
+            file = tmp_path / f"{kind} {turned}"
+            photograph((6, 4)).save(file, kind, **({"exif": exif} if turned else {}))
+            content = file.read_bytes()
+            forms = (str(file), file, content, bytearray(content), {"bytes": content, "path": None}, Image.open(file),
+                     {"bytes": None, "path": str(file)})  # fmt: skip
+            sizes[file.name] = {image_size(form) for form in forms}
+    assert sizes == {name: {(4, 6) if "True" in name else (6, 4)} for name in sizes}
+    cut = encoded(photograph((60, 40)), "PNG")[:60]  # Pillow would decode it to look for EXIF
+    assert image_size(cut) == (60, 40)
+    for nothing in (None, {"bytes": None, "path": None}, b"none", str(tmp_path / "gone"), np.zeros((2, 2, 9, 9))):
+        assert image_size(nothing) == (None, None)

@@ -11,6 +11,7 @@ from labelled import labelled, picture
 from PIL import Image
 
 from hf_curriculum import Augment, LabelCollator, make_image_processor
+from hf_curriculum.data.labelled.collator import CentreCrop
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
 
 PROCESSOR = make_image_processor(12)
@@ -93,3 +94,9 @@ def test_jitter_changes_colours_within_its_range():
     with pytest.raises(ValueError, match=r"`jitter=2` was given"):
         Augment(jitter=2)
     assert repr(Augment(jitter=0.4, square=True)).endswith("jitter=0.4, square=True)")
+
+
+@pytest.mark.parametrize(("share", "size", "box"), [(0.01, (9, 7), (4, 3, 5, 4)), (1, (9, 4), (2, 0, 6, 4))])
+def test_the_middle_of_an_image(share, size, box):
+    image = Image.fromarray(np.arange(size[0] * size[1], dtype=np.uint8).reshape(size[::-1]))
+    np.testing.assert_array_equal(CentreCrop(share)(image), image.crop(box))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Image, Value, load_from_disk
 from labelled import labelled, picture
 from PIL import Image as PILImage
 
 from hf_curriculum import class_counts, class_names, load_labelled, long_tail
-from hf_curriculum.data.labelled.classes import long_tail_counts, read_classes, read_labels
+from hf_curriculum.data.labelled.classes import encode_labels, long_tail_counts, read_classes, read_labels
+from hf_curriculum.data.labelled.sources import _names_of_folders
 
 
 def write(path, label=0, seed=0):
@@ -402,3 +405,83 @@ def test_pictures_of_any_mode(tmp_path):
     PILImage.new("LA", (4, 4)).save(tmp_path / "a" / "1.png")
     PILImage.new("P", (4, 4)).save(tmp_path / "b" / "1.png")
     assert class_counts(load_labelled(tmp_path)).tolist() == [1, 1]
+
+
+def test_edges_of_long_tails():
+    assert long_tail_counts(2, 100, 10) == [100, 10]
+    features = Features({"label": ClassLabel(names=["a", "b", "c"])})
+    data = Dataset.from_dict({"label": [0] * 20 + [1] * 50 + [2] * 50}, features=features)
+    assert class_counts(long_tail(data, 4)).tolist() == [20, 10, 5]  # from the first class's number
+    assert class_counts(long_tail(data, 1)).tolist() == [20, 20, 20]
+    with pytest.raises(ValueError, match="`imbalance=nan`"):
+        long_tail(data, float("nan"))
+    outside = Dataset(pa.table({"label": [0, 3, -1]}), info=DatasetInfo(features=features))
+    with pytest.raises(ValueError, match="`label` of 2 of 3 rows is none of the 3 classes"):
+        read_labels(outside)
+
+
+def test_names_of_classes_and_of_folders(caplog):
+    for names in ([], {}, ["a", ""]):
+        with pytest.raises(ValueError, match="names of classes are needed"):
+            read_classes(names)
+    assert encode_labels({"train": [0, 0]})[1].names == ["0"]
+    assert encode_labels({"train": ["x"]}, ["x", "y"])[1].names == ["x", "y"]
+    assert not caplog.records
+    assert encode_labels({"train": [0, 1, 2]}, ["a", "a", "b"])[1].names == ["a", "a (2)", "b"]
+    assert caplog.messages == ["1 names stand for several classes (a …), which are numbered."]
+    assert _names_of_folders(["n1/a", "n1/b", "n2/c"], [0, 0, 1]) == {0: "n1", 1: "n2"}
+    for files, labels in ((["n1/a", "n3/b", "n2/c"], [0, 0, 1]), (["x/a", "x/b"], [0, 1]), (["a"], [0])):
+        assert _names_of_folders(files, labels) == {}
+
+
+def test_what_stands_beside_folders_is_no_class(tmp_path):
+    for place in ("train/a", "train/b", "val/a"):
+        write(tmp_path / place / "x.png")
+    (tmp_path / ".cache").mkdir()
+    for place in ("README.md", "train/README.md"):
+        (tmp_path / place).write_text("")
+    assert {name: class_counts(part).tolist() for name, part in load_labelled(tmp_path).items()} == {
+        "train": [1, 1],
+        "validation": [1, 0],
+    }
+    os.mkfifo(tmp_path / "train" / "a" / "y.png")
+    with pytest.raises(ValueError, match=r"y\.png is a FIFO"):
+        load_labelled(tmp_path, check_images=False)
+
+
+def test_columns_of_a_table_that_are_not_read(tmp_path):
+    write(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text(",file_name,filepath,label,image_id,camera\n0,gone.png,a.png,01,007,1.5\n")
+    data = load_labelled(tmp_path / "t.csv", columns={"image": "filepath"})
+    assert data.column_names == ["image", "label", "camera", "image_id"]
+    assert (data["image_id"][:], data["label"][:], data["camera"][:]) == (["007"], [1], [1.5])
+    (tmp_path / "t.csv").write_text("file_name,label\n")
+    with pytest.raises(ValueError, match=r"has the columns \['file_name', 'label'\] and 0 rows"):
+        load_labelled(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_iwildcam_s_last_class(tmp_path, named):
+    (tmp_path / "metadata.csv").write_text("split,filename,y\ntrain,a.jpg,2\n")
+    if named:
+        (tmp_path / "categories.csv").write_text("y,name\n0,empty\n1,NA\n2,cow\n3,unused\n")
+    write(tmp_path / "train" / "a.jpg")
+    assert class_names(load_labelled(tmp_path)["train"]) == (["empty", "NA", "cow"] if named else ["0", "1", "2"])
+
+
+def test_parquet_with_names_of_images_beside_it(tmp_path, monkeypatch):
+    write(tmp_path / "data" / "photos" / "a.png")
+    secret = str(write(tmp_path / "secret.png"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos/a.png", secret):
+        Dataset.from_dict({"image": [name], "label": [0]}).to_parquet(str(tmp_path / "data" / "x.parquet"))
+        if name == secret:
+            with pytest.raises(ValueError, match="names 1 files outside of"):
+                load_labelled("data/x.parquet")
+        found = load_labelled("data/x.parquet", allow_outside=name == secret)
+        assert found[0]["image"].size == (16, 16)
+    data = Dataset.from_dict({"image": ["a", "a"], "label": ["", "b"]})
+    data.to_parquet(str(tmp_path / "data" / "x.parquet"))
+    for source, told in ((data, "^`label` has the labels"), ("data/x.parquet", "^`label` of data/x.parquet has the")):
+        with pytest.raises(ValueError, match=told):
+            load_labelled(source, check_images=False)

@@ -118,3 +118,13 @@ class TestCaptionProcessor:
         monkeypatch.setattr(processor, "push_to_hub", lambda *args, **kwargs: pushed.append((args, kwargs)))
         processor.save_pretrained(tmp_path / "model", push_to_hub=True, private=True)
         assert pushed == [(("model",), {"private": True})]
+
+
+def test_all_that_a_processor_is_given():
+    made = make_image_processor((1, 2), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), resample="lanczos")
+    assert (dict(made.size), list(made.image_mean), list(made.image_std)) == (
+        {"height": 1, "width": 2},
+        [0.1, 0.2, 0.3],
+        [0.4, 0.5, 0.6],
+    )
+    assert (made.resample, make_image_processor(1).resample) == (Image.Resampling.LANCZOS, Image.Resampling.BICUBIC)

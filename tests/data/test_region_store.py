@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -312,9 +313,10 @@ def test_standardised_features(tmp_path):
 
 def test_a_feature_that_never_changes_stays_finite(tmp_path):
     (tmp_path / "a").write_text("")
-    source = Given(tmp_path / "a", Regions("1", features=np.float32([[0.1, 1], [0.1, 3]])))
+    source = Given(tmp_path / "a", Regions("1", features=np.float32([[0.1, 1, 0], [0.1, 3, 0]])))
     store = pack_regions(source, tmp_path / "store", dtype="float32", standardise=True, progress=False)
-    np.testing.assert_allclose(store["1"].features, [[0, -1], [0, 1]], atol=1e-6)
+    np.testing.assert_allclose(store["1"].features, [[0, -1, 0], [0, 1, 0]], atol=1e-6)
+    np.testing.assert_allclose(store.moments, [[0.1, 2, 0], [1, 1, 1]], atol=1e-6)
 
 
 def test_what_made_the_features_can_be_told(tmp_path):
@@ -424,3 +426,128 @@ def test_verify_finds_a_flipped_bit_in_every_array(tmp_path, standardise):
                 RegionStore(tmp_path / "store").verify()
         file.write_bytes(whole)
     RegionStore(tmp_path / "store").verify()
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A store with all that an image may have or lack."""
+    features, boxes = np.ones((2, 3), np.float32), np.float32([[0, 0, 1, 1], [0, 0, 0.5, 1]])
+    sure = np.float32([0.2, 0.5])
+    regions = [
+        Regions("none"),
+        Regions("bare", features=features, classes=("dog", "cat")),
+        Regions("unsized", features=features, boxes=boxes, classes=("dog", "dog"), confidence=sure),
+        Regions("half", features=features, boxes=boxes, width=5, classes=("cat", "dog"), confidence=sure),
+        Regions("sized", features=features, boxes=boxes, width=5, height=4, classes=("ä", "cat"), confidence=sure),
+        Regions(
+            "shares", features=features, boxes=boxes, normalised=True, classes=("cat", "ä"), confidence=sure[::-1]
+        ),
+    ]
+    (tmp_path / "a").write_text("")
+    return pack_regions(Given(tmp_path / "a", *regions), tmp_path / "deep" / "store", progress=False)
+
+
+def test_what_images_lack_by_its_kind(mixed):
+    absent, known = [f"absent {number}" for number in range(9)], list(mixed)
+    lacking = {f"are not in {mixed!r}": absent, f"have no region in {mixed!r}": ["none"]}
+    assert mixed.missing([*absent, *known]) == lacking
+    lacking[f"have no boxes in {mixed!r}"] = ["bare"]
+    lacking[f"have no width and height in {mixed!r}, of which box values are shares"] = ["unsized", "half"]
+    assert mixed.missing([*known, *absent], boxes=True) == lacking
+
+
+def test_classes_of_many_images_at_once(mixed):
+    ids = ["shares", "absent", "none", "bare", "sized", "unsized", "half", "absent too"]
+    for least in (0.0, 0.5):
+        stored, of_image, codes = mixed.class_codes(ids, least)
+        assert stored.tolist() == [name in mixed for name in ids]
+        found = [(ids[image], mixed.facts["classes"][code]) for image, code in zip(of_image, codes, strict=True)]
+        expected = []
+        for name in filter(mixed.__contains__, ids):
+            regions = mixed.describe(name)
+            sure = [1.0] * len(regions) if regions.confidence is None else regions.confidence
+            expected += [(name, one) for one, value in zip(regions.classes or (), sure, strict=True) if value >= least]
+        assert found == expected
+
+
+def test_a_store_s_facts_and_files_are_whole_at_every_state(tmp_path, monkeypatch, mixed):
+    text = (Path(mixed.path) / FACTS).read_text(encoding="utf-8")
+    assert text == json.dumps(mixed.facts, indent=1, ensure_ascii=False)
+    assert not (Path(mixed.path) / ".lock").exists()
+    synced = []
+    monkeypatch.setattr(module.os, "fsync", synced.append)
+    wanted = {"dtype": "float32", "standardise": False, "made_by": None, "sources": [{"prefix": "", "path": "a"}]}
+    writer = module.StoreWriter(tmp_path / "store", wanted)
+    with monkeypatch.context() as other:
+        other.setattr("hf_curriculum.config.fcntl.lockf", lambda *_: (_ for _ in ()).throw(OSError(11, "locked")))
+        with pytest.raises(RuntimeError, match="Another process writes"):
+            module.StoreWriter(tmp_path / "store", wanted)
+    (tmp_path / "store" / f".{FACTS}.17").write_text("half")
+    writer.add("9", Regions("9", features=np.ones((2, 3), np.float32)))
+    synced.clear()
+    writer.save((0, 1))
+    assert len(synced) == len(writer._arrays) + 1 == 7  # and the facts
+    np.testing.assert_array_equal(np.load(tmp_path / "store" / "features.npy"), np.ones((2, 3)))
+    again = module.StoreWriter(tmp_path / "store", wanted)  # of the same process, which the system lets in
+    assert not (tmp_path / "store" / f".{FACTS}.17").exists()
+    again.finish()
+    assert all(array._file.closed for array in again._arrays.values())
+    assert not (tmp_path / "store" / ".lock").exists()
+    assert len(RegionStore(tmp_path / "store")) == 1
+
+
+def test_a_state_is_saved_after_so_many_bytes_or_seconds(tmp_path, monkeypatch):
+    wanted = {"dtype": "float16", "standardise": False, "made_by": None, "sources": [{"prefix": "", "path": "a"}]}
+    moments = iter([0.0] * 4 + [29.9, 30.0, 30.0, 59.9, 60.0, 60.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(module, "_SAVE_BYTES", 3 * 4 * 2)  # of three regions of four numbers
+    writer, saved, save = module.StoreWriter(tmp_path / "store", wanted), [], module.StoreWriter.save
+    monkeypatch.setattr(module.StoreWriter, "save", lambda self, place: saved.append(place) or save(self, place))
+    for number, regions in enumerate((2, 1, 2, 0, 0, 0)):
+        writer.add(str(number), Regions(str(number), features=np.ones((regions, 4), np.float32)))
+        writer.save_sometimes((0, number))
+    assert saved == [(0, 1), (0, 3), (0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("offsets", {0: 1}),
+        ("offsets", {-1: 9}),
+        ("offsets", {1: 5, 2: 4}),
+        ("id_offsets", {0: 1}),
+        ("id_offsets", {-1: 4}),
+        ("keys", {1: 0}),
+        ("keys", {0: 2**63, 1: 2**62}),
+        ("rows", {0: 5}),
+    ],
+)
+def test_an_index_that_leads_elsewhere_is_refused_when_a_store_is_opened(tmp_path, name, change):
+    store = pack_regions(table(tmp_path / "a.tsv", range(5)), tmp_path / "store", progress=False)
+    array = np.load(tmp_path / "store" / f"{name}.npy")
+    for place, value in change.items():
+        array[place] = array[0] if (name, place) == ("keys", 1) and value == 0 else value
+    np.save(tmp_path / "store" / f"{name}.npy", array)
+    with pytest.raises(ValueError, match=rf"{name}\.npy holds something else than was written"):
+        RegionStore(store.path)
+
+
+def test_a_file_is_known_by_its_two_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_ENDS", 4)
+    path = table(tmp_path / "a[1].tsv", range(2))
+    content = path.read_bytes()
+    assert module._identity(open_regions(path))["ends"] == module.digest(content[:4], content[-4:])
+    monkeypatch.setattr(module, "_ENDS", len(content))
+    assert module._identity(open_regions(path))["ends"] == module.digest(content, content)
+    assert len(pack_regions(str(path), tmp_path / "store", progress=False)) == 2  # a name, though it looks a pattern
+
+
+def test_a_detector_is_copied_with_a_store(tmp_path):
+    for name in ("detector/model", "preprocessor_config.json"):
+        (tmp_path / "store" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "store" / name).write_text(name)
+    (tmp_path / "target").mkdir()
+    for _ in range(2):
+        module.copy_detector(tmp_path / "store", tmp_path / "target")
+        assert content(tmp_path / "target") == content(tmp_path / "store")
+    module.copy_detector(tmp_path / "none", tmp_path / "target")

@@ -38,6 +38,7 @@ class TestArrange:
         assert arrange_regions(FOUND, features, max_regions=2)["region_features"].flatten().tolist() == [0, 2]
         rising = Regions("9", boxes=BOXES, confidence=np.float32([0.5, 0.2, 0.9]))  # the best one comes last
         assert arrange_regions(rising, features, max_regions=2)["region_features"].flatten().tolist() == [0, 2]
+        assert arrange_regions(rising, features, max_regions=1)["region_features"].flatten().tolist() == [2]
         unknown = Regions("9", boxes=BOXES)
         assert arrange_regions(unknown, features, max_regions=2)["region_features"].flatten().tolist() == [0, 1]
 

@@ -7,13 +7,16 @@ import json
 import os
 import pickle
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hf_curriculum import open_regions, write_line_index
 from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.readers import arrays
 from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, by_name
+from hf_curriculum.data.regions.readers.folders import FeatureFolder
 from hf_curriculum.data.regions.readers.tsv import (
     OscarFolder,
     RegionTable,
@@ -395,3 +398,103 @@ def test_missing_readers_are_named(tmp_path, monkeypatch, missing):
     for name in files:
         with pytest.raises(ImportError, match=r"pip install 'hf-curriculum\[detection\]'"):
             len(open_regions(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("shape", "reader"),
+    [((3, 8), FeatureFolder), ((3, 4), ProposalFolder), ((8,), ProposalFolder), ((0, 0), ProposalFolder)],
+)
+def test_what_a_folder_of_npy_holds_is_told_by_its_first_array(tmp_path, shape, reader):
+    np.save(tmp_path / "1.npy", np.zeros(shape, np.float32))
+    assert type(open_regions(tmp_path)) is reader
+
+
+def test_boxes_without_area_and_the_fewest_features_of_an_archive(tmp_path):
+    flat = np.float32([[5, 5, 5, 9], [3, 4, 8, 4]])
+    parts = {"flat": flat, "16": np.ones((3, 16)), "15": np.ones((3, 15)), "nan": flat * np.nan}
+    np.savez(tmp_path / "a.npz", **parts)
+    source = open_regions(tmp_path / "a.npz")
+    np.testing.assert_array_equal(source["flat"].boxes, flat)
+    assert source["16"].features.shape == (3, 16)
+    for name, shape in (("15", r"\(3, 15\)"), ("nan", r"\(2, 4\)")):
+        with pytest.raises(ValueError, match=rf"boxes of image '{name}' .* have the shape {shape}, or are not finite"):
+            source[name]
+    place, found = next(source.scan(1))
+    assert (place, found.image_id) == (2, "16")
+    edge = np.float32([[0, 0, 1, 1.5]])
+    np.savez(tmp_path / "b.npz", **{"9": edge})
+    np.testing.assert_array_equal(open_regions(tmp_path / "b.npz", normalised=True)["9"].boxes, edge)
+    packages = [open_regions(tmp_path / "a.npz").packages, *(arrays.RegionArchive.packages.fget(one) for one in (
+        SimpleNamespace(kind=".mat"), SimpleNamespace(kind=".hdf5")))]  # fmt: skip
+    assert packages == [(), ("h5py", "scipy"), ("h5py",)]
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_an_array_of_exactly_the_most_bytes_is_read(tmp_path, monkeypatch, kind):
+    file = tmp_path / f"a.{kind}"
+    if kind == "npz":
+        np.savez(file, **{"9": BOXES})
+    else:
+        with pytest.importorskip("h5py").File(file, "w") as made:
+            made["9"] = BOXES
+    size = BOXES.nbytes + 128 * (kind == "npz")  # with the header of .npy
+    monkeypatch.setattr(arrays, "MOST_BYTES", size)
+    np.testing.assert_array_equal(open_regions(file)["9"].boxes, BOXES)
+    monkeypatch.setattr(arrays, "MOST_BYTES", size - 1)
+    with pytest.raises(ValueError, match=rf"claims {size} bytes"):
+        open_regions(file)["9"]
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "9.npz", "9.mat"])
+def test_a_fifo_is_not_opened(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    held = os.open(tmp_path / name, os.O_RDWR)  # whoever opens it for reading does not wait
+    os.write(held, b"9\t3\tAAAA\n" * 9)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(ValueError, match=r"is a FIFO, not a file with regions|holds no regions"):
+            open_regions(path)["9"]
+    os.close(held)
+
+
+def test_blank_lines_of_a_table_and_edges_of_its_boxes(tmp_path):
+    path = write_table(tmp_path / "a.tsv", bottom_up(9), [""], bottom_up(8))
+    source = open_regions(path)
+    assert list(source) == [one.image_id for _, one in source.scan()] == ["9", "8"]
+    edges = np.float32([[-2, -3, 102, 203], [7, 7, 7, 7]])  # a hundredth and a pixel beyond 100 × 200
+    found = open_regions(write_table(tmp_path / "b.tsv", bottom_up(9, edges, FEATURES[:2])))["9"]
+    np.testing.assert_array_equal(found.boxes, edges)
+    for place, step in enumerate((-0.1, -0.1, 0.1, 0.1)):
+        beyond = edges[:1].copy()
+        beyond[0, place] += step
+        with pytest.raises(ValueError, match=r"Box 0 .*lies beyond the picture of 100 × 200 pixels\."):
+            open_regions(write_table(tmp_path / "c.tsv", bottom_up(9, beyond, FEATURES[:1])))["9"]
+    fields = ["image_id", "num_boxes", "boxes", "image_w"]
+    alone = RegionTable(write_table(tmp_path / "d.tsv", ["9", 1, packed(BOXES[2:] - 5), 1]), fields=fields)
+    assert (alone["9"].width, alone["9"].height) == (1, None)
+    with pytest.raises(ValueError, match=r"Box 0 .*lies beyond the picture of 1 × inf pixels\."):
+        RegionTable(write_table(tmp_path / "d.tsv", ["9", 3, packed(BOXES), 1]), fields=fields)["9"]
+    with pytest.raises(ValueError, match="the first must be `image_id`"):
+        RegionTable(path, fields=["num_boxes", "image_id"])
+    assert decode_floats("", 0, what="x").shape == (0, 0)
+    with pytest.raises(ValueError, match="x is not base64"):
+        decode_floats("AAAA*AAAAAAA", 1, what="x")
+
+
+def test_what_stands_beside_a_table_is_read_once(tmp_path, monkeypatch):
+    from hf_curriculum.data.regions.readers import tsv
+
+    reads = []
+    for name in ("read_sizes", "find_lines"):
+        real = getattr(tsv, name)
+        monkeypatch.setattr(tsv, name, lambda path, name=name, real=real: reads.append(name) or real(path))
+    labels = json.dumps([{"class": "dog", "conf": 1, "rect": [0, 0, 1, 1]}])
+    write_table(tmp_path / "label.tsv", ["9", labels], ["8", labels])
+    one = json.dumps({"num_boxes": 1, "features": packed(FEATURES[:1])})
+    write_table(tmp_path / "features.tsv", ["9", one], ["8", one])
+    assert [found.classes for found in open_regions(tmp_path).values()] == [("dog",), ("dog",)]
+    assert reads == ["find_lines", "find_lines"]  # the table's own, and the labels'
+    reads.clear()
+    write_table(tmp_path / "predictions.tsv", ["9", '{"objects": []}'], ["8", '{"objects": []}'])
+    write_table(tmp_path / "predictions.hw.tsv", ["9", "20 10"], ["8", "40 30"])
+    assert [found.width for found in SceneGraphTable(tmp_path / "predictions.tsv").values()] == [10, 30]
+    assert reads == ["find_lines", "read_sizes"]

@@ -66,6 +66,11 @@ class TestSeeds:
         seeds = [draw_seed(0, 0), draw_seed(0, 1), draw_seed(7, 10**9, PREPARING)]
         assert seeds == [2558736989570252433, 4764156602392020899, 6365700890760037766]
 
+    def test_the_numbers_are_the_same_for_ever(self):
+        with forked_generators():
+            seed_generators(7, 10**9, PREPARING)
+            assert numbers() == (0.4321653273718533, 0.30531041527166947, 0.2451820969581604)
+
     def test_streams_seeds_and_draws_differ(self):
         seeds = {
             draw_seed(seed, draw, stream)
@@ -158,6 +163,11 @@ class TestDataset:
 
     def test_length(self):
         assert len(IndexedDataset(data(), 0, True)) == 12
+
+    @pytest.mark.parametrize("method", ["__len__", "__getitem__"])
+    def test_rows_without_number_or_length(self, method):
+        with pytest.raises(TypeError, match="which has no rows by number or no length"):
+            IndexedDataset(type("Half", (), {method: lambda self, *_: 1})(), 0, True)
 
     def test_a_streamed_data_set(self):
         with pytest.raises(TypeError, match="is an IterableDataset, which has no rows by number or no length"):

@@ -153,3 +153,10 @@ def test_real_books(test_data):
     book = load_text(folder / "Peter-Pan_16.txt")
     lines = [line.strip() for line in (folder / "Peter-Pan_16.txt").read_text(encoding="utf-8-sig").split("\n")]
     assert book["caption"][:] == [line for line in lines if line]
+
+
+def test_a_full_folder_is_not_listed_whole(tmp_path):
+    for number in range(12):
+        (tmp_path / f"{number:02}.bin").touch()
+    with pytest.raises(ValueError, match=r"holds no text: \['00\.bin', .*'09\.bin'\]\. "):
+        load_text(tmp_path)

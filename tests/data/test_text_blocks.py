@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset
@@ -19,6 +21,7 @@ from hf_curriculum import (
     text_blocks,
     train_wordpiece,
 )
+from hf_curriculum.data.text_blocks import _batches
 
 LINES = [f"a {colour} {thing} on the table" for colour in ("red", "blue") for thing in ("ball", "cube", "cone")]
 
@@ -119,3 +122,34 @@ class TestBeside:
     def test_no_text(self, collator):
         with pytest.raises(ValueError, match="There is no text"):
             JointText(collator.collator, collator.text.select([]), collator.text_collator)
+
+
+class Plain:
+    """A tokenizer whose tokens are numbers, with as many as it says."""
+
+    def __init__(self, count):
+        self.count, self.given = count, []
+        self.backend_tokenizer = SimpleNamespace(to_str=lambda: str(count))
+
+    def __len__(self):
+        return self.count
+
+    def __call__(self, texts, **options):
+        self.given.append(options)
+        return {"input_ids": [[int(one) for one in text.split()] for text in texts]}
+
+
+@pytest.mark.parametrize(("count", "kind"), [(65_536, "uint16"), (65_537, "int32")])
+def test_tokens_are_as_wide_as_the_vocabulary_needs(count, kind):
+    words = Plain(count)
+    blocks = text_blocks(Dataset.from_dict({"caption": [f"{count - 1} 0"]}), words, 2)
+    assert (blocks["input_ids"][:], blocks.features["input_ids"].feature.dtype) == ([[count - 1, 0]], kind)
+    assert words.given == [{"add_special_tokens": True, "return_attention_mask": False}]
+
+
+def test_blocks_are_written_as_soon_as_there_are_enough(monkeypatch):
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._LINES", 1)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._BLOCKS", 2)
+    text = Dataset.from_dict({"caption": ["1 2 3", "4", "5 6 7", "8 9", "10"]})
+    found = [batch.column(0).to_pylist() for batch in _batches(text, Plain(99), 2, "caption", pa.uint16())]
+    assert found == [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]]

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from hf_curriculum import CaptionCollator, load_captioned, train_word_tokenizer, train_wordpiece
+from hf_curriculum.data import tokenizer as module
 from hf_curriculum.data.tokenizer import _words
 
 CAPTIONS = [
@@ -302,3 +303,14 @@ def test_the_tokens_of_a_karpathy_file_are_kept_and_counted(tmp_path):
     del sentences[0]["tokens"]
     (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
     assert "tokens" not in load_captioned(tmp_path / "dataset.json", images=False)["train"].column_names
+
+
+def test_what_the_trainer_is_given_and_the_smallest_vocabulary(monkeypatch):
+    given, real = [], module.trainers.WordPieceTrainer
+    made = lambda **options: given.append(options) or real(**options)  # noqa: E731
+    monkeypatch.setattr(module.trainers, "WordPieceTrainer", made)
+    fixed = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b"]
+    assert len(train_wordpiece(["ab ab"], 8, min_frequency=3)) == 8
+    assert given == [{"vocab_size": 8, "min_frequency": 3, "special_tokens": fixed, "show_progress": False}]
+    with pytest.raises(ValueError, match="vocab_size=7 is too small"):
+        train_wordpiece(["ab ab"], 7)

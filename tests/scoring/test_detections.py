@@ -13,8 +13,9 @@ from PIL import Image as Picture
 from transformers import AutoModelForObjectDetection, DetrImageProcessorPil, YolosConfig
 
 from hf_curriculum import GridHead, ModelDetector, OnnxDetector, Ontology, RowHead, add_detections, load_captioned
-from hf_curriculum.provenance import column_provenance
+from hf_curriculum.provenance import ScoreProvenance, column_provenance, installed_versions
 from hf_curriculum.scorers.visual.detectors import Detections, Detector
+from hf_curriculum.scoring import detections
 
 NAMES = ("dog", "cat", "car", "tie")
 
@@ -208,3 +209,41 @@ def overlap(one, other):
     low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
     common = np.prod(np.clip(high - low, 0, None))
     return common / (np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]) - common)
+
+
+def test_all_that_is_recorded_and_how_many_are_opened_at_once(monkeypatch, tmp_path):
+    sizes = []
+
+    class Known(Plain):
+        packages, model, revision, backend = ("numpy",), "m", "r", "onnx"
+
+        def detect(self, images, loaded):
+            sizes.append(len(images))
+            return super().detect(images, loaded)
+
+    monkeypatch.setattr(detections, "_BATCH", 2)
+    data, names = make(range(0, 250, 50), repeats=1), ["A", "B", "C", "D"]
+    found = add_detections(data, Known(), names=names, most=2, cache_dir=tmp_path, rows_per_part=1)
+    assert sizes == [1] * 5
+    expected = add_detections(data, Known(), names=names, most=2)
+    assert sizes[5:] == [2, 2, 1]
+    assert expected["objects"][:] == found["objects"][:]
+    arguments = {"detector": Known().arguments(), "names": names, "min_confidence": 0.5, "most": 2}
+    made = {"model": "m", "revision": "r", "backend": "onnx"}
+    made["versions"] = installed_versions(("hf-curriculum", "numpy"))
+    assert column_provenance(found, "objects") == ScoreProvenance("objects", "add_detections", arguments, **made)
+    again = add_detections(found, Plain(), most=1, overwrite=True)
+    assert [len(one) for one in again["objects"]] == [1] * 5
+    empty = add_detections(data.select([]), Plain())
+    assert (len(empty), str(empty.features["objects"])) == (0, str(found.features["objects"]))
+    with pytest.raises(ValueError, match="`rows_per_part` 0"):
+        add_detections(data, Plain(), rows_per_part=0)
+
+
+def test_an_image_of_nothing_and_a_folder_of_a_failed_run(tmp_path):
+    class Blind(Plain):
+        def one(self, light, seen):
+            return Detections(np.zeros((0, 4)), np.zeros(0), boxes=np.zeros((0, 4)))
+
+    (tmp_path / "run.json").write_text('{"rows": 7}')  # of a run that wrote no part
+    assert add_detections(make(), Blind(), cache_dir=tmp_path)["objects"][:] == [[]] * 6

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
-from transformers import AutoImageProcessor, AutoModel, ResNetConfig, ResNetModel, ViTConfig, ViTModel
+from transformers import (
+    AutoImageProcessor,
+    AutoModel,
+    CLIPImageProcessorPil,
+    ResNetConfig,
+    ResNetModel,
+    ViTConfig,
+    ViTModel,
+)
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import hf_curriculum.scoring.embeddings as embeddings
 from hf_curriculum import CLIPSimilarity, Concreteness, add_embeddings, add_scores, make_scenes
-from hf_curriculum.provenance import column_provenance, score_values
+from hf_curriculum.provenance import ScoreProvenance, column_provenance, installed_versions, score_values
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +133,40 @@ def test_a_model_that_gives_no_states(scenes, tmp_path, monkeypatch):
     monkeypatch.setattr(ViTModel, "forward", lambda self, pixel_values: object())
     with pytest.raises(ValueError, match="ViTModel gives neither a pooled output nor states"):
         add_embeddings(scenes, name)
+
+
+def test_all_that_is_recorded_of_a_tower_and_what_it_is_given(scenes, tmp_path, monkeypatch):
+    name, cropped = tower(tmp_path / "tower", "vit"), []
+    ViTModel.from_pretrained(name, add_pooling_layer=False).half().save_pretrained(name)
+    monkeypatch.setattr(embeddings, "crop_thin", lambda image: cropped.append(image) or image)
+    data = scenes.select(range(4))
+    found = add_embeddings(data, name, batch_size=1, column="v")
+    assert cropped == []
+    versions = installed_versions(("hf-curriculum", "torch", "transformers", "pillow"))
+    arguments = {"image_column": "image", "pooled": "mean of the last states"}
+    made = {"model": name, "revision": embeddings.folder_digest(name), "versions": versions, "backend": "pil"}
+    assert column_provenance(found, "v") == ScoreProvenance("v", "add_embeddings", arguments, **made)
+    assert embeddings._Tower(name, None, torch.device("cpu")).model.dtype == torch.float32
+    CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(name)
+    add_embeddings(data, name, column="v")
+    assert len(cropped) == 2  # images of two captions each
+
+
+@pytest.mark.parametrize(
+    ("pooled", "outputs", "expected"),
+    [
+        ("pooled output", {"pooler_output": torch.ones(2, 3, 1, 1)}, torch.ones(2, 3)),
+        ("mean of the last states", {"last_hidden_state": torch.arange(12.0).view(1, 2, 2, 3)}, [[2.5, 8.5]]),
+        ("mean of the last states", {"last_hidden_state": torch.arange(6.0).view(1, 2, 3)}, [[1.5, 2.5, 3.5]]),
+        (
+            "mean of the last states",
+            {"pooler_output": torch.ones(1, 3), "last_hidden_state": torch.zeros(1, 2, 3)},
+            torch.zeros(1, 3),
+        ),
+    ],
+)
+def test_what_is_pooled(pooled, outputs, expected):
+    encoder = embeddings._Tower.__new__(embeddings._Tower)
+    encoder.pooled, encoder.model = pooled, lambda pixel_values: SimpleNamespace(**outputs)
+    encoder.model.device = "cpu"
+    assert torch.equal(encoder.encode(torch.zeros(1)), torch.as_tensor(expected))

@@ -214,3 +214,20 @@ def test_equal_integers_and_near_fractions_are_no_loss(data, tmp_path, caplog):
     for file in (near, same):
         add_scores_from(data, file, on="image_url", easy="low")
     assert "as float32" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ids", "level"), [("ab", logging.INFO), ("abc", logging.WARNING), ("a", logging.WARNING), ("ac", logging.WARNING)]
+)
+def test_a_join_that_leaves_something_is_a_warning(caplog, ids, level):
+    caplog.set_level(logging.INFO, logger="hf_curriculum.scoring.join")
+    data = Dataset.from_dict({"image_id": ["a", "b"]})
+    source = Dataset.from_dict({"image_id": list(ids), "q": [float(row) for row in range(len(ids))]})
+    add_scores_from(data, source, on="image_id", easy="low")
+    (said,) = [record for record in caplog.records if "rows matched" in record.getMessage()]
+    assert said.levelno == level
+
+
+def test_tables_with_tabs(data, tmp_path):
+    file = write(tmp_path, "s.TSV", "image_id\tq\n007\t1\n7\t2\n12\t3\n")
+    assert add_scores_from(data, file, on="image_id", easy="low")["q"][:] == [1, 1, 2, 3]

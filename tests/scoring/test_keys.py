@@ -66,3 +66,9 @@ def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
     ours = columns([("bb", 1), ("aa", 1), ("aa", None), ("a", 1)])
     found = match_keys(ours, columns([("aa", 1), ("a", None)]), ["text", "number"], "source", missing_matches=True)
     assert found.tolist() == [-1, 0, -1, -1]
+
+
+def test_keys_that_share_a_hash_are_told_apart_far_down_too(monkeypatch):
+    monkeypatch.setattr("hf_curriculum.scoring.join.xxh3_64_intdigest", len)
+    ours = pa.array(["a"] * 10_002 + ["b", "a"])
+    assert match_keys([ours], [pa.array(["a"])], ["id"], "source").tolist() == [0] * 10_002 + [-1, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
@@ -323,3 +324,59 @@ def test_captions_of_flickr_pass_through(test_data):
     assert 300 < len(labelled) <= 800
     assert pa.types.is_list(labelled.data.column("labels").type)
     assert label_counts(labelled)["dog"] > 100
+
+
+def test_the_whole_table_of_quality():
+    labels = CaptionLabels(["dog", "cat", "car", "bus"])
+    quality = label_quality(add_labels(Dataset.from_dict(QUALITY), labels, drop_unlabelled=False))
+    found = quality.to_dict()
+    assert np.isnan(found["classes"]["car"].pop("precision"))
+    assert found == {
+        "images": 3,
+        "unlabelled": 1,
+        "precision": 2 / 3,
+        "recall": 0.5,
+        "classes": {
+            "dog": {"labels": 2, "objects": 2, "right": 2, "precision": 1.0, "recall": 1.0},
+            "cat": {"labels": 1, "objects": 1, "right": 0, "precision": 0.0, "recall": 0.0},
+            "car": {"labels": 0, "objects": 1, "right": 0, "recall": 0.0},
+        },
+    }
+    head, table = str(quality).split("\n\n")
+    assert head == "3 images, 1 of them without a label: precision 0.667, recall 0.500"
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert [cells[0], *cells[2:]] == [
+        ["class", "images that show it", "labelled", "right", "precision", "recall"],
+        ["dog", "2", "2", "2", "1.000", "1.000"],
+        ["cat", "1", "1", "0", "0.000", "0.000"],
+        ["car", "1", "0", "0", "–", "0.000"],
+    ]
+
+
+def test_all_that_is_said_of_labels(caplog):
+    caplog.set_level(logging.INFO)
+    letters = list("abcdefghijkl")
+    data = captioned([["bb cc"], ["bb"]])
+    add_labels(data, CaptionLabels(["bb", "cc", *(f"x{one}" for one in letters)]))
+    never = ", ".join(f"x{one}" for one in letters[:10])
+    few = "in no image by their `caption`, so these images neither teach nor test them"
+    assert caplog.messages == [
+        "labels: 3 labels of 2 images; bb 2, cc 1, xa 0, xb 0, xc 0.",
+        f"12 of 14 classes are {few}: {never} and 2 more.",
+    ]
+    caplog.clear()
+    add_labels(data, CaptionLabels(["bb", *(f"x{one}" for one in letters[:10])]))
+    assert caplog.messages[1:] == [f"10 of 11 classes are {few}: {never}."]
+    caplog.clear()
+    add_labels(data, CaptionLabels(["zz"]), drop_unlabelled=False)
+    assert caplog.messages == ["labels: 0 labels of 2 images; zz 0."]
+
+
+def test_what_is_recorded_of_categories_and_columns_that_are_there():
+    plain = CaptionLabels("coco").arguments()
+    assert plain == {"categories": "coco", "column": "caption", "plurals": False}
+    assert CaptionLabels("coco", plurals=True).arguments()["categories"]["dog"] == ["dog", "dogs"]
+    one_each = Dataset.from_dict({"caption": ["a dog", "a cat"], "image_id": ["1", "2"]})
+    labelled = add_labels(one_each, CaptionLabels(["dog", "cat"]))
+    assert labelled["labels"][:] == [[0], [1]]
+    assert add_labels(labelled, CaptionLabels(["cat", "dog"]), overwrite=True)["labels"][:] == [[1], [0]]

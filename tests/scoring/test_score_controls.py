@@ -16,7 +16,7 @@ from hf_curriculum import (
     read_provenance,
     shuffle_scores,
 )
-from hf_curriculum.provenance import score_values
+from hf_curriculum.provenance import installed_versions, score_values
 from hf_curriculum.scoring import controls
 
 NAN = np.nan
@@ -231,3 +231,15 @@ def test_what_cannot_be_permuted_is_an_error():
         shuffle_scores(dataset, "noun_count", name="image_id")
     with pytest.raises(TypeError, match="was given an IterableDataset"):
         shuffle_scores(dataset.to_iterable_dataset(), "noun_count")
+
+
+def test_all_that_is_recorded_of_a_score_without_provenance():
+    plain = Dataset.from_dict({"mine": np.float32([1, 2])})
+    arguments = {"dealt_from": "mine", "scorer": "unknown", "arguments": {}}
+    arguments |= {"within": None, "seed": 3, "group_by": None}
+    versions = installed_versions(("hf-curriculum",))
+    expected = ScoreProvenance("mine_random", "shuffle_scores", arguments, easy="high", versions=versions)
+    made = shuffle_scores(plain, "mine", seed=3, easy="high")
+    assert read_provenance(made) == {"mine_random": expected}
+    again = shuffle_scores(made, "mine", seed=4, name="mine_random", easy="high", overwrite=True)
+    assert read_provenance(again)["mine_random"].arguments["seed"] == 4

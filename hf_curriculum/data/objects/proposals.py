@@ -258,7 +258,7 @@ def check_search(
 
 def short_sides(boxes: np.ndarray) -> np.ndarray:
     """The shorter side of each box: (boxes, 4) → (boxes,)."""
-    return np.min(boxes[:, 2:] - boxes[:, :2], axis=1, initial=np.inf)
+    return np.min(boxes[:, 2:] - boxes[:, :2], axis=1)
 
 
 def require_opencv() -> Any:

@@ -29,7 +29,15 @@ from hf_curriculum import (
     open_regions,
 )
 from hf_curriculum.data.objects.add_proposals import proposal_counts
-from hf_curriculum.data.objects.proposals import chosen_boxes, fitted_boxes, proposal_recall
+from hf_curriculum.data.objects.proposals import (
+    check_search,
+    chosen_boxes,
+    fitted_boxes,
+    proposal_recall,
+    require_opencv,
+    searched_size,
+    short_sides,
+)
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.provenance import column_provenance
 
@@ -239,13 +247,14 @@ def test_bad_input(call, error, match):
         call(images([Pillow.new("RGB", (40, 30))] * 2))
 
 
-def test_opencv_missing_is_said_before_any_work(monkeypatch):
+def test_opencv_missing_is_said_before_any_work(monkeypatch, tmp_path):
     data = images([Pillow.new("RGB", (40, 30))])
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(
         ImportError, match=r"needs OpenCV, which is not installed. Run `pip install 'hf-curriculum\[det"
     ):
-        add_proposals(data, SelectiveSearch())
+        add_proposals(data, SelectiveSearch(), folder=tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()
 
 
 def archive(path, content):
@@ -404,3 +413,83 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_boxes(launch, tmp_path):
     assert json.loads(launch(program, tmp_path / "parts", -1, 0).stdout) == whole
     for name, written in kept.items():
         assert os.stat(tmp_path / "parts" / "all" / name).st_mtime_ns == written
+
+
+def test_edges_of_boxes_and_of_their_images():
+    boxes = np.float32([[0, 0, 101, 50], [0, 0, 0, 50], [-1, 3, 20, 3]])  # a pixel beyond at most; no area
+    fitted = fitted_boxes(Regions("9", boxes=boxes), 100, 50, "x")
+    np.testing.assert_array_equal(fitted, [[0, 0, 100, 50], [0, 0, 0, 50], [0, 3, 20, 3]])
+    for edge in ([0, 0, 101.5, 50], [0, 0, 50, 51.5], [-1.5, 0, 50, 50]):
+        with pytest.raises(ValueError, match="reach to"):
+            fitted_boxes(Regions("9", boxes=np.float32([edge])), 100, 50, "x")
+    rounded = Regions("9", boxes=np.float32([[0, 0, 103, 50]]), width=103, height=50)
+    np.testing.assert_allclose(fitted_boxes(rounded, 100, 50, "x"), [[0, 0, 100, 50]], rtol=1e-6)
+    with pytest.raises(ValueError, match="are of an image of 105 × 50"):
+        fitted_boxes(Regions("9", boxes=boxes, width=105, height=50), 100, 50, "x")
+
+
+def test_boxes_that_a_file_may_lose(tmp_path):
+    content = {"9": [[0, 0, 5, 9], [0, 0, 4, 9], [3, 3, 3, 9]]}
+    for least, kept in ((0, 2), (5, 1), (6, 0)):
+        found, scores = StoredProposals(archive(tmp_path / "a.npz", content), min_size=least).boxes_of("9", 100, 50)
+        assert (len(found), scores) == (kept, None)
+    assert len(StoredProposals(tmp_path / "a.npz", 1).boxes_of("9", 100, 50)[0]) == 1
+    ties = {"9/boxes": content["9"], "9/confidence": [0.5, 0.5, 0.9]}
+    found, scores = StoredProposals(archive(tmp_path / "a.npz", ties), 1).boxes_of("9", 100, 50)
+    assert (found.tolist(), scores.tolist()) == ([[0, 0, 5, 9]], [0.5])
+    assert SelectiveSearch()(Pillow.new("RGB", (20, 60))).tolist() == [[0, 0, 20, 60]]  # exactly `min_size`
+    assert short_sides(np.zeros((0, 4))).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("option", "least"), [("min_size", 0), ("max_proposals", 1), ("max_side", 1), ("max_aspect", 1)]
+)
+def test_the_least_of_each_option(option, least):
+    fine = {"mode": "fast", "max_proposals": None, "min_size": 0, "max_side": None, "max_aspect": None}
+    check_search(**fine | {option: least})
+    with pytest.raises(ValueError, match=f"`{option}` is {least - 0.5}. It is at least {least}"):
+        check_search(**fine | {option: least - 0.5})
+
+
+@pytest.mark.parametrize(
+    ("given", "side", "aspect", "expected"),
+    [
+        ((50, 40), None, None, (50, 40)),
+        ((50, 40), 50, 2.2, (50, 40)),
+        ((2000, 1000), 100, None, (100, 50)),
+        ((1000, 1), 10, None, (10, 1)),
+        ((1, 1000), 10, None, (1, 10)),
+        ((400, 18), None, 2.2, (400, 181)),
+        ((18, 400), None, 2.2, (181, 400)),
+    ],
+)
+def test_sizes_that_are_searched(given, side, aspect, expected):
+    assert searched_size(given, side, aspect) == expected
+
+
+def test_one_thread_of_opencv_for_each_process():
+    cv2.setNumThreads(3)
+    require_opencv()
+    assert cv2.getNumThreads() == 1
+
+
+def test_columns_and_folders_that_are_there(tmp_path):
+    data = images([Pillow.new("RGB", (100, 50))] * 2)
+    file = archive(tmp_path / "a.npz", {"0": [[0, 0, 5, 9]], "1": [[0, 0, 5, 9]]})
+    options = {"num_proc": 0, "load_from_cache_file": False}
+    boxed = add_proposals(data, file, **options)
+    again = add_proposals(boxed, archive(tmp_path / "b.npz", {"0": [[1, 1, 5, 9]]}), overwrite=True)
+    assert again["proposals"][:] == [[[1, 1, 5, 9]], None]
+    with pytest.raises(ValueError, match="`num_proc=-1` were given"):
+        add_proposals(data, file, num_proc=-1)
+    of_another = tmp_path / "parts" / "all"
+    of_another.mkdir(parents=True)
+    (of_another / "run.json").write_text('{"rows": 7}')  # of a run that wrote no part
+    assert add_proposals(data, file, folder=tmp_path / "parts").to_list() == boxed.to_list()
+    empty = add_proposals(data.select([]), file)
+    assert (len(empty), empty.features["proposals"]) == (0, boxed.features["proposals"])
+
+
+def test_half_of_an_object_covers_it():
+    row = {"proposals": [[[0.0, 0, 10, 10]]], "objects": [[{"box": [0, 0, 10, 5]}, {"box": [0, 0, 10, 4.9]}]]}
+    assert proposal_recall(Dataset.from_dict(row)) == (0.5, 2)

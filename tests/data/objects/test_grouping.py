@@ -20,6 +20,7 @@ from hf_curriculum import (
     one_row_per_image,
     read_provenance,
 )
+from hf_curriculum.data.objects import grouping
 from hf_curriculum.data.objects.grouping import aggregate_per_image, row_hashes
 from hf_curriculum.evaluation.generate import one_row_per_image as of_before
 from hf_curriculum.provenance import score_values
@@ -160,3 +161,24 @@ def test_stored_pictures_of_any_kind(tmp_path):
     rows = {"image": [{"bytes": file.getvalue(), "path": None}] * 2, "image_id": ["a", "a"], "caption": ["x", "y"]}
     group_captions(Dataset.from_dict(rows, features=features)).save_to_disk(tmp_path / "saved")
     assert Dataset.load_from_disk(str(tmp_path / "saved"))[0]["image"].size == (3, 3)
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_images_of_several_blocks(pairs, monkeypatch, block):
+    expected = group_captions(pairs, {"number": "list"}).to_list()
+    monkeypatch.setattr(grouping, "_BLOCK", block)
+    assert group_captions(pairs, {"number": "list"}).to_list() == expected
+
+
+def test_one_line_is_said_of_scores_too(pairs, caplog):
+    scored = add_scores(pairs.remove_columns("number"), CaptionLength())
+    caplog.set_level(logging.INFO)
+    group_captions(scored, {"caption_length": "max"})
+    assert [record.getMessage() for record in caplog.records] == ["6 pairs became 3 images with their captions."]
+
+
+def test_every_step_of_a_hash_counts():
+    kind = pa.list_(pa.struct([("box", pa.list_(pa.float32(), 2)), ("name", pa.string())]))
+    one, other = {"box": [0, 1], "name": "dog"}, {"box": [1, 0], "name": None}
+    found = row_hashes(pa.array([[one], [], None, [one, other]], kind)).tolist()
+    assert found == [3424303486583264313, 13604808898340030615, 0, 14851115615646811521]

@@ -13,6 +13,7 @@ from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pillow
 
 from hf_curriculum import add_proposals, open_regions, write_proposals
+from hf_curriculum.data.objects import files
 
 BOXES = [np.float32([[0, 0, 30, 20], [5, 5, 40, 25]]), np.zeros((0, 4), np.float32)]
 SCORES = [np.float32([0.25, 3.5]), np.zeros(0, np.float32)]
@@ -57,10 +58,13 @@ def test_objectness_of_mcg(tmp_path):
         open_regions(tmp_path)["10"]
 
 
-def test_cap2det_s_layout_written_and_read(tmp_path):
+def test_cap2det_s_layout_written_and_read(tmp_path, monkeypatch):
     boxes = [[[0, 0, 50, 50], [25, 10, 100, 45]], [], None]
     data = images(["285", "139", "7"]).add_column("proposals", boxes)
+    written, write = [], files.write_atomically
+    monkeypatch.setattr(files, "write_atomically", lambda file, one: written.append(file.name) or write(file, one))
     folder = write_proposals(data.select([0, 0, 1, 2]), tmp_path / "out")
+    assert written == ["285.npy", "139.npy"]  # an image once
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npy")) == ["5/285.npy", "9/139.npy"]
     np.testing.assert_array_equal(np.load(folder / "5" / "285.npy"), np.float32([[0, 0, 1, 0.5], [0.2, 0.25, 0.9, 1]]))
     again = add_proposals(images(["285", "139"]), folder)

@@ -198,3 +198,19 @@ def test_scorers_name_the_addresses(scorer):
     assert "ImageOpener" in scorer.score.__globals__
     with pytest.raises(ValueError, match=r"holds addresses \('https://a/b.jpg'\).*download=True"):
         ImageOpener()("https://a/b.jpg")
+
+
+def test_edges_of_size_and_time_and_of_what_is_said(site, monkeypatch):
+    size = len(picture(5))
+    monkeypatch.setattr(url_lists, "MAX_BYTES", size - 1)
+    assert url_lists._fetch(f"{site}/5.png") == f"larger than {size - 1:,} bytes"
+    monkeypatch.setattr(url_lists, "MAX_BYTES", size)
+    monkeypatch.setattr(url_lists, "TIMEOUT", 0.5)
+    for last, reason in ((3.0, None), (3.01, "not complete after 3 seconds")):
+        moments = iter([0.0, *[last] * 9])
+        monkeypatch.setattr(url_lists, "time", SimpleNamespace(monotonic=lambda moments=moments: next(moments)))
+        found = url_lists._fetch(f"{site}/5.png?{last}")
+        assert found == reason if reason else found.is_file()
+    for error, said in ((OSError("a  b\n" * 40), ("a b " * 40)[:80]), (OSError(), "OSError")):
+        monkeypatch.setattr(url_lists, "_opener", lambda error=error: (_ for _ in ()).throw(error))
+        assert url_lists._fetch("http://127.0.0.1/x") == said

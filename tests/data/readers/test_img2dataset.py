@@ -25,6 +25,7 @@ from hf_curriculum import (
     make_plan,
     read_downloads,
 )
+from hf_curriculum.data.readers import img2dataset
 from hf_curriculum.data.readers.img2dataset import Downloads
 from hf_curriculum.data.readers.url_lists import _failures, is_url_list, read_url_list
 
@@ -302,7 +303,7 @@ class TestNarratives:
         assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
         assert "3 of 4 images are there (75.0 %); 1 is missing: 1 × image decoding error" in caplog.text
 
-    @pytest.mark.parametrize("captions", [5, 20])
+    @pytest.mark.parametrize("captions", [5, 16, 17, 20])
     def test_images_are_not_copied(self, tmp_path, tar, captions, monkeypatch):
         rng = np.random.default_rng(0)
 
@@ -359,3 +360,31 @@ def test_what_is_there_is_no_warning(tmp_path, caplog):
         load_captioned(folder)
     said = next(record for record in caplog.records if "2 of 2 images are there" in record.getMessage())
     assert said.levelno == logging.INFO
+
+
+def test_reasons_that_a_table_keeps_or_not(tmp_path):
+    write_shard(tmp_path, "00000", [0], "webdataset")
+    rows = [("a", "failed", None), ("b", "failed", ""), ("c", "failed", "why"), ("d", "success", None)]
+    table = pa.table(dict(zip(("url", "status", "error_message"), zip(*rows, strict=True), strict=True)))
+    for kept, reasons in ((table, ["failed", "failed", "why"]), (table.drop(["error_message"]), ["failed"] * 3)):
+        pq.write_table(kept, tmp_path / "00000.parquet")
+        assert _failures(tmp_path).to_pydict() == {"url": ["a", "b", "c"], "reason": reasons}
+    pq.write_table(table.drop(["status"]), tmp_path / "00000.parquet")
+    assert len(_failures(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(("given", "processes"), [(None, None), (1, 1), (5, 2)])
+def test_processes_are_no_more_than_shards(tmp_path, monkeypatch, given, processes):
+    for shard in ("00000", "00001"):
+        write_shard(tmp_path / "cc", shard, [0, 2], "files")
+    (tmp_path / "cc" / "00000" / "000000000.txt").write_bytes("é".encode("latin-1"))
+    seen, real = [], datasets.Dataset.from_generator
+
+    def recorded(rows, **options):
+        seen.append({**options, "gen_kwargs": [name for name, _, _ in options["gen_kwargs"]["shards"]]})
+        return real(rows, **{**options, "num_proc": None})
+
+    monkeypatch.setattr(datasets.Dataset, "from_generator", recorded)
+    assert load_img2dataset(tmp_path / "cc", num_proc=given)["caption"][0] == "\ufffd"
+    shards = [str(tmp_path / "cc" / name) for name in ("00000", "00001")]
+    assert seen == [{"features": img2dataset.FEATURES, "gen_kwargs": shards, "num_proc": processes}]

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 
 import datasets
 import pytest
@@ -482,3 +483,50 @@ class TestFolderOfImages:
     def test_paths_are_absolute(self, table, monkeypatch):
         monkeypatch.chdir(table.parent)
         assert paths(load_captioned("data")) == [str(table / "images" / "a.jpg")]
+
+
+def test_a_mapping_the_wrong_way_round_of_a_table(folder):
+    (folder / "captions.csv").write_text("image,caption\na.jpg,A dog.\n")
+    with pytest.raises(ValueError, match=r"`columns` has the keys \['img'\]"):
+        load_captioned(folder, columns={"img": "image"})
+    every = {"image": "image", "caption": ["image", "caption"]}  # all columns that there are
+    assert load_captioned(folder, columns=every)["caption"][:] == ["a.jpg", "A dog."]
+
+
+@pytest.mark.parametrize("header", ["image,caption,text,url", "Image,Caption,Text,URL"])
+def test_the_first_name_of_a_caption_counts_alone_and_an_empty_one_is_kept(folder, header, caplog):
+    (folder / "captions.csv").write_text(f"{header}\na.jpg,A dog.,no,x\nb.jpg,,no,x\n")
+    (folder / "dataset_infos.json").write_text("{}")  # of `datasets`
+    assert load_captioned(folder)["caption"][:] == ["A dog.", ""]
+    assert "1 of 2 captions are empty" in caplog.text
+
+
+def test_integers_that_arrow_can_hold_are_kept(folder):
+    low, high = -(2**63), 2**63 - 1
+    numbers = {"low": low, "high": high, "below": low - 1, "above": high + 1}
+    save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "text": "x", **numbers})
+    rows = load_captioned(folder)
+    assert rows.column_names == ["image", "caption", "image_id", "file_name", "low", "high"]
+    assert (rows["low"][0], rows["high"][0]) == (low, high)
+
+
+def test_ten_entries_are_listed_whole(tmp_path):
+    for number in range(10):
+        (tmp_path / f"{number}.bin").touch()
+    with pytest.raises(ValueError, match=r"'9\.bin'\]\. It recognises"):
+        load_captioned(tmp_path)
+
+
+def test_splits_of_a_karpathy_file_have_an_order(tmp_path):
+    names = ["zoo", "test", "extra", "val", "restval", "train"]
+    images = [karpathy_image(number, split) for number, split in enumerate(names)]
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    found = load_captioned(tmp_path / "dataset.json", images=False, restval="keep")
+    assert list(found) == ["train", "restval", "validation", "test", "extra", "zoo"]
+
+
+def test_a_fifo_among_images_is_refused_though_they_are_not_checked(folder):
+    os.mkfifo(folder / "images" / "c.jpg")
+    save_lines(folder / "captions.jsonl", *({"file_name": f"{name}.jpg", "text": "x"} for name in "abc"))
+    with pytest.raises(ValueError, match=r"c\.jpg is a FIFO"):
+        load_captioned(folder, check_images=False)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -12,7 +13,10 @@ from PIL import Image
 
 from hf_curriculum import load_captioned
 from hf_curriculum.config import digest
+from hf_curriculum.data import load
 from hf_curriculum.data.captions import derive_image_ids
+from hf_curriculum.data.readers import outside_files
+from hf_curriculum.data.readers.columns import _from_paths
 
 
 @pytest.fixture(autouse=True)
@@ -322,3 +326,136 @@ class TestSources:
             load_captioned(rows(caption=["a", "b"]), revision="main")
         with pytest.raises(ValueError, match="only Karpathy's files have such a split"):
             load_captioned(rows(caption=["a", "b"]), restval="drop")
+
+
+def test_where_the_files_of_a_builder_may_be(tmp_path):
+    caches = [Path(datasets.config.HF_DATASETS_CACHE), Path(load.HF_HUB_CACHE)]
+    files = {"train": ["a/b*.csv", "c.csv"], "test": "d/e/f.csv"}
+    found = load.source_roots(Path("csv"), "images", {"data_files": files, "data_dir": "g"})
+    assert found == [Path("images"), Path("a"), Path("."), Path("d/e"), Path("g"), *caches]
+    assert load.source_roots(Path("csv"), None, {"data_files": "a/x.csv"}) == [Path("a"), *caches]
+    assert load.source_roots(Path("csv"), False, {}) == caches
+    assert load.source_roots(None, "images", {}) == [Path("images")]
+    (tmp_path / "x.csv").touch()
+    assert load.source_roots(tmp_path, "images", {}) == [tmp_path, Path("images")]
+    assert load.source_roots(tmp_path / "x.csv", None, {}) == [tmp_path]
+
+
+def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
+    given, rows = [], Dataset.from_dict({"caption": ["a"]})
+    for name in ("load_img2dataset", "load_redcaps", "load_url_list"):
+        record = lambda *args, name=name, **options: given.append((name, args, options)) or rows  # noqa: E731
+        monkeypatch.setattr(load, name, record)
+    monkeypatch.setattr(load, "is_img2dataset", lambda path: path.name.startswith("tars"))
+    monkeypatch.setattr(load, "is_redcaps", lambda path: path.name.startswith("red"))
+    monkeypatch.setattr(load, "is_url_list", lambda path: path.name.startswith("list"))
+    tars, red, urls, images = (tmp_path / name for name in ("tars", "red.json", "list.tsv", "images"))
+    for source, folder in ((tars, None), (red, None), (red, images), (red, tars), (urls, images)):
+        load.load_captioned(source, images=folder, num_proc=3, allow_outside=True, check_images=False)
+    both = {"num_proc": 3, "allow_outside": True}
+    assert given == [
+        ("load_img2dataset", (tars,), both),
+        ("load_redcaps", (red, None), {"allow_outside": True}),
+        ("load_redcaps", (red, images), {"allow_outside": True}),
+        ("load_url_list", (red, tars), both),
+        ("load_url_list", (urls, images), both),
+    ]
+    for options in ({"revision": "x"}, {"download": True}, {"restval": "keep"}, {"columns": {"caption": "x"}}):
+        with pytest.raises(ValueError, match=f"'{next(iter(options))}': .*would have no effect"):
+            load.load_captioned(tars, **options)
+
+
+def test_paths_that_are_addresses_absolute_or_missing(tmp_path):
+    names = ["a.png", None, "zip://a.png::b.zip", "/c.png"]
+    data = Dataset.from_dict({"image": names, "caption": list("abcd")})
+    start = str(tmp_path)
+    expected = [f"{start}/a.png", None, names[2], "/c.png"]
+    assert [image and image["path"] for image in undecoded(_from_paths(data, None, tmp_path))] == expected
+    expected[2] = f"{start}/{names[2]}"
+    assert [image and image["path"] for image in undecoded(_from_paths(data, tmp_path, None))] == expected
+
+
+@pytest.mark.parametrize(("images", "found"), [(1, True), (2, True), (3, False)])
+def test_as_many_images_as_parquet_files_are_not_its_data(tmp_path, images, found):
+    for number in range(images):
+        (tmp_path / f"{number}.png").write_bytes(content(number))
+    for part in ("train", "test"):
+        rows(caption=["a", "b"]).to_parquet(tmp_path / f"{part}.parquet")
+    if found:
+        assert load_captioned(tmp_path).num_rows == {"train": 2, "test": 2}
+        return
+    with pytest.raises(ValueError, match="several Parquet files"):
+        load_captioned(tmp_path)
+
+
+class TestOutside:
+    """What names files elsewhere."""
+
+    @pytest.mark.parametrize(
+        ("name", "elsewhere"),
+        [
+            *(("a/b.png", False), ("/a.png", False), ("a b:c", False)),
+            *(("a:b/c", True), ("https://a/b", True), ("1://a", True)),
+        ],
+    )
+    def test_names(self, name, elsewhere):
+        assert outside_files.is_elsewhere(name) is elsewhere
+
+    def test_features_that_hold_files(self):
+        kinds = [datasets.Image(), List(datasets.Image()), {"a": {"b": datasets.Audio()}}, datasets.Video()]
+        assert [outside_files.holds_files(kind) for kind in kinds] == [True] * 4
+        plain = [Value("string"), List(Value("int64")), {"a": Value("string")}, datasets.Array2D((2, 2), "int8"), None]
+        assert [outside_files.holds_files(kind) for kind in plain] == [False] * 5
+
+    def test_the_files_that_rows_name(self):
+        one, held = {"bytes": None, "path": "x.png"}, {"bytes": b"1", "path": "y.png"}
+        cells = {"image": [one, held, None], "list": [[one, held], [], None], "deep": [{"a": [one]}, {"a": []}, None]}
+        record = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        kinds = [record, pa.list_(record), pa.struct([("a", pa.list_(record))])]
+        table = pa.table([pa.array(cells[name], kind) for name, kind in zip(cells, kinds, strict=True)], list(cells))
+        image = datasets.Image(decode=False)
+        features = Features({"image": image, "list": List(image), "deep": {"a": List(image)}})
+        data = Dataset(table, info=datasets.DatasetInfo(features=features))
+        assert list(outside_files.named_files(data)) == ["x.png"] * 3
+        assert list(outside_files.named_files(data, ["list"])) == ["x.png"]
+
+    @pytest.mark.parametrize("form", ["{}", "[{}]", "{{train: {}}}", "[{{split: a, path: [{}]}}]"])
+    @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+    def test_files_that_a_card_names(self, tmp_path, form, name):
+        for inner, fine in (("in/x.csv", True), ("../x.csv", False), ("https://a/x.csv", False)):
+            text = f"configs:\n- config_name: a\n  data_files: {form.format(inner)}\n"
+            (tmp_path / name).write_text(f"---\n{text}---\n# A card\n" if name == "README.md" else text)
+            if fine:
+                outside_files.validate_folder(tmp_path)
+                continue
+            with pytest.raises(ValueError, match="names 1 files outside of"):
+                outside_files.validate_folder(tmp_path)
+        (tmp_path / name).write_text("data_files: ../x.csv" if name == "README.md" else "[: no YAML")
+        outside_files.validate_folder(tmp_path)
+
+    def test_what_is_inside(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "link").symlink_to(tmp_path)
+        root, outside = str(tmp_path / "in"), str(tmp_path / "x")
+        outside_files.validate_inside([f"{root}/a", None, "", f"{root}/b/../c"], [root], "x")
+        for path, said in (
+            (outside, outside),
+            (f"{root}/..", r"/in/\.\."),
+            (f"{root}/link", rf"/in/link \(which is {tmp_path}\)"),
+            (f"{root}/link/y", rf"/link/y \(which is {tmp_path}/y\)"),
+            (f"{root}/a\0b", r"a\\x00b"),
+            ("http://a", "http://a"),
+        ):
+            with pytest.raises(ValueError, match=f"^x names 1 files outside of .*{said}"):
+                outside_files.validate_inside([path, f"{root}/a"], [root], "x")
+
+    def test_saved_data_that_are_damaged(self, tmp_path):
+        Dataset.from_dict({"a": ["aa", "bb", "cc"]}).save_to_disk(tmp_path / "saved")
+        assert outside_files.load_saved(tmp_path / "saved")["a"][:] == ["aa", "bb", "cc"]
+        (file,) = (tmp_path / "saved").glob("*.arrow")
+        ends = [number.to_bytes(4, "little") for number in (0, 2, 4, 6)]
+        whole = file.read_bytes()
+        assert whole.count(b"".join(ends)) == 1
+        file.write_bytes(whole.replace(b"".join(ends), b"".join([ends[0], b"\xff\xff\0\0", *ends[2:]])))
+        with pytest.raises(ValueError, match=r"saved cannot be read \(ArrowInvalid"):
+            outside_files.load_saved(tmp_path / "saved")

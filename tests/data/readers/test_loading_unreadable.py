@@ -5,6 +5,7 @@ import logging
 import os
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -251,3 +252,29 @@ def test_two_splits_are_reported_together(folder, caplog):
     caplog.clear()
     assert load_captioned(splits).num_rows == {"train": 2, "test": 2}
     assert "3 images cannot be read, which leaves out 6 rows" in caplog.text
+
+
+@pytest.mark.parametrize("num_proc", [None, 1])
+def test_one_process_starts_no_other(folder, monkeypatch, num_proc):
+    monkeypatch.setattr(readable, "_FEW", 2)
+    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
+    assert len(load_captioned(folder, num_proc=num_proc)) == 4
+
+
+def test_half_of_a_file_is_looked_up_in_it_and_less_is_not(tmp_path):
+    source = embedded(tmp_path / "x.parquet", [png(shade) for shade in range(20)])
+    rows = datasets.load_dataset("parquet", data_files=str(source), split="train")
+    assert captions.stored_files(rows.select(range(0, 20, 2))) is not None
+    assert captions.stored_files(rows.select(range(0, 18, 2))) is None
+    pq.write_table(pa.table({"image": [{"bytes": png(1), "path": None}, {"bytes": None, "path": "a.png"}]}), source)
+    named = datasets.load_dataset("parquet", data_files=str(source), split="train")
+    assert captions.stored_files(named.cast_column("image", datasets.Image())) is None
+
+
+def test_digests_as_text():
+    digests = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    digests[1] = 0
+    texts = [digests[0].tobytes().hex(), "", digests[2].tobytes().hex()]
+    for start, stop in ((0, 0), (0, 1), (1, 2), (0, 3)):
+        found = captions.hexadecimal(digests[start:stop])
+        assert (found.to_pylist(), found.type) == (texts[start:stop], pa.string())

@@ -161,7 +161,7 @@ def _validate_boxes(boxes: np.ndarray, width: float | None, height: float | None
     wrong = {
         "is not finite": ~np.isfinite(boxes).all(axis=1),
         "ends before it begins": (boxes[:, 2:] < boxes[:, :2]).any(axis=1),
-        f"lies beyond the picture of {width:g} × {height:g} pixels" if width and height else "": (
+        f"lies beyond the picture of {sides[0]:g} × {sides[1]:g} pixels": (
             (boxes[:, :2] < -slack) | (boxes[:, 2:] > sides + slack)
         ).any(axis=1),
     }
