@@ -307,6 +307,7 @@ EMPTY = Dataset.from_dict({"image_id": ["a", "b"], "caption": ["a dog", ""], "im
     ("options", "error", "message"),
     [
         ({"trainer": {"baseline": "mean"}}, ValueError, "baseline='mean' is not known"),
+        ({"trainer": {"num_samples": 5, "baseline": "mean"}}, ValueError, r"baseline='mean' is not known"),
         ({"trainer": {"num_samples": 1}}, ValueError, r"num_samples=1 with baseline='leave_one_out'.*Give 2 or more"),
         ({"trainer": {"num_samples": 0, "baseline": "greedy"}}, ValueError, "num_samples=0 .* Give 1 or more"),
         ({"label_smoothing_factor": 0.1}, ValueError, "label_smoothing_factor=0.1 was given to SelfCriticalTrainer"),

@@ -291,6 +291,18 @@ def test_half_precision_and_adapters(make_captioner, kind):
         assert loss == pytest.approx(naive, rel=2e-2 if kind == "bf16" else 2e-6)
 
 
+def test_losses_of_many_batches_are_packed_on_the_way():
+    seen = TrainingLosses(4)
+    for step in range(255):
+        seen.add(step, torch.tensor([step % 3]), torch.tensor([float(step)]))
+    assert not seen.packed.any()  # no step waits for its device
+    seen.add(255, torch.tensor([0, 0]), torch.tensor([7.0, 5.0]))
+    assert seen.packed[:3].all()
+    found = seen.losses(SimpleNamespace(num_processes=1))
+    assert found[:3].tolist() == [7.0, 253.0, 254.0]
+    assert np.isnan(found[3])
+
+
 class Hinge(CurriculumTrainer):
     """Trains on a loss of its own."""
 
