@@ -81,7 +81,7 @@ def test_what_is_asked_of_the_hub(monkeypatch):
         load_captioner("nobody/nothing")
 
 
-def test_new_captioners_fit_their_data():
+def test_new_captioners_fit_their_data(monkeypatch):
     rows = Dataset.from_dict({"image_id": ["0", "1"], "caption": ["a dog runs in the park"] * 2})
     sizes = {"hidden_size": 16, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
     model, processor = new_captioner(rows, image_size=24, vocab_size=30, **sizes)
@@ -93,6 +93,11 @@ def test_new_captioners_fit_their_data():
         words.sep_token_id,
         16,
     )
+    monkeypatch.setattr(module, "git_from_config", lambda config: config)
+    monkeypatch.setattr(module, "small_git_config", lambda *given, **options: (given, options))
+    (given, options), processor = new_captioner(rows, 24, 30, hidden_size=8)
+    assert given == (len(processor.tokenizer),)
+    assert options == {"tokenizer": processor.tokenizer, "image_size": 24, "hidden_size": 8}
     store = RegionInputs(tiny_models.region_store())
     rows = Dataset.from_dict({"image_id": ["0", "1", "2"], "caption": ["a dog runs", "a dog", "a cat runs fast"]})
     model, processor = new_region_captioner("updown", rows, store, min_count=2, max_words=2, hidden_size=8)
