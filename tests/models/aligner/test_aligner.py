@@ -258,6 +258,11 @@ def test_weights_that_a_folder_lacks_are_as_new(tmp_path):
     new = model.region_projection.weight
     assert 0.5 * 5**-0.5 < new.abs().max().item() <= 5**-0.5
     assert torch.equal(model.layer.query.weight, plain.layer.query.weight)
+    model.logit_scale.data.fill_(3)
+    for other in (model.layer.dropout, model.layer.query):
+        model._init_weights(other)
+    assert model.logit_scale.item() == 3
+    plain._init_weights(plain)  # it has no scale to begin
 
 
 def test_only_chunks_are_computed_twice(monkeypatch):
