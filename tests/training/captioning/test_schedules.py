@@ -60,6 +60,18 @@ def test_the_learning_rate_follows_epochs_of_the_data_whatever_the_curriculum_sh
     assert completed_epochs(18, 4, 24) == 3
 
 
+def test_a_schedule_is_made_once_and_of_the_optimizer_that_is_given(make_trainer):
+    trainer = make_trainer(PHASES, lr_scheduler_type="step")
+    trainer.create_optimizer()
+    assert trainer._created_lr_scheduler is False
+    made = trainer.create_scheduler(18)
+    assert made.optimizer is trainer.optimizer
+    assert trainer._created_lr_scheduler is True
+    assert trainer.create_scheduler(18) is trainer.lr_scheduler is made
+    trainer.lr_scheduler, other = None, torch.optim.SGD(trainer.model.parameters(), lr=1.0)
+    assert trainer.create_scheduler(18, other).optimizer is other
+
+
 def test_an_epoch_of_the_learning_rate_counts_no_rows_that_are_left_out(make_trainer, data):
     scores = [float("nan") if row % 2 else score for row, score in enumerate(data["difficulty"])]
     half = data.remove_columns("difficulty").add_column("difficulty", scores)
