@@ -325,6 +325,25 @@ def test_a_loss_of_ones_own_is_trained_by_its_weighted_mean(make, data):
         assert loss == pytest.approx(wanted, rel=2e-6)
 
 
+def test_a_loss_of_ones_own_is_divided_by_the_batches_where_trainer_does_not(make, data):
+    trainer = Hinge(make().model, make().args, train_dataset=data)
+    trainer._seen, trainer._rows_of_batch = TrainingLosses(24), torch.tensor([3, 1])
+    trainer.current_gradient_accumulation_steps = 4
+    given = torch.tensor([6.0, torch.nan])
+    trainer.example_losses = lambda model, inputs: given
+    found = {
+        (accepts, items): trainer._mean_of_own_losses(trainer.model, {}, weights, items).item()
+        for accepts, items, weights in (
+            (True, None, None), (True, 7, None), (False, 7, None), (False, None, torch.tensor([2.0, 5.0])),
+        )
+        if setattr(trainer, "model_accepts_loss_kwargs", accepts) is None
+    }  # fmt: skip
+    assert found == {(True, None): 3.0, (True, 7): 0.75, (False, 7): 3.0, (False, None): 6.0}
+    losses = trainer._seen.losses(SimpleNamespace(num_processes=1))
+    assert losses[3] == 6.0
+    assert np.isnan(losses[1])
+
+
 class AsTuple(nn.Module):
     """Returns the loss and the logits as a tuple, as `return_dict=False` has it."""
 
