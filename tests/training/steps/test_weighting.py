@@ -28,6 +28,7 @@ from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import preserve_rng_state
 from hf_curriculum.training.steps.rows import select_rows
+from hf_curriculum.training.steps.selecting import SelectingTrainer
 from hf_curriculum.training.steps.weighting import TrainingLosses, reweighted, validate_weighting
 
 RULE = InfoBatch(epochs=4)
@@ -270,6 +271,14 @@ def test_a_checkpoint_without_the_losses_of_training_is_damaged(make, tmp_path):
     file.unlink()
     with pytest.raises(ValueError, match=r"curriculum_training_losses.npy is damaged"):
         make().train(resume_from_checkpoint=str(file.parent))
+
+
+def test_a_run_that_had_ended_reads_no_batch(make, monkeypatch):
+    trainer = make(IID(epochs=1))
+    monkeypatch.setattr(Trainer, "get_batch_samples", lambda self, iterator, number, device: number)
+    for step, batches in ((trainer.plan.known_steps - 1, 2), (trainer.plan.known_steps, 0)):
+        trainer.state.global_step = step
+        assert SelectingTrainer.get_batch_samples(trainer, iter(()), 2, "cpu") == batches
 
 
 def test_other_runs_are_left_alone(make, tmp_path):
