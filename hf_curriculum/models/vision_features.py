@@ -142,7 +142,7 @@ def cache_vision_features(
         "images": keys.shape[1],
         "pictures": digest(keys.tobytes(), size=16),
         "tower": _digest(tower),
-        "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str, sort_keys=True)),
+        "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str)),
     }
     facts = _read_facts(folder)
     if facts is not None and facts["done"] == facts["images"] and not (folder / ".lock").exists():
@@ -260,7 +260,7 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
                 f"{ids.count(None):,} of {len(ids):,} rows have no `{IMAGE_ID}`. Features are found again by it: give "
                 "each image an id."
             )
-        keys.append(np.fromiter((id_key(image_id) for image_id in ids), dtype=np.uint64, count=len(ids)))
+        keys.append(np.fromiter((id_key(image_id) for image_id in ids), dtype=np.uint64))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
     positions = np.argsort(np.argsort(first)).astype(np.uint64)

@@ -224,6 +224,9 @@ def test_difficulty_sets():
     assert [rows.tolist() for rows in sets] == [[3, 0], [2, 5], [6, 1, 4]]  # ends at 7·k/3 = 2, 4, 7
     assert [len(rows) for rows in difficulty_sets(np.arange(5000.0))] == [1250] * 4
     assert [rows.tolist() for rows in difficulty_sets([1, 2], 1)] == [[1, 0]]
+    assert [rows.tolist() for rows in difficulty_sets([1, 2, 2], 3)] == [[1], [2], [0]]
+    with pytest.raises(ValueError, match="3 images cannot be divided into 0 sets"):
+        difficulty_sets([1.0, 2.0, 3.0], 0)
     with pytest.raises(ValueError, match=r"The scores have shape \(2,\), 1 of them NaN"):
         difficulty_sets([1.0, np.nan])
     with pytest.raises(ValueError, match=r"The scores have shape \(1, 2\)"):

@@ -1,11 +1,15 @@
 """Texts that share rows have the loss and gradients of texts in rows of their own."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from transformers import DynamicCache
 
+from hf_curriculum.models import base, packed_loss
+from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.flamingo import model as flamingo_model
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git import model as git_model
@@ -154,12 +158,31 @@ def test_every_needed_token_has_one_place_behind_its_text(count):
 def test_texts_that_would_save_nothing_stay_as_they_are():
     assert pack(torch.ones(4, 9, dtype=torch.bool)) is None
     assert pack(torch.zeros(4, 9, dtype=torch.bool)) is None
+    most = torch.arange(20)[None]
+    assert pack(most < 19) is not None  # 95 %, and no more
+    assert pack(torch.arange(200)[None] < 191) is None
+
+
+@pytest.mark.parametrize(("texts", "shape"), [(3, (1, 12)), (47, (1, 188)), (49, (2, 100)), (70, (2, 140))])
+def test_rows_are_of_128_tokens_about(texts, shape):
+    packed = pack((torch.arange(12) < 4).expand(texts, 12))
+    assert tuple(packed.source.shape) == shape
+    assert (packed.owner >= 0).sum() == 4 * texts
 
 
 @pytest.mark.parametrize("name", ["git", "flamingo"])
 @pytest.mark.parametrize(
     ("asked", "returned"),
-    [([0, 2], {0, 2}), (2, {2}), (0, {0}), ([-1], {3}), ((3, 0), {0, 3}), ([], None), (False, None)],
+    [
+        ([0, 2], {0, 2}),
+        (2, {2}),
+        (0, {0}),
+        ([-1], {3}),
+        ([-4], {0}),
+        ((3, 0), {0, 3}),
+        ([], None),
+        (False, None),
+    ],
 )
 def test_some_hidden_states_are_returned_at_their_index(name, asked, returned):
     model, inputs = build(name).eval(), {"input_ids": torch.randint(5, IMAGE, (2, 7))}
@@ -176,8 +199,102 @@ def test_some_hidden_states_are_returned_at_their_index(name, asked, returned):
 
 @pytest.mark.parametrize("name", ["git", "flamingo"])
 def test_hidden_states_that_do_not_exist_are_refused(name):
-    with pytest.raises(ValueError, match=r"output_hidden_states=\[4\]: .* 4 hidden states, numbered 0 to 3"):
-        build(name)(torch.ones(2, 7, dtype=torch.long), output_hidden_states=[4])
+    for index in (4, -5):
+        with pytest.raises(
+            ValueError, match=rf"output_hidden_states=\[{index}\]: .* 4 hidden states, numbered 0 to 3"
+        ):
+            build(name)(torch.ones(2, 7, dtype=torch.long), output_hidden_states=[index])
+
+
+@pytest.mark.parametrize("name", ["git", "flamingo"])
+def test_what_the_configuration_says_where_a_call_says_nothing(name):
+    model, ids = build(name, attn_implementation="eager").eval(), torch.randint(5, IMAGE, (2, 7))
+
+    def keeps(**options):
+        return getattr(model(ids, **options), CACHE_NAME) is not None
+
+    assert [keeps(), keeps(use_cache=False)] == [True, False]
+    assert [model.train() and keeps(), keeps(use_cache=True)] == [False, True]
+    model.eval().config.use_cache = False
+    assert [keeps(), keeps(use_cache=True)] == [False, True]
+    own = DynamicCache(config=model.config)
+    assert getattr(model(ids, cache=own, use_cache=True), CACHE_NAME) is own
+    assert own.get_seq_length() == 7
+    model.config.output_hidden_states = True
+    assert len(model(ids).hidden_states) == 4
+    model.config.output_attentions = True
+    if name == "git":
+        assert len(model(ids).attentions) == 3
+        assert model(ids, output_attentions=False).attentions is None
+    else:
+        assert model(ids, output_attentions=False).logits is not None
+        with pytest.raises(ValueError, match="return no attention weights"):
+            model(ids)
+
+
+class Sharded(nn.Linear):
+    """Stands for a layer whose weights are gathered for its own forward pass."""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"options": {"num_items_in_batch"}}, True),
+        ({"options": {"shift_labels"}}, False),
+        ({"options": {"num_items_in_batch", "shift_labels"}}, False),
+        ({"labels": None}, False),
+        ({"compiling": True}, False),
+        ({"keeps_logits": True}, False),
+        ({"training": False}, False),
+        ({"output": Sharded(2, 2)}, False),
+    ],
+)
+def test_when_a_loss_needs_no_logits(monkeypatch, change, expected):
+    case = {"options": (), "labels": torch.ones(1, 2), "compiling": False, "training": True, "output": nn.Linear(2, 2)}
+    case |= change
+    monkeypatch.setattr(packed_loss, "FullyShardedDataParallel", Sharded)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: case["compiling"])
+    fields = {"keeps_logits": case["keeps_logits"]} if "keeps_logits" in case else {}
+    model = SimpleNamespace(training=case["training"], get_output_embeddings=lambda: case["output"], **fields)
+    assert packed_loss.needs_no_logits(model, case["labels"], case["options"]) is expected
+
+
+def test_small_helpers_of_generation():
+    ids = torch.tensor([[0, 5, 6], [7, 0, 0]])
+
+    def mask(**settings):
+        found = base.prompt_mask(ids, settings, None, SimpleNamespace(pad_token_id=9, eos_token_id=3))
+        return None if found is None else found.tolist()
+
+    real = [[0, 1, 1], [1, 0, 0]]
+    assert [mask(pad_token_id=0), mask(pad_token_id=0, eos_token_id=[4, 5]), mask()] == [real, real, [[1] * 3] * 2]
+    assert [mask(pad_token_id=0, eos_token_id=0), mask(pad_token_id=0, eos_token_id=[4, 0])] == [None, None]
+    assert base.prompt_mask(ids, {}, SimpleNamespace()) is None
+    order = torch.tensor([[2, 0, 1], [0, 1, 2]])
+    assert base.reordered(ids, order).tolist() == [[6, 0, 5], [7, 0, 0]]
+    assert base.reordered(torch.arange(3)[None], order).tolist() == order.tolist()
+    fields = [
+        {"model_type": "curriculum_git", "image_token_id": 1},
+        {"image_token_id": 1},
+        {"image_token_index": 1},
+        {},
+    ]
+    fields.append({"model_type": "curriculum_flamingo", "image_token_id": 1})
+    found = [base.image_placeholder(SimpleNamespace(**each)) for each in fields]
+    assert found == [None, "image_token_id", "image_token_index", None, None]
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).train()
+    model[1].eval()
+    modes = []
+
+    def stops():
+        modes.extend(part.training for part in model.modules())
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"), base.evaluation_mode(model):
+        stops()
+    assert modes == [False] * 3
+    assert [part.training for part in model.modules()] == [True, True, False]
 
 
 @pytest.mark.parametrize("name", ["git", "flamingo"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from spectrum_data import tiny_pipeline
 
 from hf_curriculum import PixelDiffusionPipeline
+from hf_curriculum.models.pixel_diffusion import is_pixel_pipeline
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,57 @@ def test_saved_and_loaded_it_draws_the_same(pipeline, tmp_path):
     assert half("a ball", generator=seeded(), **options).images[0].size == (16, 16)
 
 
+def test_what_is_written_of_a_pipeline(pipeline, tmp_path):
+    pipeline.save_pretrained(tmp_path)
+    written = (tmp_path / "pipeline.json").read_text()
+    facts = {"pipeline": "PixelDiffusionPipeline", "scheduler": "DDIMScheduler", "text_model": "scenes_clip"}
+    assert written == json.dumps(facts, indent=1) + "\n"
+    assert [is_pixel_pipeline(each) for each in (tmp_path, "scenes_diffusion", tmp_path / "unet")] == [
+        True,
+        True,
+        False,
+    ]
+    (tmp_path / "pipeline.json").write_text(written.replace("DDIMScheduler", "UNet2DModel"))
+    with pytest.raises(ValueError, match="names the scheduler 'UNet2DModel', and `diffusers` has none of that name"):
+        PixelDiffusionPipeline.from_pretrained(tmp_path)
+
+
+def test_it_moves_as_a_whole_and_trains_no_text(pipeline):
+    moved = copy.deepcopy(pipeline).to(torch.bfloat16)
+    parts = moved.components
+    assert list(parts) == ["unet", "scheduler", "text_encoder"]
+    assert {weight.dtype for part in (moved.unet, moved.text_encoder) for weight in part.parameters()} == {
+        torch.bfloat16
+    }
+    assert not any(weight.requires_grad for weight in moved.text_encoder.parameters())
+    assert (pipeline.factor, copy.deepcopy(pipeline).to("cpu").factor) == (2, 2)
+    long = pipeline.encode_prompt(["a large red ball " * 40, "a ball"])
+    torch.testing.assert_close(long[1:], pipeline.encode_prompt(["a ball"]))
+    assert long.isfinite().all()
+
+
+def test_each_picture_has_its_generator_and_one_step_is_enough(pipeline, monkeypatch):
+    options = {"strength": 0.05, "num_inference_steps": 20, "output_type": "np"}
+    prompts, images = ["a ball", "a red boat"], [source(), source(colour="blue")]
+    both = pipeline(prompts, image=tuple(images), generator=[seeded(1), seeded(2)], **options).images
+    for row in range(2):
+        alone = pipeline(prompts[row], image=images[row], generator=seeded(row + 1), **options).images[0]
+        np.testing.assert_allclose(both[row], alone, atol=1e-5)
+    bytes_of = pipeline(prompts, image=images, generator=[seeded(1), seeded(2)], **options | {"output_type": "pil"})
+    for made, exact in zip(bytes_of.images, both, strict=True):
+        assert np.array_equal(np.asarray(made), np.rint(exact * 255))
+    seen, forward = [], pipeline.unet.forward
+
+    def watched(sample, *given, **named):
+        seen.append(len(sample))
+        return forward(sample, *given, **named)
+
+    monkeypatch.setattr(pipeline.unet, "forward", watched)
+    for scale in (1, 2, 0):
+        pipeline("a ball", image=source(), guidance_scale=scale, **options)
+    assert seen == [1, 2, 2]  # without guidance once, not twice
+
+
 def test_calls_that_cannot_be(pipeline, tmp_path):
     with pytest.raises(ValueError, match=r"strength=0\.04 of num_inference_steps=20 leaves no step"):
         pipeline("a ball", image=source(), strength=0.04)
@@ -111,6 +164,10 @@ def test_calls_that_cannot_be(pipeline, tmp_path):
         pipeline(["a ball", "a boat"], image=[source(), source(8)])
     with pytest.raises(ValueError, match="A picture is 15 × 15 pixels"):
         pipeline("a ball", image=source(15))
+    with pytest.raises(ValueError, match="A picture is 16 × 15 pixels"):
+        pipeline("a ball", image=Image.new("RGB", (16, 15)))
+    with pytest.raises(ValueError, match="A picture is 15 × 16 pixels"):
+        pipeline("a ball", width=15, strength=1)
     with pytest.raises(ValueError, match="1 generators came with 2 prompts"):
         pipeline(["a ball", "a boat"], image=[source()] * 2, generator=[seeded()])
     broken = copy.deepcopy(pipeline)

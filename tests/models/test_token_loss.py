@@ -89,6 +89,11 @@ def test_examples_are_weighted_and_their_terms_noted(parts, items, factor):
     torch.testing.assert_close(terms.sums, each.sum(1))
 
 
+def test_a_single_label_is_its_own_mean():
+    output, states, labels = nn.Linear(6, VOCAB), torch.randn(1, 3, 6), torch.tensor([[-100, 7, -100]])
+    torch.testing.assert_close(token_loss(output, states, labels), plain(output, states, labels))
+
+
 def test_without_any_label_it_is_as_plain():
     output, states = nn.Linear(6, VOCAB), torch.randn(2, 3, 6, requires_grad=True)
     labels = torch.full((2, 3), -100)

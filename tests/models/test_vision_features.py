@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.models import vision_features as module
 from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 
@@ -89,6 +91,7 @@ def test_splits_go_into_one(model, data, tmp_path):
     splits = DatasetDict({"train": data.select([0, 1]), "validation": data.select([2, 3, 4])})
     features = cache_vision_features(model, splits, tmp_path, PROCESSOR)
     assert [name in features for name in "abcde"] == [True] * 4 + [False]
+    assert not any(str(number) in features for number in range(50))  # before, between and behind the others
 
 
 def test_workers_decode_and_change_nothing(model, data, tmp_path, monkeypatch):
@@ -145,6 +148,49 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
     assert len(calls) == 5
 
 
+def test_what_is_written_and_said_on_the_way(model, data, tmp_path, monkeypatch):
+    shown, kept = [], []
+    write = module._write_facts
+
+    class Bar:
+        def __init__(self, **options):
+            shown.append(options)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, count):
+            shown.append(count)
+
+    def breaks(folder, facts):
+        write(folder, facts)
+        kept.append(facts["done"])
+        if len(kept) == 1:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(module, "tqdm", Bar)
+    monkeypatch.setattr(module, "_write_facts", breaks)
+    monkeypatch.setattr(module, "_SAVE_EVERY", 3)
+    monkeypatch.setattr(PROCESSOR, "to_dict", lambda: {"size": 16, "at": tmp_path})  # no JSON as it stands
+    options = {"batch_size": 1, "progress": False}
+    with pytest.raises(RuntimeError, match="killed"):
+        cache_vision_features(model, data, tmp_path, PROCESSOR, **options)
+    with pytest.raises(ValueError, match="another images and another set of images"):
+        cache_vision_features(model, data.select([0, 1]), tmp_path, PROCESSOR, **options)
+    cache_vision_features(model, data, tmp_path, PROCESSOR, **options | {"progress": True})
+    bar = {"total": 4, "desc": "features", "unit": "image", "delay": 2}
+    assert shown == [bar | {"initial": 0, "disable": True}, 1, 1, 1, bar | {"initial": 3, "disable": False}, 1]
+    assert kept == [3, 4]
+    written = (tmp_path / "facts.json").read_text()
+    facts = json.loads(written)
+    assert written == json.dumps(facts, indent=1, sort_keys=True)
+    assert (facts["images"], facts["done"], facts["image_processor"]) == (4, 4, {"size": 16, "at": str(tmp_path)})
+    assert (len(facts["pictures"]), len(facts["tower"])) == (32, 32)
+
+
 def test_features_of_something_else_are_refused(model, data, tmp_path):
     cache_vision_features(model, data, tmp_path, PROCESSOR)
     with pytest.raises(ValueError, match=r"another images and another set of images"):
@@ -176,6 +222,15 @@ def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):
     with pytest.raises(ValueError, match=r"rows \[0, 1, 3, 4\] are not all within float16"):
         cache_vision_features(model, data, tmp_path, PROCESSOR)
     assert not (tmp_path / "facts.json").exists()
+
+
+def test_weights_of_the_same_numbers_by_other_names_are_another_tower():
+    def digest(**tensors):
+        return module._digest(SimpleNamespace(state_dict=lambda: tensors))
+
+    one, two = torch.ones(2), torch.zeros(2)
+    assert digest(a=one, b=two) == digest(b=two, a=one.double(), pooler=two) != digest(a=two, b=one)
+    assert digest(a=one) != digest(b=one)
 
 
 def test_any_vision_tower(data, tmp_path):

@@ -327,6 +327,18 @@ def test_losses_of_examples_decide_where_the_batch_has_labels(tmp_path):
     assert trainer.training_losses().shape == (OTHERS.NUM_ROWS,)
 
 
+def test_a_loader_of_ones_own_may_come_before_the_curriculums():
+    class Loads:
+        def get_train_dataloader(self):
+            return super().get_train_dataloader()
+
+    class Mine(Loads, CurriculumTrainer):
+        def get_train_dataloader(self):
+            return super().get_train_dataloader()
+
+    assert Mine.__mro__[1:3] == (Loads, CurriculumTrainer)
+
+
 def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused(tmp_path):
     with pytest.raises(TypeError, match="Wrong has BaseTrainer before CurriculumTrainer, and its sampler"):
         type("Wrong", (SentenceTransformerTrainer, CurriculumTrainer), {})

@@ -9,6 +9,7 @@ import pytest
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Phases
+from hf_curriculum.training import arguments
 
 
 def test_the_curriculum_is_an_object_in_python_and_a_mapping_in_json(tmp_path):
@@ -55,6 +56,26 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
     for config in configs:
         with pytest.raises(ValueError, match=f"{next(iter(config))}=True deals examples"):
             CurriculumTrainingArguments(out, accelerator_config=config)
+
+
+def test_edges_of_limits_and_of_what_needs_another_option(tmp_path):
+    out = str(tmp_path)
+    assert CurriculumTrainingArguments(out, report_to=[], num_train_epochs=0.01, max_seconds=0.01).max_seconds == 0.01
+    with pytest.raises(ValueError, match=r"generation_sets=\['a'\] was given without predict_with_generate=True"):
+        CurriculumTrainingArguments(out, report_to=[], generation_sets=["a"])
+    args = CurriculumTrainingArguments(out, report_to=[], generation_sets=["a"], predict_with_generate=True)
+    assert args.generation_sets == ["a"]
+    assert CurriculumTrainingArguments(out, report_to=[], predict_with_generate=True).generation_sets is None
+    assert args.__getstate__() == {**vars(args), "hub_token": None}
+
+
+def test_trackers_that_are_not_installed(monkeypatch):
+    monkeypatch.setattr(arguments, "get_available_reporting_integrations", lambda: ["tensorboard"])
+    arguments._validate_trackers([])
+    arguments._validate_trackers(["tensorboard", "flyte", "a tracker of one's own"])
+    message = r"report_to=\['wandb', 'comet_ml'\] was given, and 'comet_ml' is not installed.*`pip install comet-ml`"
+    with pytest.raises(ValueError, match=message):
+        arguments._validate_trackers(["wandb", "comet_ml"])
 
 
 def test_launched_processes_that_are_each_alone_are_refused(tmp_path, monkeypatch):

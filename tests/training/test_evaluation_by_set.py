@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import Seq2SeqTrainer, VisionEncoderDecoderModel
 
 from hf_curriculum import (
@@ -26,6 +27,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.training import evaluation
 from hf_curriculum.training.evaluation import METRICS, references_of
 from hf_curriculum.training.setup import close_process_group
 
@@ -279,6 +281,28 @@ def test_labels_are_the_references_where_rows_have_no_ids(make):
     own = make(sets=anonymous)
     stated = make(sets=anonymous, compute_metrics=caption_compute_metrics(TOKENIZER, metrics=METRICS))
     assert scores(own.evaluate(), "eval_images") == scores(stated.evaluate(), "eval_images") != {}
+
+
+def test_references_are_the_longest_list_of_an_images_captions():
+    def rows(ids=("x", "y", "x"), **columns):
+        return Dataset.from_dict({"image_id": list(ids), **columns})
+
+    own = rows(caption=["a", "", "b"])
+    more = rows(("y", "y", "z"), caption=["c", "d", None])
+    sets = {"own": own, "more": more, "bare": rows(), "list": [1, 2]}
+    assert evaluation.references_of(own, sets, "caption") == [["a", "b"], ["c", "d"], ["a", "b"]]
+    assert evaluation.references_of(own, {}, "caption") == [["a", "b"], [], ["a", "b"]]
+    assert evaluation.references_of(own, sets, "text") is None
+    for bare in (own.remove_columns("image_id"), [1, 2], None):
+        assert evaluation.references_of(bare, sets, "caption") is None
+        assert (evaluation.image_ids(bare), evaluation.images_repeat(bare)) == (None, False)
+    for name in evaluation._REFERENCES:
+        given = rows(caption=["a"] * 3, **{name: [["e", ""], None, ["f", "g"]]})
+        assert evaluation.references_of(given, sets, "caption") == [["e"], [], ["f", "g"]]
+        assert evaluation.references_of(rows(**{name: ["e", "", "f"]}), {}, "caption") == [["e"], [], ["f"]]
+    assert (evaluation.images_repeat(own), evaluation.images_repeat(rows("xyz"))) == (True, False)
+    assert evaluation.named_sets(sets) is sets
+    assert evaluation.named_sets(own) == {}
 
 
 @pytest.mark.slow

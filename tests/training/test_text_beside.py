@@ -80,6 +80,27 @@ def test_the_loss_is_the_captions_and_a_share_of_the_texts(make, parts):
     assert trainer.compute_loss(model.eval(), batch).item() == pytest.approx(model(**captions).loss.item(), abs=1e-6)
 
 
+def test_the_text_is_divided_by_the_batches_where_trainer_does_not(make, parts):
+    trainer = make()
+    trainer.current_gradient_accumulation_steps = 4
+    batch = parts[2]([parts[0]["train"][row] for row in range(4)])
+    text = {name.removeprefix("text_"): batch[name] for name in batch if name.startswith("text_")}
+    captions = {name: value for name, value in batch.items() if not name.startswith("text_")}
+    model, items = trainer.model.train(), torch.tensor(50)
+    mean, whole, beside = model(**captions).loss, model(**captions, num_items_in_batch=items).loss, model(**text).loss
+
+    def loss(**given):
+        return trainer.compute_loss(model, dict(batch), **given)
+
+    torch.testing.assert_close(loss(), mean + 0.25 * beside)
+    torch.testing.assert_close(loss(num_items_in_batch=items), whole + 0.25 * beside / 4)
+    trainer.model_accepts_loss_kwargs = False
+    torch.testing.assert_close(loss(num_items_in_batch=items), mean + 0.25 * beside)
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs.logits.square().mean()
+    mean, beside = (model(**{**part, "labels": None}).logits.square().mean() for part in (captions, text))
+    torch.testing.assert_close(loss(), mean + 0.25 * beside / 4)
+
+
 def test_both_losses_are_logged_and_evaluation_sees_captions_alone(make):
     trainer = make()
     trainer.train()

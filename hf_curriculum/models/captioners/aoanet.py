@@ -34,7 +34,6 @@ class AoAAttention(nn.Module):
     def __init__(self, config: AoANetConfig) -> None:
         super().__init__()
         self.config = config
-        self.is_causal = False
         self.head_dim: int = config.hidden_size // config.num_attention_heads
 
     def heads(self, states: torch.Tensor) -> torch.Tensor:

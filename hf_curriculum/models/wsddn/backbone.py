@@ -61,7 +61,7 @@ class ConvBackbone(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Conv2d) and module.bias is not None:
-            init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            init.kaiming_normal_(module.weight, mode="fan_out")  # its gain is that of ReLU
             init.zeros_(module.bias)
         elif isinstance(module, nn.Conv2d):
             init.kaiming_uniform_(module.weight, a=5**0.5)  # as PyTorch begins

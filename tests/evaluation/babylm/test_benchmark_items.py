@@ -30,11 +30,16 @@ def test_accuracy_needs_an_answer_per_item(scores, answers, message):
         (("a dog",), 0, "compares at least two"),
         (("a dog", " \t"), 0, "Choice 1 of .* is empty"),
         (("a dog", "a cat"), 2, "answer=2 is none of the 2 choices"),
+        (("a dog", "a cat"), -1, "answer=-1 is none of the 2 choices"),
     ],
 )
 def test_items_that_cannot_be_scored_are_refused(choices, answer, message):
     with pytest.raises(ValueError, match=message):
         Item(choices, answer=answer)
+
+
+def test_the_first_and_the_last_choice_may_be_right():
+    assert [Item(("a dog", "a cat", "a cow"), answer=right).answer for right in (0, 2)] == [0, 2]
 
 
 def test_an_item_is_told_by_its_texts_and_its_images_file(tmp_path):

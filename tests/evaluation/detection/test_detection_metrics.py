@@ -271,6 +271,20 @@ def test_random_detections_are_a_function_of_image_and_seed():
         random_detections(boxes, scores[:3], ids)
     with pytest.raises(ValueError, match="a detection needs at least one of each"):
         random_detections(boxes, scores, ids, boxes_per_class=0)
+    with pytest.raises(ValueError, match="a detection needs at least one of each"):
+        random_detections(boxes, scores, ids, max_boxes=0)
+    with pytest.raises(ValueError, match="boxes would get the scores of other images"):
+        random_detections(boxes, scores[:, 0], ids)
+
+
+def test_the_boxes_of_a_class_share_its_score():
+    box = [1.0, 2.0, 3.0, 4.0]
+    made = random_detections([[box] * 3], np.array([[0.6, 0.25]]), ["a"], boxes_per_class=2, max_boxes=5)
+    rows = [[0, 0.6], [0, 0.3], [1, 0.25], [1, 0.125]]
+    assert made[0, :4].tolist() == pytest.approx(np.array([[*row, *box] for row in rows]), rel=1e-6)
+    assert made[0, 4].tolist() == [-1, 0, 0, 0, 0, 0]
+    (one,) = random_detections([[box] * 3], np.array([[0.6, 0.7]]), ["a"], max_boxes=1)
+    assert one.tolist() == [pytest.approx([1, 0.7, *box])]
 
 
 def test_bad_input_is_refused(monkeypatch):
@@ -281,6 +295,7 @@ def test_bad_input_is_refused(monkeypatch):
         (right, dog, [], {}, "`class_names` is empty"),
         (right, dog, ["dog"], {"metrics": ["map"]}, r"is a list of some of \['coco', 'voc', 'corloc'\]"),
         (right, dog, ["dog"], {"iou": 0}, "is more than 0 and at most 1"),
+        (right, dog, ["dog"], {"iou": 1.01}, "is more than 0 and at most 1"),
         (right, dog, ["dog"], {"max_boxes": 0}, "keeps no box"),
         (right, dog * 2, ["dog"], {}, "row by row they would be of other images"),
         ([[[0, 0.5, 0, 0, 5]]], dog, ["dog"], {}, r"have the shape \(1, 5\)"),
@@ -297,6 +312,8 @@ def test_bad_input_is_refused(monkeypatch):
             detection_metrics(predictions, truths, names, **options)
     with pytest.raises(ValueError, match="None of the 1 objects"):
         detection_compute_metrics(["cat"], dog)
+    for options in ({"iou": 1.0}, {"iou": 0.01}, {"max_boxes": 1}):
+        assert detection_metrics(right, dog, ["dog"], ["voc", "corloc"], **options).values["voc_ap"] == 1.0
     monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
     with pytest.raises(ImportError, match=r"pip install 'hf-curriculum\[detection\]'"):
         detection_metrics(right, dog, ["dog"])

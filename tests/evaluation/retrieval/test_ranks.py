@@ -5,6 +5,8 @@ import pytest
 
 from hf_curriculum.evaluation.retrieval import RetrievalRanks, ScoreMatrix, VectorSimilarities, retrieval_metrics
 from hf_curriculum.evaluation.retrieval import ranks as module
+from hf_curriculum.evaluation.retrieval.compare import compare_retrieval
+from hf_curriculum.evaluation.retrieval.within_class import rank_within_classes
 
 
 def loop_ranks(scores, image_of_text):
@@ -25,6 +27,33 @@ def loop_ranks(scores, image_of_text):
 def some_texts(generator, images, most=7):
     """1 to 7 texts an image, in any order."""
     return generator.permutation(np.repeat(np.arange(images), generator.integers(1, most + 1, images)))
+
+
+RANKS = RetrievalRanks(np.array([1, 2]), np.array([1, 2]), np.array([0, 1]))
+
+
+def compared(models=2, **options):
+    return compare_retrieval({str(number): RANKS for number in range(models)}, **{"resamples": 2, **options})
+
+
+def within(classes=(("dog",), ("dog",)), **options):
+    return rank_within_classes(ScoreMatrix(np.eye(2)), [0, 1], classes, **{"min_images": 2, "resamples": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "last", "beyond"),
+    [
+        (compared, "models", 2, 1),
+        (within, "min_images", 2, 1),
+        *((make, "resamples", 1, 0) for make in (compared, within)),
+        *((make, "confidence", 0.01, 0) for make in (compared, within)),
+        *((make, "confidence", 0.99, 1) for make in (compared, within)),
+    ],
+)
+def test_edges_of_a_comparison(make, name, last, beyond):
+    make(**{name: last})
+    with pytest.raises(ValueError, match=rf"{name}={beyond}|{beyond} {name}"):
+        make(**{name: beyond})
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 10_000])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from contrastive_task import DIMS, WIDTH, make_aligner, tokenizer
+from contrastive_task import DIMS, WIDTH, make_aligner, make_clip, make_siglip, tokenizer
 from torch.nn import functional
 from transformers import (
     AutoConfig,
@@ -23,6 +23,7 @@ from transformers import (
 
 from hf_curriculum import MODELS, AlignerConfig, AlignerModel
 from hf_curriculum.models.aligner import model as module
+from hf_curriculum.models.aligner.encoders import encoders_of
 
 TEXTS, IMAGES, REGIONS, TOKENS = 5, 4, 6, 7
 
@@ -222,6 +223,99 @@ def test_a_trained_text_encoder_is_taken_over(tmp_path):
     model.save_pretrained(tmp_path / "aligner")
     again = AlignerModel.from_pretrained(tmp_path / "aligner")
     assert torch.equal(again.text_model.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight)
+
+
+def test_what_is_asked_of_the_hub(monkeypatch):
+    asked, text = [], BertConfig(vocab_size=30, **WIDTH)
+
+    def answers(result):
+        def answer(*given, **options):
+            asked.append((*given, options))
+            return result
+
+        return answer
+
+    encoder = BertModel(text)
+    monkeypatch.setattr(module.AutoConfig, "from_pretrained", answers(text))
+    monkeypatch.setattr(module.AutoModel, "from_pretrained", answers(encoder))
+    model = AlignerModel.from_text_pretrained("me/bert", revision="v2", region_feature_size=5)
+    assert asked == [
+        ("me/bert", {"revision": "v2"}),
+        ("me/bert", {"revision": "v2", "config": text, "dtype": torch.float32}),
+    ]
+    assert model.text_model is encoder
+    table = torch.nn.Embedding(9, 16)
+    model.set_input_embeddings(table)
+    assert model.get_input_embeddings() is encoder.embeddings.word_embeddings is table
+
+
+def test_weights_that_a_folder_lacks_are_as_new(tmp_path):
+    plain = make_aligner()
+    plain.save_pretrained(tmp_path)
+    options = {"train_logit_scale": True, "logit_scale_init_value": 1.5, "region_feature_size": 5}
+    model = AlignerModel.from_pretrained(tmp_path, **options, ignore_mismatched_sizes=True)
+    assert model.logit_scale.item() == 1.5
+    new = model.region_projection.weight
+    assert 0.5 * 5**-0.5 < new.abs().max().item() <= 5**-0.5
+    assert torch.equal(model.layer.query.weight, plain.layer.query.weight)
+    model.logit_scale.data.fill_(3)
+    for other in (model.layer.dropout, model.layer.query):
+        model._init_weights(other)
+    assert model.logit_scale.item() == 3
+    plain._init_weights(plain)  # it has no scale to begin
+
+
+def test_only_chunks_are_computed_twice(monkeypatch):
+    model, inputs, run = make_aligner(), make_inputs(), []
+
+    def watched(function, part, *rest, **options):
+        run.append((len(part), options))
+        return function(part, *rest)
+
+    monkeypatch.setattr(module, "checkpoint", watched)
+    texts = model.encode_text(inputs["input_ids"], inputs["attention_mask"], inputs["noun_mask"])
+    images = model.encode_regions(inputs["region_features"], inputs["region_mask"])
+    for size in (None, TEXTS, TEXTS + 1):
+        model.score(texts, images, size)
+    assert run == []
+    model.score(texts, images, TEXTS - 1)
+    assert run == [(4, {"use_reentrant": False}), (1, {"use_reentrant": False})]
+    sizes = []
+    monkeypatch.setitem(module._BLOCK, "cpu", (2, 3))
+    score = model._score
+    monkeypatch.setattr(model, "_score", lambda part, of: sizes.append((len(part), len(of.keys))) or score(part, of))
+    model.score(texts, images)  # with gradients all images, and 4 · 2 · 3 pairs at once
+    with torch.no_grad():
+        model.score(texts, images)
+    assert sizes == [(5, 4), (2, 3), (2, 3), (1, 3), (2, 1), (2, 1), (1, 1)]
+
+
+def test_a_step_that_is_compiled_looks_at_no_values(monkeypatch):
+    model, inputs = make_aligner(), make_inputs()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    states = model.encode_text(inputs["input_ids"].repeat(1, 4), noun_mask=torch.zeros(TEXTS, 4 * TOKENS).long())
+    assert states.shape == (TEXTS, 16)
+    module._check_length(1000, model.text_model)
+
+
+@pytest.mark.parametrize("make", [make_aligner, make_clip, make_siglip])
+def test_scores_stay_exact_under_autocast(make, monkeypatch):
+    torch.manual_seed(2)
+    encoders, texts = encoders_of(make().eval()), 9 * torch.randn(3, 16)
+    images = torch.randn(4, 16)
+    if make is make_aligner:
+        images = encoders.encode_images(make_inputs())
+        monkeypatch.setattr(module.CrossModalLayer, "forward", lambda self, texts, images: texts.expand(4, -1, -1))
+    else:
+        encoders.model.logit_scale.data.fill_(1.25)
+    wanted = encoders.score(texts, images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(encoders.score(texts, images), wanted)
+    if make is make_aligner:
+        torch.testing.assert_close(wanted, texts.square().sum(1, keepdim=True).expand(3, 4))
+    else:
+        bias = getattr(encoders.model, "logit_bias", torch.zeros(1))
+        torch.testing.assert_close(wanted, texts @ images.T * math.exp(1.25) + bias)
 
 
 def test_configurations_that_cannot_be():

@@ -139,7 +139,14 @@ def test_rows_that_cannot_be_read():
         collator([{**row, "caption": " "}])
     with pytest.raises(ValueError, match="`image_id` None"):
         collator([{**row, "image_id": None}])
-    for start, end in ((None, 3), (5, 5), (0, 99)):
+    with pytest.raises(ValueError, match="`image_id` ''"):
+        collator([{**row, "image_id": ""}])
+    with pytest.raises(ValueError, match="`caption` is None"):
+        collator([{**row, "caption": None}])
+    assert collator([{**row, "noun_start": 0, "noun_end": 1}])["noun_mask"][0].tolist()[:3] == [0, 1, 0]
+    length = len(row["caption"])
+    assert collator([{**row, "noun_start": length - 1, "noun_end": length}])["noun_mask"][0].tolist()[-3:] == [0, 1, 0]
+    for start, end in ((None, 3), (3, None), (5, 5), (-1, 3), (0, 99), (0, length + 1)):
         with pytest.raises(ValueError, match="are no part of the caption"):
             collator([{**row, "noun_start": start, "noun_end": end}])
     with pytest.raises(ValueError, match="noun_end"):
@@ -153,6 +160,13 @@ def test_a_noun_beyond_the_tokens_that_are_kept():
     assert collator([first])["input_ids"].shape == (1, 5)
     with pytest.raises(ValueError, match=r"The noun 'cat' of the image 'image 0' stands beyond the 5 tokens"):
         collator([first, second])
+    with pytest.raises(ValueError, match=r"The noun 'cat' of the image 'image 0'"):
+        collator([second, PAIRS[3]])  # the first of both that are cut
+    plain = ContrastiveCollator(tokenizer(), RegionInputs(STORE), nouns=False, max_length=5)([second, first])
+    assert set(plain) == {
+        "input_ids", "attention_mask", "region_features", "region_mask", "image_keys", "text_keys",
+    }  # fmt: skip
+    assert plain["input_ids"].shape == (2, 5)
     assert PAIRS.filter(collator.keeps_noun)["noun"][:] == [PAIRS["noun"][row] for row in (0, 2, 4, 6, 8, 10)]
 
 
@@ -168,7 +182,13 @@ def test_collators_that_cannot_be():
     with pytest.raises(ValueError, match=r"pads and truncates to a length of its own"):
         pixel_collator(words=lambda texts: texts, max_length=8)
     words = copy.deepcopy(tokenizer())
+    words.model_max_length = 1 << 20
+    assert pixel_collator(words=words, pad_to_max_length=True).pad_to_max_length
+    assert region_collator(STORE, max_length=3, pad_to_max_length=True).max_length == 3
     words.model_max_length = 10**30
+    assert pixel_collator(words=words).max_length is None
+    with pytest.raises(ValueError, match=r"pads and truncates to a length of its own"):
+        pixel_collator(words=lambda texts: texts, pad_to_max_length=True)
     with pytest.raises(ValueError, match=r"without `max_length`, and the tokenizer"):
         pixel_collator(words=words, pad_to_max_length=True)
     assert pixel_collator(pad_to_max_length=True, max_length=9).nouns is False
@@ -183,6 +203,8 @@ def test_the_processor_gives_what_the_model_takes(tmp_path):
     assert words == ["cat", "tree"]
     first, second = "a stop and a cat, a sto. and a dog", "sto. and"
     assert _span(first, second) == (first.index(second), first.index(second) + len(second))
+    assert processor(text=["a dog", "a tree"], nouns=["dog", "tree"], max_length=4)["input_ids"].shape == (2, 4)
+    assert set(found) == {"input_ids", "attention_mask", "noun_mask"}
     assert processor(text="a red dog", nouns=[None])["noun_mask"].tolist() == [[0, 1, 1, 1, 0]]
     make_aligner().save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -198,6 +220,8 @@ def test_what_the_processor_cannot_read():
     processor = AlignerProcessor(None, tokenizer())
     alone, listed = (processor(text="a dog runs", nouns=nouns) for nouns in ("dog", ["dog"]))
     assert alone["noun_mask"].tolist() == listed["noun_mask"].tolist()
+    with pytest.raises(ValueError, match=r"1 nouns were given for 2 captions"):
+        processor(text=["a dog", "a dog"], nouns=["dog"])
     with pytest.raises(ValueError, match=r"no nouns were given for 1 captions"):
         processor(text="a dog")
     with pytest.raises(ValueError, match=r"'cat' is no word of the caption 'a catalogue'"):

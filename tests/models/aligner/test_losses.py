@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -25,6 +26,12 @@ def test_golden_values(loss, value):
 def test_equal_scores_cost_the_logarithm_of_the_batch(size):
     for loss in ("image", "text", "mean"):
         assert contrastive_loss(torch.full((size, size), 3.0), loss).item() == pytest.approx(math.log(size), rel=1e-6)
+
+
+def test_scores_that_are_no_square():
+    for shape in ((2, 3), (3, 2), (2,), (2, 2, 2)):
+        with pytest.raises(ValueError, match=rf"The scores have the shape {re.escape(str(shape))}"):
+            contrastive_loss(torch.zeros(shape))
 
 
 def naive(scores: list[list[float]], loss: str, ignored: list[list[bool]]) -> float:

@@ -171,6 +171,15 @@ def test_inputs_that_do_not_fit(inputs, change, message):
     assert torch.isfinite(model(**inputs, output_attentions=False, inputs_embeds=None).loss)
 
 
+def test_each_beam_reads_the_image_of_its_text():
+    model, images = tiny(), EncodedImages(torch.randn(2, 3, WIDTH))
+    given = model.prepare_inputs_for_generation(torch.zeros(6, 1, dtype=torch.int64), image_features=images)
+    assert given["image_features"].index.tolist() == [0, 0, 0, 1, 1, 1]
+    for none in (None, EncodedImages(torch.randn(0, 3, WIDTH))):
+        given = model.prepare_inputs_for_generation(torch.zeros(0, 1, dtype=torch.int64), image_features=none)
+        assert given["image_features"] is none
+
+
 def test_images_that_do_not_fit(inputs):
     model = tiny()
     ids, regions = inputs["input_ids"], inputs["region_features"]

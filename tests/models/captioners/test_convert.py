@@ -136,6 +136,11 @@ def changed(weights, **changes):
         ),
         ({"att_embed.1.running_mean": torch.zeros(8)}, "unknown: att_embed.1.running_mean"),
         ({"att_embed.0.bias": torch.zeros(9)}, r"shape: att_embed.0.bias \(9,\), not \(8,\)"),
+        (
+            {"model.encoder.layers.0.self_attn.linears.1.weight": torch.zeros(8, 9)},
+            r"self_attn.linears.0.weight, .*linears.2.weight \(24, 8\), not \(24, 8\)",
+        ),
+        ({"model.encoder.layers.0.self_attn.linears.1.bias": torch.zeros(9)}, r"linears.2.bias \(25,\), not \(24,\)"),
         ({"att_embed.0.weight": None}, "lacks 'att_embed.0.weight', by which a transformer is built"),
         ({"model.generator.proj.weight": None}, "of no captioner that is known here"),
     ],
@@ -191,14 +196,18 @@ def test_a_vocabulary_of_another_run(weights, tmp_path):
         "more.json": [*"abcdef", "UNK"],
         "other.json": [*"abcdef"],
         "list.json": None,
+        "empty.json": [],
     }.items():
         found = [] if words is None else {str(number): word for number, word in enumerate(words, start=1)}
         (tmp_path / name).write_text(json.dumps(found))
+    (tmp_path / "late.json").write_text('{"2": "a", "3": "UNK"}')
     (tmp_path / "infos.pkl").write_bytes(pickle.dumps({"vocab": Runs()}))
     for name, message in {
         "more.json": "numbers 7 words, but the checkpoint has 7 outputs",
         "other.json": r"does not number words from 1 on, .*: it has 6",
         "list.json": "it has 0",
+        "empty.json": "it has 0",
+        "late.json": "it has 2",
         "infos.pkl": "is no JSON",
     }.items():
         with pytest.raises(ValueError, match=message):

@@ -19,6 +19,7 @@ from hf_curriculum import (
 from hf_curriculum.models.base import CACHE_NAME
 from hf_curriculum.models.captioners.convert import convert_reference
 from hf_curriculum.models.captioners.recurrent import RecurrentCaptionerModel, ScheduledSampling
+from hf_curriculum.models.captioners.state import RecurrentCache
 from hf_curriculum.models.git.build import add_lora
 
 KINDS = ("updown", "aoanet")
@@ -210,6 +211,8 @@ def test_scheduled_sampling_that_cannot_be():
         model(**inputs, sampling_probability=1.5, sampling_seed=0)
     with pytest.raises(ValueError, match=r"sampling_probability=0\.5 without `sampling_seed`"):
         model(**inputs, sampling_probability=0.5)
+    with pytest.raises(ValueError, match=r"sampling_probability=0\.5 together with a cache"):
+        model(**inputs, sampling_probability=0.5, sampling_seed=0, cache=RecurrentCache())
     with pytest.raises(ValueError, match=r"sampling_probability=0\.5 together with a cache"):
         model(**inputs, sampling_probability=0.5, sampling_seed=0, use_cache=True)
 

@@ -184,6 +184,17 @@ def test_an_empty_cache_and_one_that_was_reset(model, images):
         assert (cache.get_seq_length(), cache.batch_size) == (0, -1)
 
 
+def test_a_state_of_one_part():
+    cache = RecurrentCache()
+    for tokens in (3, 2):
+        cache.update_state((torch.arange(6.0).view(2, 3),), tokens)
+    assert (cache.batch_size, cache.get_seq_length(), cache.is_linear, cache.is_croppable) == (2, 5, [False], False)
+    cache.batch_repeat_interleave(2)
+    assert (cache.state[0][:, 0].tolist(), cache.image_index.tolist()) == ([0, 0, 3, 3], [0, 0, 1, 1])
+    cache.reorder_cache(torch.tensor([3, 0]))
+    assert (cache.state[0][:, 0].tolist(), cache.image_index.tolist()) == ([3, 0], [1, 0])
+
+
 def test_generation_goes_on_from_a_cache(model, images):
     """Only what the cache has not read is read."""
     words = torch.tensor([[0, 3, 1], [0, 5, 2], [0, 2, 2]])

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from transformers import CLIPVisionConfig, DynamicCache, OPTForCausalLM, StaticCache
+from transformers import CLIPVisionConfig, DynamicCache, OPTConfig, OPTForCausalLM, StaticCache
 
 from hf_curriculum import CaptionFlamingoForCausalLM
 from hf_curriculum.models.base import CACHE_NAME
@@ -386,6 +386,9 @@ def test_a_step_is_one_graph_for_the_compiler():
         ({"pixel_values": None, "image_features": torch.zeros(3, 32)}, r"image_features has the shape \(3, 32\)"),
         ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"images for 1 texts, but 3 texts"),
         ({"pixel_values": torch.zeros(3, 5, 3, 16, 16)}, r"5 images per text.*embeddings for 4"),
+        ({"pixel_values": torch.zeros(3, 0, 3, 16, 16)}, r"0 images per text.*embeddings for 4"),
+        ({"pixel_values": torch.zeros(3, 1, 1, 3, 16, 16)}, r"pixel_values has the shape .*which makes 5"),
+        ({"attention_mask": torch.ones(1, 7)}, r"shape \(1, 7\) for 3 texts"),
         ({"input_ids": torch.ones(3, 7, dtype=torch.long)}, r"Text 0 .*no `<image>` token \(id 59\)"),
         ({"input_ids": torch.full((3, 7), IMAGE)}, r"Text 0 .*7 `<image>` tokens \(id 59\) but 1 image"),
         ({"attention_mask": torch.ones(3, 11)}, r"shape \(3, 11\) for 3 texts of 7 new tokens"),
@@ -399,6 +402,37 @@ def test_a_step_is_one_graph_for_the_compiler():
 def test_inputs_that_make_no_sense_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         tiny()(**{**batch(), **change})
+
+
+def test_as_many_images_and_tokens_as_there_are_places_for():
+    model = tiny(max_position_embeddings=7).eval()
+    ids = torch.tensor([[2, IMAGE, IMAGE, IMAGE, IMAGE, 8, 9]])
+    images = torch.randn(1, 4, 3, 16, 16)
+    logits = model(ids, pixel_values=images).logits
+    with pytest.raises(ValueError, match="The text has 8 tokens, but the model has 7 positions"):
+        model(torch.cat([ids, ids[:, -1:]], 1), pixel_values=images)
+    numbers = count_images(ids, IMAGE)
+    cache = model(ids[:, :3], pixel_values=images)[CACHE_NAME]
+    rest = model(ids[:, 3:], torch.ones(1, 7), cache=cache, image_numbers=numbers[:, 3:])
+    torch.testing.assert_close(rest.logits, logits[:, 3:], atol=1e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match="The text has 8 tokens, but the model has 7 positions"):
+        model(ids[:, :1], cache=cache, image_numbers=numbers[:, -1:])
+    more = torch.cat([ids, ids[:, -1:]], 1)
+    assert model(more, position_ids=torch.tensor([[0, 1, 2, 3, 4, 5, 6, 6]])[:, :8]).logits.shape == (1, 8, VOCAB)
+    with pytest.raises(ValueError, match=r"Text 0 of the batch has 4 `<image>` tokens \(id 59\) but 3 image"):
+        model(ids, pixel_values=images[:, :3])
+
+
+def test_a_decoder_whose_words_are_narrower():
+    text = OPTConfig(
+        vocab_size=VOCAB, hidden_size=32, num_attention_heads=4, ffn_dim=64, num_hidden_layers=2, dropout=0.0,
+        word_embed_proj_dim=16, do_layer_norm_before=False, max_position_embeddings=20, init_std=0.2,
+    )  # fmt: skip
+    model = tiny(gates=0.0, text_config=text).eval()
+    decoder = OPTForCausalLM(model.config.text_config).eval()
+    decoder.model.decoder.load_state_dict(model.flamingo.decoder.state_dict())
+    decoder.tie_weights()
+    assert torch.equal(model(**batch()).logits, decoder(batch()["input_ids"]).logits)
 
 
 def test_caches_that_cannot_be_continued_are_refused():

@@ -130,6 +130,7 @@ def test_features_in_place_of_images(model, images):
     expected = model.generate(pixel_values=images, max_new_tokens=6)
     features = model.encode_images(images)
     assert torch.equal(model.generate(image_features=features, max_new_tokens=6), expected)
+    assert torch.equal(model.generate(pixel_values=images[:, None], max_new_tokens=6), expected)
 
 
 def test_prompts_that_share_images(model, images):
@@ -151,6 +152,13 @@ def test_the_image_token_is_never_written(model, images):
     assert (model.generate(pixel_values=images, **options)[:, 2:] == 8).all()
     assert (model.generate(pixel_values=images, generation_config=given)[:, 2:] == 8).all()
     assert given.suppress_tokens == silent
+    given.suppress_tokens = None
+    both = {"generation_config": given, "suppress_tokens": silent}
+    assert (model.generate(pixel_values=images, **both)[:, 2:] == 8).all()
+    config = model.generation_config
+    assert (config.suppress_tokens, given.suppress_tokens) == (None, None)
+    written = model.generate(pixel_values=images.repeat(20, 1, 1, 1), do_sample=True, max_new_tokens=12)[:, 2:]
+    assert not (written == IMAGE).any()
     model.generation_config.suppress_tokens = silent
     assert (model.generate(pixel_values=images, max_new_tokens=12, do_sample=True)[:, 2:] == 8).all()
 

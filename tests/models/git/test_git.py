@@ -309,6 +309,8 @@ def test_a_compiled_step_equals_the_eager_one():
         ({"pixel_values": torch.zeros(3, 2, 3, 16, 16)}, r"shape \(3, 2, 3, 16, 16\).*one image per caption"),
         ({"pixel_values": torch.zeros(1, 3, 16, 16)}, r"1 images for 3 texts"),
         ({"attention_mask": torch.ones(3, 11)}, r"shape \(3, 11\) for 3 texts of 6 new tokens"),
+        ({"attention_mask": torch.ones(3, 5)}, r"shape \(3, 5\) for 3 texts of 6 new tokens"),
+        ({"attention_mask": torch.ones(3, 7)}, r"shape \(3, 7\) for 3 texts of 6 new tokens"),
         ({"attention_mask": torch.ones(1, 6)}, r"shape \(1, 6\) for 3 texts"),
         ({"attention_mask": torch.ones(3, 1, 6, 6)}, r"covers the text alone"),
         ({"input_ids": torch.ones(3, 200, dtype=torch.long)}, r"200 tokens, but the model has 128 positions"),
@@ -319,6 +321,13 @@ def test_a_compiled_step_equals_the_eager_one():
 def test_inputs_that_make_no_sense_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         tiny_git()(**{**batch(), **change})
+
+
+def test_a_text_may_be_as_long_as_there_are_positions():
+    model, inputs = tiny_git(max_position_embeddings=6), batch()
+    assert model(**inputs).logits.shape == (3, 6, VOCAB)
+    with pytest.raises(ValueError, match="The text has 6 tokens, but the model has 5 positions"):
+        tiny_git(max_position_embeddings=5)(**inputs)
 
 
 def test_a_image_after_cached_tokens_is_refused():
@@ -345,11 +354,14 @@ def test_a_static_cache_is_refused():
 def test_continuing_from_a_cache_equals_reading_at_once():
     model, inputs = tiny_git().eval(), batch()
     expected = model(**inputs).logits
-    for know in ("attention_mask", "position_ids"):
+    places = {"position_ids": torch.arange(2, 6)[None], "attention_mask": torch.ones(3, 6)}
+    for know in (["attention_mask"], ["position_ids"], ["position_ids", "attention_mask"], ["position_ids", "short"]):
         cache = DynamicCache(config=model.config)
         first = model(inputs["input_ids"][:, :2], pixel_values=inputs["pixel_values"], cache=cache)
-        place = {"attention_mask": torch.ones(3, 6), "position_ids": torch.arange(2, 6)[None]}[know]
-        rest = model(inputs["input_ids"][:, 2:], cache=cache, **{know: place})
+        given = {name: places[name] for name in know if name in places}
+        if "short" in know:  # of the new tokens alone
+            given["attention_mask"] = torch.ones(3, 4)
+        rest = model(inputs["input_ids"][:, 2:], cache=cache, **given)
         found = torch.cat([first.logits, rest.logits], dim=1)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 

@@ -3,9 +3,11 @@ import sys
 import pytest
 import torch
 from transformers import GitConfig, GitForCausalLM, GitVisionConfig, PreTrainedTokenizerFast, ViTConfig, ViTModel
+from transformers.utils import logging
 
 from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, train_wordpiece
 from hf_curriculum.models.git.build import (
+    LORA_TARGETS,
     add_lora,
     git_from_config,
     git_from_stock,
@@ -16,7 +18,7 @@ from hf_curriculum.models.git.build import (
     special_token_ids,
 )
 
-VOCAB = 60
+VOCAB, CAUSAL = 60, {"task_type": "CAUSAL_LM"}
 VISION = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 
@@ -83,7 +85,7 @@ def test_small_config():
 def test_ids_come_from_the_tokenizer():
     tokenizer = train_wordpiece(["a red ball", "a blue cube"], 200, layout="bert")
     ids = {"pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102}
-    assert special_token_ids(tokenizer) == ids
+    assert special_token_ids(tokenizer) == special_token_ids(tokenizer, len(tokenizer)) == ids
     config = small_git_config(200, tokenizer=tokenizer)
     assert {name: getattr(config, name) for name in ids} == ids
     assert paper_git_config(tokenizer=tokenizer).bos_token_id == 101
@@ -95,6 +97,9 @@ def test_a_tokenizer_that_does_not_fit_is_refused():
     tokenizer = train_wordpiece(["a red ball", "a blue cube"], 200)
     with pytest.raises(ValueError, match=rf"The tokenizer has {len(tokenizer)} entries, but vocab_size=10"):
         small_git_config(10, tokenizer=tokenizer)
+    other = {"bos_token": "[SEP]", "eos_token": "[PAD]", "pad_token": "[CLS]"}
+    plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **other)
+    assert special_token_ids(plain) == {"pad_token_id": 2, "bos_token_id": 3, "eos_token_id": 0}
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]", cls_token="[CLS]")
     with pytest.raises(ValueError, match=r"gives no eos_token_id"):
         special_token_ids(bare)
@@ -244,6 +249,38 @@ def test_lora_trains_the_adapters_alone(tmp_path):
     assert torch.equal(*generated)
     model.save_pretrained(tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_what_adapters_are_made_of(monkeypatch):
+    import peft
+
+    given = []
+    monkeypatch.setattr(peft, "LoraConfig", lambda **options: options)
+    monkeypatch.setattr(peft, "get_peft_model", lambda *parts: given.append(parts))
+    add_lora("model")
+    add_lora("model", r=2, alpha=3, dropout=0.5, target_modules=[])
+    assert given == [
+        ("model", {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": LORA_TARGETS} | CAUSAL),
+        ("model", {"r": 2, "lora_alpha": 3, "lora_dropout": 0.5, "target_modules": []} | CAUSAL),
+    ]
+
+
+def test_loading_a_tower_is_quiet_and_changes_no_level(tmp_path, monkeypatch):
+    model, levels = small(), []
+    model.git.image_encoder.save_pretrained(tmp_path)
+    before = logging.get_verbosity()
+    read = ViTModel.from_pretrained
+
+    def watched(*given, **options):
+        levels.append(logging.get_verbosity())
+        return read(*given, **options)
+
+    monkeypatch.setattr(ViTModel, "from_pretrained", watched)
+    load_vision_weights(model, str(tmp_path))
+    with pytest.raises(OSError, match=r"nowhere"):
+        load_vision_weights(model, str(tmp_path / "nowhere"))
+    assert levels == [logging.ERROR] * 2
+    assert logging.get_verbosity() == before != logging.ERROR
 
 
 def test_lora_on_modules_of_ones_own():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModel,
     BertConfig,
+    CLIPConfig,
+    CLIPModel,
     ConvNextImageProcessor,
     ResNetBackbone,
     ResNetConfig,
@@ -19,7 +22,14 @@ from transformers import (
     ViTModel,
 )
 
-from hf_curriculum import ConvBackboneConfig, WsddnConfig, WsddnForObjectDetection, new_detector
+from hf_curriculum import (
+    ConvBackboneConfig,
+    WsddnConfig,
+    WsddnForObjectDetection,
+    WsddnImageProcessor,
+    new_detector,
+)
+from hf_curriculum.models.wsddn import build
 from hf_curriculum.models.wsddn.build import load_vgg16
 
 RESNET = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 8, 16], depths=[1] * 4, layer_type="basic")
@@ -107,6 +117,9 @@ def test_weights_that_do_not_fit(tmp_path):
         ValueError, match=r"do not fit: 1 of the detector's are not among them, such as 'head.3.weight'"
     ):
         load_vgg16(narrow(), tmp_path / "vgg16.pth")
+    torch.save({**torchvision_names(), "features.0.bias": torch.rand(2)}, tmp_path / "vgg16.pth")
+    with pytest.raises(ValueError, match=r"such as 'backbone\.features\.0\.bias' of the shape \(1,\)"):
+        load_vgg16(narrow(), tmp_path / "vgg16.pth")
     with pytest.raises(FileNotFoundError, match="no file of weights"):
         load_vgg16(narrow(), "none.pth")
     with pytest.raises(ValueError, match="backbone is a ResNetBackbone, and the weights are VGG16's"):
@@ -154,6 +167,56 @@ def test_a_model_of_timm_comes_with_its_pixels(tmp_path):
     TimmWrapperModel(config).save_pretrained(tmp_path)
     model, processor = new_detector(["dog", "cat"], tmp_path, head_sizes=(8,))
     assert (model.stride, processor.image_mean, processor.image_std) == (32, pixels["mean"], pixels["std"])
+
+
+def test_what_is_asked_of_the_hub_and_of_other_libraries(monkeypatch, tmp_path):
+    asked = []
+
+    def answers(result, name):
+        def answer(*given, **options):
+            asked.append((name, *given, options))
+            return result
+
+        return answer
+
+    processor = {"image_mean": [0.1] * 3, "image_std": None}
+    monkeypatch.setattr(build.AutoConfig, "from_pretrained", answers(RESNET, "config"))
+    monkeypatch.setattr(ResNetBackbone, "from_pretrained", answers(ResNetBackbone(RESNET), "backbone"))
+    made = SimpleNamespace(to_dict=lambda: processor)
+    monkeypatch.setattr(build.AutoImageProcessor, "from_pretrained", answers(made, "images"))
+    _, processor = new_detector(["a", "b"], "me/resnet", revision="v2", head_sizes=(4,))
+    assert (processor.image_mean, processor.image_std) == ([0.1] * 3, WsddnImageProcessor().image_std)
+    assert asked == [
+        ("config", "me/resnet", {"revision": "v2"}),
+        ("backbone", "me/resnet", {"revision": "v2", "dtype": torch.float32}),
+        ("images", "me/resnet", {"revision": "v2", "backend": "pil"}),
+    ]
+    asked.clear()
+    whole = SimpleNamespace(state_dict=torchvision_names)
+    monkeypatch.setattr("torchvision.models.get_model", answers(whole, "torchvision"))
+    monkeypatch.setattr("timm.create_model", answers(whole, "timm"))
+    torch.save(torchvision_names(), tmp_path / "a:b")
+    monkeypatch.setattr(torch, "load", answers(torchvision_names(), "file"))
+    for name in ("torchvision:vgg16", "timm:vgg16.tv_in1k", str(tmp_path / "a:b")):
+        load_vgg16(narrow(), name)
+    assert asked == [
+        ("torchvision", "vgg16", {"weights": "DEFAULT"}),
+        ("timm", "vgg16.tv_in1k", {"pretrained": True}),
+        ("file", str(tmp_path / "a:b"), {"map_location": "cpu", "weights_only": True}),
+    ]
+    for name in ("torchvision", "timm", "other:vgg16"):
+        with pytest.raises(FileNotFoundError, match="no file of weights"):
+            load_vgg16(narrow(), name)
+
+
+def test_the_vision_tower_of_a_model_of_two(tmp_path):
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    clip = CLIPModel(CLIPConfig(text_config=small, vision_config={**small, "image_size": 32, "patch_size": 8}))
+    clip.save_pretrained(tmp_path)
+    model, _ = new_detector(["dog", "cat"], tmp_path, head_sizes=(8,))
+    weights = model.backbone.state_dict()
+    assert all(torch.equal(clip.vision_model.state_dict()[name], value) for name, value in weights.items())
+    assert (model.stride, type(model.config.backbone_config)) == (8, type(clip.config.vision_config))
 
 
 def test_models_that_cannot_be_a_backbone():

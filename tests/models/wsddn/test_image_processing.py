@@ -168,14 +168,30 @@ def test_boxes_half_a_pixel_beyond_are_clipped():
         ({"size": {"height": 3}}, "Give one of"),
         ({"size": {"longest_edge": 9}}, "An edge of 9 pixels was asked for. It is at least 32"),
         ({"test_sizes": [31]}, "An edge of 31 pixels"),
-        ({"class_names": ["a", "b", "a"]}, "`class_names` has 'a' twice"),
+        ({"size": {}}, "Give one of"),
+        ({"size": {"longest_edge": 40, "height": 40}}, "Give one of"),
+        ({"class_names": ["a", "b", "c", "b"]}, "`class_names` has 'b' twice"),
         ({"nms_iou": 0}, "`nms_iou=0` was given"),
+        ({"nms_iou": 1.01}, "`nms_iou=1.01` was given"),
         ({"max_proposals": 0}, "max_proposals"),
     ],
 )
 def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         WsddnImageProcessor(**options)
+
+
+def test_edges_of_options():
+    least = {"longest_edge": 32, "shortest_edge": 32}
+    assert WsddnImageProcessor(size=least, test_sizes=[32], nms_iou=1.0).to_dict()["size"] == least
+    assert WsddnImageProcessor(nms_iou=0.01).to_dict()["size"] == {"longest_edge": 480}
+    known = WsddnImageProcessor(image_processor_type="WsddnImageProcessor", processor_class="x").to_dict()
+    assert known == WsddnImageProcessor().to_dict()
+    image, none = Image.new("RGB", (40, 40)), np.zeros((0, 4))
+    inputs = WsddnImageProcessor(size=EDGE)((image, image), proposals=(none, []), return_tensors=None)
+    assert (inputs["proposals"].tolist(), inputs["proposal_counts"].tolist()) == ([[[0.0] * 4]] * 2, [0, 0])
+    boxes = [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert check_boxes(np.array(boxes), (9, 9), "7").tolist() == check_boxes(boxes, (9, 9), "7").tolist() == boxes
 
 
 def test_calls_that_cannot_work():

@@ -251,6 +251,8 @@ def test_views_of_an_image_are_averaged():
     assert torch.equal(out.pred_boxes, apart.pred_boxes[[0, 3]])
     expected = nn.functional.binary_cross_entropy(out.scores.sum(1), labels, reduction="sum") / 2
     assert out.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    regular = tiny(spatial_weight=1e4)(**given | {"labels": labels, "view_index": index})
+    assert torch.equal(regular.losses, out.losses)  # which region of which view is best is not asked
 
 
 def test_objectness_multiplies_pooled_features():
@@ -267,6 +269,27 @@ def test_objectness_multiplies_pooled_features():
     hook.remove()
     with pytest.raises(ValueError, match="multiplies features by objectness scores, and the batch has none"):
         model(**given)
+
+
+def test_new_weights_are_as_the_configuration_says():
+    own = {"dropout": 0.0, "num_labels": 400, "head_sizes": (300,), "pool_size": 2}
+    model = WsddnForObjectDetection(WsddnConfig(ConvBackboneConfig(((60, 200),)), **own, initializer_range=0.3))
+    first, second = model.backbone.features[0], model.backbone.features[2]
+    assert first.weight.std().item() == pytest.approx((2 / (9 * 60)) ** 0.5, rel=0.1)  # as many go out as 60 × 9
+    assert second.weight.std().item() == pytest.approx((2 / (9 * 200)) ** 0.5, rel=0.05)
+    assert (first.bias == 0).all()
+    assert model.head[0].weight.std().item() == pytest.approx((2 / 800) ** 0.5, rel=0.05)
+    for stream in (model.class_stream, model.detection_stream):
+        assert stream.weight.std().item() == pytest.approx(0.3, rel=0.05)
+        assert (stream.bias == 0).all()
+        assert (model.head[0].bias == 0).all()
+    norms = ConvBackboneConfig(((60, 200),), batch_norm=True)
+    plain = WsddnForObjectDetection(WsddnConfig(norms, **own, initializer_range=None))
+    uniform = {plain.backbone.features[3]: 540, plain.head[0]: 800, plain.class_stream: 300}
+    for layer, inside in uniform.items():
+        for part in (layer.weight, layer.bias):
+            if part is not None:
+                assert part.abs().max().item() == pytest.approx(inside**-0.5, rel=0.02)
 
 
 def test_temperature_divides_the_detection_stream():
@@ -335,6 +358,13 @@ def test_suppression_is_that_of_loops():
         assert found == expected[:limit]
 
 
+def test_a_score_at_the_threshold_is_none_above_it():
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [5.0, 5.0, 6.0, 6.0]])
+    best, classes, edges = keep_best(torch.tensor([[0.25, 0.0], [0.0, 0.5]]), boxes, 0.4, 9, threshold=0.25)
+    assert (best.tolist(), classes.tolist(), edges.tolist()) == ([0.5], [1], [[5, 5, 6, 6]])
+    assert keep_best(torch.tensor([[0.25, 0.0], [0.0, 0.5]]), boxes, 0.4, 9)[0].tolist() == [0.5, 0.25]
+
+
 def test_detections_have_one_form():
     model, given = tiny(max_detections=9), batch(counts=(6, 1, 0, 3))
     sizes = torch.tensor([[640, 480], [400, 800], [64, 48], [100, 66]])
@@ -400,6 +430,9 @@ def test_batch_norms_keep_their_statistics():
 def test_a_feature_map_without_whole_cells_is_refused():
     with pytest.raises(ValueError, match="makes a map of 37 × 37 cells of 448 × 448 pixels: no whole number"):
         backbone_facts(ViTConfig(**TOWER, intermediate_size=32, image_size=24, patch_size=12))
+    odd = ViTConfig(**TOWER, intermediate_size=32, image_size=24, patch_size=12)
+    facts = backbone_facts(odd, stride=12)
+    assert (facts.stride, facts.width, facts.unused) == (12, 16, frozenset())
     with pytest.raises(TypeError, match="gives neither `feature_maps` nor patch states"):
         map_of(_Nothing(), torch.zeros(1, 3, 8, 8))
 
@@ -450,9 +483,13 @@ def test_it_compiles():
 
 def test_inputs_that_do_not_fit_are_named():
     model, given = tiny(), batch()
-    torn = [torch.zeros(2, 9, 9)] * 4
+    torn, many = [torch.zeros(2, 9, 9)] * 4, [torch.zeros(3, 9, 9, 9)] * 4
     for change, message in (
         ({"pixel_values": torn}, r"picture of the shape \(2, 9, 9\).*launch one process per device"),
+        ({"pixel_values": many}, r"picture of the shape \(3, 9, 9, 9\)"),
+        ({"proposals": given["proposals"][0]}, r"proposals has the shape \(6, 4\) for 4 pictures"),
+        ({"proposals": torch.zeros(4, 6, 5)}, r"proposals has the shape \(4, 6, 5\) for 4 pictures"),
+        ({"labels": given["labels"][0]}, r"labels has the shape \(5,\), and the model has 5 classes"),
         ({"proposals": given["proposals"][:3]}, r"proposals has the shape \(3, 6, 4\) for 4 pictures"),
         ({"labels": given["labels"][:, :4]}, r"labels has the shape \(4, 4\), and the model has 5 classes"),
     ):

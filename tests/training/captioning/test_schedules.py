@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from hf_curriculum import IID, MODELS, CurriculumTrainer, CurriculumTrainingArguments, Phases
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.training.captioning.schedules import ScheduledSampling, StepDecay, completed_epochs
+from hf_curriculum.training.captioning.schedules import (
+    ScheduledSampling,
+    StepDecay,
+    completed_epochs,
+    get_step_decay_schedule,
+    read_schedule,
+)
 
 PHASES = Phases(2, 2, easy="low")
 
@@ -51,6 +58,18 @@ def test_the_learning_rate_follows_epochs_of_the_data_whatever_the_curriculum_sh
     resumed.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-7")
     assert [entry["learning_rate"] for entry in resumed.state.log_history if "learning_rate" in entry] == rates
     assert completed_epochs(18, 4, 24) == 3
+
+
+def test_a_schedule_is_made_once_and_of_the_optimizer_that_is_given(make_trainer):
+    trainer = make_trainer(PHASES, lr_scheduler_type="step")
+    trainer.create_optimizer()
+    assert trainer._created_lr_scheduler is False
+    made = trainer.create_scheduler(18)
+    assert made.optimizer is trainer.optimizer
+    assert trainer._created_lr_scheduler is True
+    assert trainer.create_scheduler(18) is trainer.lr_scheduler is made
+    trainer.lr_scheduler, other = None, torch.optim.SGD(trainer.model.parameters(), lr=1.0)
+    assert trainer.create_scheduler(18, other).optimizer is other
 
 
 def test_an_epoch_of_the_learning_rate_counts_no_rows_that_are_left_out(make_trainer, data):
@@ -164,9 +183,45 @@ def test_what_is_written_on_a_command_line_is_read(tmp_path):
     assert again.lr_scheduler_type == args.lr_scheduler_type
 
 
+BOTH = "both are probabilities above 0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "last", "beyond", "message"),
+    [
+        (StepDecay, "rate", 0.01, 0, "rate=0: a step decay multiplies"),
+        (StepDecay, "rate", 1, 1.01, "rate=1.01: a step decay multiplies"),
+        (StepDecay, "every", 1, 0, r"lr_scheduler_kwargs\(every=0\)"),
+        (StepDecay, "start", 0, -1, r"lr_scheduler_kwargs\(start=-1\)"),
+        (ScheduledSampling, "increase", 0.01, 0, BOTH),
+        (ScheduledSampling, "increase", 1, 1.01, BOTH),
+        (ScheduledSampling, "max", 0.01, 0, BOTH),
+        (ScheduledSampling, "max", 1, 1.01, BOTH),
+        (ScheduledSampling, "every", 1, 0, r"scheduled_sampling\(every=0\)"),
+        (ScheduledSampling, "start", 0, -1, r"scheduled_sampling\(start=-1\)"),
+    ],
+)
+def test_edges_of_what_a_schedule_takes(kind, name, last, beyond, message):
+    assert getattr(kind(**{name: last}), name) == last
+    with pytest.raises(ValueError, match=message):
+        kind(**{name: beyond})
+    if name in ("every", "start"):
+        with pytest.raises(TypeError, match=rf"{kind.__name__}\({name}=1.5\) is not possible"):
+            kind(**{name: 1.5})
+
+
+def test_a_learning_rate_rises_and_then_decays():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    (factor,) = get_step_decay_schedule(optimizer, StepDecay(0.5, 1), 4, 2, 3).lr_lambdas
+    assert [factor(step) for step in range(7)] == [0, 0.25, 0.5, 0.75, 0.25, 0.125, 0.0625]
+    assert read_schedule(StepDecay, None) == read_schedule(StepDecay, {}) == StepDecay()
+    assert read_schedule(StepDecay, {"rate": 0.5}) == read_schedule(StepDecay, StepDecay(0.5)) == StepDecay(0.5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"max_grad_value": math.inf}, "max_grad_value=inf would leave no gradient, or limit none"),
         ({"lr_scheduler_type": "step", "lr_scheduler_kwargs": {"gamma": 0.5}}, "'step' has no field 'gamma'"),
         ({"lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 1.5}}, "rate=1.5: a step decay multiplies"),
         ({"lr_scheduler_type": "step", "lr_scheduler_kwargs": {"every": 0}}, r"lr_scheduler_kwargs\(every=0\)"),

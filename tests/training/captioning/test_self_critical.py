@@ -182,20 +182,22 @@ def test_an_image_is_encoded_once_for_its_samples_and_once_for_the_rows_that_sha
     assert seen == [images] * 3
 
 
-def test_samples_are_rewarded_by_the_captions_of_their_own_image(make):
-    asked = []
+@pytest.mark.parametrize("shared", [False, True])  # shared, most images have one row in a batch
+def test_samples_are_rewarded_by_the_captions_of_their_own_image(make, shared):
+    asked, collator = [], CaptionCollator(TOKENIZER, make_image_processor(32), max_length=20, share_images=shared)
 
     class Asked:
         def scores(self, captions, rows):
             asked.append((captions, rows.tolist()))
             return np.arange(len(rows), dtype=float)
 
-    trainer = make(max_steps=2, trainer={"reward": Asked()})
+    trainer = make(max_steps=2, collator=collator, trainer={"reward": Asked()})
     trainer.train()
     for step, (captions, rows) in enumerate(asked):
         drawn = [IMAGES.index(SCENES[row]["image_id"]) for row in trainer.plan.step_rows(step).tolist()]
+        drawn = list(dict.fromkeys(drawn)) if shared else drawn
         assert rows == [image for image in drawn for _ in range(3)]
-        assert len(captions) == 12
+        assert len(captions) == len(rows)
         assert any(text.endswith(END) for text in captions)
         assert not any("[" in text.replace("[UNK]", "") for text in captions)
 
@@ -307,6 +309,7 @@ EMPTY = Dataset.from_dict({"image_id": ["a", "b"], "caption": ["a dog", ""], "im
     ("options", "error", "message"),
     [
         ({"trainer": {"baseline": "mean"}}, ValueError, "baseline='mean' is not known"),
+        ({"trainer": {"num_samples": 5, "baseline": "mean"}}, ValueError, r"baseline='mean' is not known"),
         ({"trainer": {"num_samples": 1}}, ValueError, r"num_samples=1 with baseline='leave_one_out'.*Give 2 or more"),
         ({"trainer": {"num_samples": 0, "baseline": "greedy"}}, ValueError, "num_samples=0 .* Give 1 or more"),
         ({"label_smoothing_factor": 0.1}, ValueError, "label_smoothing_factor=0.1 was given to SelfCriticalTrainer"),

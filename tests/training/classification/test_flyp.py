@@ -22,7 +22,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
 from hf_curriculum.scorers.alignment.clip import SHIPPED
-from hf_curriculum.training.classification.flyp import contrastive_loss
+from hf_curriculum.training.classification.flyp import contrastive_loss, tokens_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(SHIPPED)
 PROCESSOR = AutoImageProcessor.from_pretrained(SHIPPED, backend="pil")
@@ -100,6 +100,34 @@ def test_a_head_that_is_trained_or_has_a_gradient_is_not_kept():
     own.eval()
     assert own.head().requires_grad
     assert own.head() is not own.head()
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(10**30, 10_000), (77, 77)])
+def test_how_prompts_become_tokens(limit, longest):
+    given = []
+
+    class Words:
+        model_max_length = limit
+
+        def __call__(self, texts, **options):
+            given.append((texts, options))
+            return {"input_ids": torch.tensor([[5, 6], [7, 0]])}
+
+    found = tokens_of(Words(), ("a dog", "a"))
+    assert found["attention_mask"].tolist() == [[1, 1], [1, 1]]
+    options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "pt"}
+    assert given == [(["a dog", "a"], options)]
+
+
+def test_what_is_saved_of_a_classifier_is_its_clip(monkeypatch):
+    own, saved = model(), []
+    assert all(name.startswith("clip.") for name in own.state_dict())
+    monkeypatch.setattr(
+        type(own.clip), "save_pretrained", lambda self, *given, **options: saved.append((given, options))
+    )
+    own.save_pretrained("there", max_shard_size="1GB")
+    assert saved == [(("there",), {"max_shard_size": "1GB"})]
+    assert (own.config, own.scale.item()) == (own.clip.config, pytest.approx(own.clip.logit_scale.exp().item()))
 
 
 def test_the_prompt_is_drawn_by_the_draw():

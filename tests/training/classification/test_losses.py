@@ -97,6 +97,8 @@ def test_deferred_weights_are_a_function_of_the_step():
     loss = LDAM(COUNTS, reweight_from=0.8)
     assert [loss.weights_at(step, 200) is None for step in (0, 159, 160, 199)] == [True, True, False, False]
     assert [LDAM(COUNTS, reweight_from=7).weights_at(step, 200) is None for step in (6, 7)] == [True, False]
+    assert [LDAM(COUNTS, reweight_from=1).weights_at(step, 200) is None for step in (0, 1)] == [True, False]
+    assert [LDAM(COUNTS, reweight_from=0).weights_at(step, 200) is None for step in (0, 1)] == [False, False]
     assert LDAM(COUNTS).weights_at(10**6, 1) is None
     assert loss.weights_at(0, 0) is not None  # a run without an end is past its share
 
@@ -172,6 +174,30 @@ def test_the_loss_decides_what_is_learnt(tmp_path):
 
 
 # ---- What cannot be ----
+
+
+@pytest.mark.parametrize(
+    ("make", "last", "beyond", "message"),
+    [
+        (Focal, 0, -0.01, "gamma is a number from 0"),
+        (CrossEntropy, 0, -0.01, r"it is in \[0, 1\)"),
+        (CrossEntropy, 0.99, 1, r"it is in \[0, 1\)"),
+        (lambda tau: LogitAdjustment(COUNTS, tau=tau), 0.01, 0, "tau is a number more than 0"),
+        (lambda beta: ClassBalanced(COUNTS, beta=beta), 0, -0.01, "beta is in"),
+        (lambda beta: LDAM(COUNTS, beta=beta), 0.99, 1, "beta is in"),
+        (lambda margin: LDAM(COUNTS, margin=margin), 0, -0.01, "is not possible; neither is negative"),
+        (lambda scale: LDAM(COUNTS, scale=scale), 0.01, 0, "is not possible; neither is negative"),
+        (lambda step: LDAM(COUNTS, reweight_from=step), 0, -0.01, "a share of the run below 1, or a step"),
+        (BalancedSoftmax, [1, 1], [1, 0], r"1 of 2 classes without a real image \(the first is number 1\)"),
+        (BalancedSoftmax, [3, 2], [3], "at least two classes"),
+        (lambda label: CrossEntropy()((LOGITS,), torch.tensor([label, label])), 0, -1, "labels from -1 to -1"),
+        (lambda label: CrossEntropy()((LOGITS,), torch.tensor([label, label])), 2, 3, "labels from 3 to 3"),
+    ],
+)
+def test_edges_of_what_a_loss_takes(make, last, beyond, message):
+    make(last)
+    with pytest.raises(ValueError, match=message):
+        make(beyond)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from datasets import Dataset
 
 from hf_curriculum import ContrastiveTrainer, CurriculumTrainingArguments, NodeSampling
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.training.contrastive import evaluation as evaluation_module
 from hf_curriculum.training.contrastive import gather as gather_module
 from hf_curriculum.training.contrastive import trainer as trainer_module
 from hf_curriculum.training.contrastive.evaluation import score_matrix
@@ -360,6 +361,7 @@ def test_what_the_trainer_refuses(tmp_path):
         aligner_trainer(tmp_path, chunk_size=0)
     with pytest.raises(ValueError, match=r"`noun_scores` is 'sum'. It is one of"):
         aligner_trainer(tmp_path, noun_scores="sum")
+    assert aligner_trainer(tmp_path, settings={"batch": 2}, chunk_size=1).args.train_batch_size == 2
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 would make.*chunk_size="):
         aligner_trainer(tmp_path, settings={"gradient_accumulation_steps": 2})
     with pytest.raises(ValueError, match="The batch is one pair"):
@@ -443,6 +445,63 @@ def test_a_forward_that_was_wrapped_before_is_put_back():
     with trainer_module.redirected_forward(model, lambda x: x + 1):
         assert model(3) == 4
     assert model.forward is own
+
+
+def test_rows_of_two_processes_are_one_batch(monkeypatch):
+    """As the second of two processes sees it: three rows of the first, two of its own."""
+    first, own = torch.arange(6.0).view(3, 2), torch.tensor([[9.0, 8.0], [7.0, 6.0]], requires_grad=True)
+
+    def all_gather(found, value):
+        theirs = torch.tensor([3]) if value.ndim == 1 else first
+        for place, part in zip(found, (theirs, value), strict=True):
+            assert (place.shape, place.dtype) == (part.shape, part.dtype)
+            place.copy_(part)
+
+    assert gather_module.gather(own) is own
+    monkeypatch.setattr(gather_module, "num_processes", lambda: 2)
+    for name, stand_in in (
+        ("all_gather", all_gather), ("all_reduce", lambda gradient: gradient.mul_(2)), ("get_rank", lambda: 1),
+    ):  # fmt: skip
+        monkeypatch.setattr(gather_module.dist, name, stand_in)
+    both = gather_module.gather(own)
+    assert torch.equal(both, torch.cat([first, own]))
+    (both * torch.arange(1.0, 6.0)[:, None]).sum().backward()
+    assert own.grad.tolist() == [[8, 8], [10, 10]]
+
+
+def test_scores_stand_by_caption_and_image_in_the_order_of_the_set():
+    columns = torch.arange(12.0).view(3, 4)  # of an image that comes twice, and of one of a smaller key
+    keys = np.array([[2, 1], [9, 5], [9, 5], [9, 6]])
+    for kind, second in (("mean", [1.5, 5.5]), ("max", [2, 6])):
+        scores, images = evaluation_module._by_caption(columns, torch.tensor([9, 2, 9]), keys, kind)
+        assert scores.tolist() == [[0, 4], second, [3, 7]]
+        assert images.tolist() == [1, 0, 0]
+    seen = {4}
+    assert evaluation_module._new_rows([3, 4, 3, 5], seen) == [0, 3]
+    assert seen == {3, 4, 5}
+    assert evaluation_module._new_rows([5, 3], seen) == []
+
+
+def test_encoded_in_chunks(monkeypatch):
+    run = []
+
+    def watched(encode, chunk, **options):
+        run.append((len(chunk["input_ids"]), options))
+        return encode(chunk)
+
+    monkeypatch.setattr(trainer_module, "checkpoint", watched)
+    batch = {"input_ids": torch.arange(5), "more": torch.arange(5) * 10}
+
+    def encode(part):
+        return part["input_ids"] + part["more"]
+
+    for size in (None, 5, 6):
+        assert torch.equal(trainer_module._in_chunks(encode, batch, size), 11 * torch.arange(5))
+    assert run == []
+    assert torch.equal(trainer_module._in_chunks(encode, batch, 4), 11 * torch.arange(5))
+    assert run == [(4, {"use_reentrant": False}), (1, {"use_reentrant": False})]
+    trainer_module._validate_options("sigmoid", 1, "max")
+    trainer_module._validate_options(None, None, "mean")
 
 
 def test_a_gathered_rows_gradient_is_that_of_all_processes(monkeypatch):

@@ -168,6 +168,9 @@ def test_options_out_of_range():
         DetectionCollator(WsddnImageProcessor())
     with pytest.raises(ValueError, match=r"`sizes=\[\]` was given"):
         DetectionCollator(processor(), sizes=[])
+    assert DetectionCollator(processor(), sizes=[32]).sizes == [32]
+    with pytest.raises(ValueError, match="at least 32"):
+        DetectionCollator(processor(), sizes=[31])
     with pytest.raises(ValueError, match="at least 32"):
         DetectionCollator(processor(), sizes=[480, 31])
     assert DetectionCollator(processor(), sizes=[32]).sizes == [32]

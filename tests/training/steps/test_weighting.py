@@ -28,6 +28,7 @@ from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import preserve_rng_state
 from hf_curriculum.training.steps.rows import select_rows
+from hf_curriculum.training.steps.selecting import SelectingTrainer
 from hf_curriculum.training.steps.weighting import TrainingLosses, reweighted, validate_weighting
 
 RULE = InfoBatch(epochs=4)
@@ -272,6 +273,14 @@ def test_a_checkpoint_without_the_losses_of_training_is_damaged(make, tmp_path):
         make().train(resume_from_checkpoint=str(file.parent))
 
 
+def test_a_run_that_had_ended_reads_no_batch(make, monkeypatch):
+    trainer = make(IID(epochs=1))
+    monkeypatch.setattr(Trainer, "get_batch_samples", lambda self, iterator, number, device: number)
+    for step, batches in ((trainer.plan.known_steps - 1, 2), (trainer.plan.known_steps, 0)):
+        trainer.state.global_step = step
+        assert SelectingTrainer.get_batch_samples(trainer, iter(()), 2, "cpu") == batches
+
+
 def test_other_runs_are_left_alone(make, tmp_path):
     trainer = make(IID(epochs=1), save_strategy="steps", save_steps=3)
     for _, loss, plain, _, _ in compare(trainer, lambda *given: 0.0):
@@ -289,6 +298,18 @@ def test_half_precision_and_adapters(make_captioner, kind):
     assert len(trainer.plan.log) > 1
     for _, loss, _, naive, _ in seen:
         assert loss == pytest.approx(naive, rel=2e-2 if kind == "bf16" else 2e-6)
+
+
+def test_losses_of_many_batches_are_packed_on_the_way():
+    seen = TrainingLosses(4)
+    for step in range(255):
+        seen.add(step, torch.tensor([step % 3]), torch.tensor([float(step)]))
+    assert not seen.packed.any()  # no step waits for its device
+    seen.add(255, torch.tensor([0, 0]), torch.tensor([7.0, 5.0]))
+    assert seen.packed[:3].all()
+    found = seen.losses(SimpleNamespace(num_processes=1))
+    assert found[:3].tolist() == [7.0, 253.0, 254.0]
+    assert np.isnan(found[3])
 
 
 class Hinge(CurriculumTrainer):
@@ -311,6 +332,25 @@ def test_a_loss_of_ones_own_is_trained_by_its_weighted_mean(make, data):
     assert any((weights != 1).any() for *_, weights in seen)
     for _, loss, _, wanted, _ in seen:
         assert loss == pytest.approx(wanted, rel=2e-6)
+
+
+def test_a_loss_of_ones_own_is_divided_by_the_batches_where_trainer_does_not(make, data):
+    trainer = Hinge(make().model, make().args, train_dataset=data)
+    trainer._seen, trainer._rows_of_batch = TrainingLosses(24), torch.tensor([3, 1])
+    trainer.current_gradient_accumulation_steps = 4
+    given = torch.tensor([6.0, torch.nan])
+    trainer.example_losses = lambda model, inputs: given
+    found = {
+        (accepts, items): trainer._mean_of_own_losses(trainer.model, {}, weights, items).item()
+        for accepts, items, weights in (
+            (True, None, None), (True, 7, None), (False, 7, None), (False, None, torch.tensor([2.0, 5.0])),
+        )
+        if setattr(trainer, "model_accepts_loss_kwargs", accepts) is None
+    }  # fmt: skip
+    assert found == {(True, None): 3.0, (True, 7): 0.75, (False, 7): 3.0, (False, None): 6.0}
+    losses = trainer._seen.losses(SimpleNamespace(num_processes=1))
+    assert losses[3] == 6.0
+    assert np.isnan(losses[1])
 
 
 class AsTuple(nn.Module):
