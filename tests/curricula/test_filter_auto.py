@@ -278,12 +278,12 @@ def test_wrong_captions_are_left_out_and_nothing_where_all_are_right():
 @pytest.mark.slow
 @pytest.mark.parametrize(("mismatched", "share"), [(0.0, None), (0.3, 0.72), (0.5, 0.55)])
 def test_shares_of_wrong_captions(mismatched, share):
-    """Of 4000 pairs, the right ones of scenes without wrong captions, the others of those where half are wrong."""
-    right, (others, wrong) = similarities(4000, 0.0)[0], similarities(4000, 0.5)
-    count = round(4000 * mismatched)
+    """Of 2,000 pairs, the right ones of scenes without wrong captions, the others of those where half are wrong."""
+    right, (others, wrong) = similarities(2000, 0.0)[0], similarities(2000, 0.5)
+    count = round(2000 * mismatched)
     scores = np.concatenate([right[count:], others[wrong][:count]])
-    wrong = np.arange(4000) >= 4000 - count
-    assert len(scores) == 4000
+    wrong = np.arange(2000) >= 2000 - count
+    assert len(scores) == 2000
     if share is None:
         with pytest.raises(ValueError, match="form no two humps"):
             kept_of(scores)
