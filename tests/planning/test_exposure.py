@@ -132,10 +132,11 @@ def test_a_run_that_max_steps_ends_counts_what_it_reaches():
         assert close(seen[0].exposure().never_shown, never)
 
 
-def test_stages_of_ones_own_are_counted():
+@pytest.mark.parametrize("step", [1, -1])
+def test_stages_of_ones_own_are_counted(step):
     class Backwards(Stage):
         def positions(self, start, stop, key):
-            return np.arange(self.pool_size)[::-1][start:stop]
+            return np.arange(self.pool_size)[::step][start:stop]
 
     class Own(IID):
         def stages(self, ranking, budget, log=()):

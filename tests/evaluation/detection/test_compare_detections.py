@@ -67,6 +67,10 @@ def test_a_comparison_says_what_was_compared():
     assert found == compare_detections(systems, truths, NAMES, max_boxes=4, resamples=50)
     same = compare_detections({"a": systems["ours"], "b": systems["ours"]}, truths, NAMES, resamples=20)
     assert [(each.difference, each.lower, each.p) for each in same.differences] == [(0.0, 0.0, 1.0)] * 2
+    assert len(compare_detections(systems, truths, NAMES, resamples=1).differences) == 2
+    for given in ({"resamples": 0}, {"confidence": 0}, {"confidence": 1}):
+        with pytest.raises(ValueError, match="one or more resamples, and a confidence between 0 and 1"):
+            compare_detections(systems, truths, NAMES, **given)
     with pytest.raises(ValueError, match="A comparison needs two or more systems"):
         compare_detections({"a": systems["ours"]}, truths, NAMES)
     with pytest.raises(ValueError, match="Images are drawn for all systems alike"):

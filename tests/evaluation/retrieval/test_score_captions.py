@@ -91,4 +91,4 @@ def test_errors(aligner):
     with pytest.raises(ValueError, match=r"The caption '\?!' has neither a noun nor a word"):
         aligner_scores(model, tokenizer, ["?!"], [[]], images, inputs)
     with pytest.raises(ValueError, match="`over` is 'sum'"):
-        aligner_scores(model, tokenizer, ["a"], [[]], images, inputs, over="sum")
+        aligner_scores(None, tokenizer, ["a"], [[]], images, inputs, over="sum")  # before a model is asked

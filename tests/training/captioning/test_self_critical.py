@@ -25,7 +25,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.training.captioning.self_critical import _SAMPLES, END, _until_end
+from hf_curriculum.training.captioning.self_critical import _SAMPLES, END, _captions_by_image, _until_end
 
 LENGTH = 7
 SCENES = make_scenes(60, image_size=32, validation=0.1, test=0.0)["train"].select_columns(
@@ -362,3 +362,9 @@ def sampled_cider(model):
     )
     images = np.repeat(np.arange(len(IMAGES)), 5)
     return NaiveCider(WORDS).scores([words_of(ids) for ids in drawn.tolist()], images).mean()
+
+
+def test_references_are_the_captions_of_an_image_that_have_a_word():
+    rows = {"image_id": ["a", "b", "a", "b", "a"], "caption": ["one", " ", None, "two", "three"]}
+    image_of_row, references = _captions_by_image(Dataset.from_dict(rows), "caption")
+    assert (image_of_row.tolist(), references) == ([0, 1, 0, 1, 0], [["one", "three"], ["two"]])

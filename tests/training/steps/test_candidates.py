@@ -11,7 +11,7 @@ from selection_task import captioned, captions_collator, captions_trainer, recor
 
 from hf_curriculum import OnlineSelection, make_plan
 from hf_curriculum.training.prediction import example_losses
-from hf_curriculum.training.steps.candidates import BatchCandidates, choice_key, choose
+from hf_curriculum.training.steps.candidates import BatchCandidates, Selector, choice_key, choose
 
 NAN, RULE = float("nan"), OnlineSelection(value="loss")
 
@@ -158,3 +158,16 @@ def test_the_other_image_is_that_of_another_candidate_of_the_same_place(tmp_path
     settings = {"per_device_train_batch_size": places, "max_steps": 1}
     captions_trainer(Noting(3, "grounding"), tmp_path, **settings).train()
     assert seen[-1] == [1, 2, 0, 4, 5, 3][: 3 * places]
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "log", "known", "before"),
+    [
+        (3, 2, (), 9, True), (4, 2, (), 9, False), (3, 1, (), 9, False), (3, 2, ({"step": 3},), 9, False),
+        (3, 2, ({"step": 2},), 9, True), (3, 2, (), 3, False), (3, 2, (), 4, True),
+    ],
+)  # fmt: skip
+def test_which_steps_candidates_were_valued_with_those_of_a_step_before(step, every, log, known, before):
+    plan = SimpleNamespace(log=log, candidates=4, selection=SimpleNamespace(score_every=every), known_steps=known)
+    trainer = SimpleNamespace(plan=plan, state=SimpleNamespace(global_step=step))
+    assert bool(Selector._valued_before(SimpleNamespace(trainer=trainer))) is before
