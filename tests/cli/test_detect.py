@@ -99,9 +99,11 @@ def test_more_boxes_than_a_hundred_of_an_image(run):
 def test_pictures_of_one_name_are_both_drawn(run, photos, tmp_path):
     (tmp_path / "more").mkdir()
     Image.new("RGB", (40, 40)).save(tmp_path / "more" / "0.jpg")
+    Image.new("RGB", (40, 40)).save(tmp_path / "more" / "ä.png")
     done = result("detect", run, photos / "0.png", tmp_path / "more", "--output", tmp_path / "drawn")
     assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in (tmp_path / "drawn").iterdir()) == ["0-2.png", "0.png", "boxes.json"]
+    assert sorted(file.name for file in (tmp_path / "drawn").iterdir()) == ["0-2.png", "0.png", "boxes.json", "ä.png"]
+    assert "/ä.png" in (tmp_path / "drawn" / "boxes.json").read_text(encoding="utf-8")
 
 
 def test_no_two_pictures_are_drawn_under_one_name():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hf_curriculum import open_regions, write_line_index
-from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of
 from hf_curriculum.data.regions.readers import arrays
 from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, by_name
 from hf_curriculum.data.regions.readers.folders import FeatureFolder
@@ -65,6 +65,18 @@ def test_regions_that_do_not_fit_together():
         Regions("9", boxes=BOXES).area_shares()
     with pytest.raises(ValueError, match="are shares of the image and the image's width"):
         Regions("9", boxes=BOXES, normalised=True).pixel_boxes()
+
+
+def test_a_stamp_is_that_of_what_links_lead_to(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "far").write_bytes(b"12345678")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "far")
+    assert stamp_of(tmp_path / "in")[0] == 8
+    (tmp_path / "in" / "nothing").symlink_to("gone")
+    total, before = stamp_of(tmp_path / "in")
+    assert total == 8 + len("gone")
+    (tmp_path / "far").write_bytes(b"1234567")
+    assert stamp_of(tmp_path / "in")[1] != before
 
 
 def test_a_source_must_exist_and_be_defined(tmp_path):

@@ -120,7 +120,7 @@ def test_a_figure_is_made_of_what_it_was(case):
 
 
 def test_a_style_of_the_reader_s_own_adds_no_grid():
-    with rc_context({"axes.grid": True}):
+    with rc_context({"axes.grid": True, "grid.linewidth": 3, "grid.color": "red"}):
         found = made_of((FIGURES | MORE)["ontology"](LIGHT))
         assert found == json.loads(GOLDEN.read_text(encoding="utf-8"))["ontology, light"]
         _, axes = new_figure(LIGHT, "", x_label="", y_label="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from datasets import Dataset
 
 from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
 from hf_curriculum.streaming.dataset import StreamExamples
-from hf_curriculum.streaming.index import BucketIndex, StoredBucket
+from hf_curriculum.streaming.index import BucketIndex, StoredBucket, file_digest
 from hf_curriculum.streaming.plan import BucketScores, RowsInOrder, plan_buckets
 from hf_curriculum.streaming.reader import WorkerSamples
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
@@ -127,3 +128,9 @@ def test_a_resumed_stream_is_not_given_to_a_trainer(buckets):
     kept = examples._reader
     assert examples.__getitems__([(0, 5)])[0].index == stream.rows(5, 6)[0]
     assert examples._reader is kept
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path):
+    content = bytes(3 << 20)
+    (tmp_path / "file").write_bytes(content)
+    assert file_digest(tmp_path / "file") == hashlib.blake2b(content, digest_size=16).hexdigest()

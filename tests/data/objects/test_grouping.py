@@ -69,6 +69,12 @@ def test_aggregates(pairs, how, expected):
     assert images.features["number"] == Value("int64" if how == "first" else "float32")
 
 
+@pytest.mark.parametrize("how", ["mean", "max", "min"])
+def test_the_last_image_has_no_score(how):
+    found = aggregate_per_image(np.float32([3, np.nan]), np.array([0, 1]), how)
+    np.testing.assert_array_equal(found, np.float32([3, np.nan]))
+
+
 def test_of_views_and_splits_as_of_what_they_show(pairs):
     view = pairs.shuffle(seed=3).filter(lambda row: row["caption"] != "a1")
     images = group_captions(view, {"number": "min"})
