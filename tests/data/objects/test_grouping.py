@@ -71,8 +71,8 @@ def test_aggregates(pairs, how, expected):
 
 @pytest.mark.parametrize("how", ["mean", "max", "min"])
 def test_the_last_image_has_no_score(how):
-    found = aggregate_per_image(np.float32([3, np.nan]), np.array([0, 1]), how)
-    np.testing.assert_array_equal(found, np.float32([3, np.nan]))
+    found = aggregate_per_image(np.float32([3, 1, np.nan]), np.array([0, 1, 2]), how)
+    np.testing.assert_array_equal(found, np.float32([3, 1, np.nan]))
 
 
 def test_of_views_and_splits_as_of_what_they_show(pairs):
