@@ -14,6 +14,7 @@ from scenes_diffusion import single_objects
 
 from hf_curriculum import class_counts, class_names, load_labelled
 from hf_curriculum.columns import CAPTION, IMAGE_ID, LABEL
+from hf_curriculum.scenes.scene import lay_out
 from hf_curriculum.scenes.vocabulary import NOUNS
 
 
@@ -81,12 +82,13 @@ def long_tailed_scenes(class_images: list[int], test_images: int, seed: int) -> 
     """
     if len(class_images) > len(NOUNS):
         raise ValueError(f"class_images has {len(class_images)} classes, and scenes know {len(NOUNS)} nouns.")
-    count = 64 + 2 * len(NOUNS) * (max(class_images) + test_images)
-    scenes = single_objects(count, seed)
-    labels = np.array(scenes[LABEL][:])
+    # Scene k follows from the seed and k alone, so its noun is known before anything is drawn.
+    most = 64 + 2 * len(NOUNS) * (max(class_images) + test_images)
+    labels = np.array([NOUNS.index(lay_out(seed, row, max_objects=1).things[0].noun) for row in range(most)])
     rows = [np.flatnonzero(labels == label) for label in range(len(class_images))]
     train = np.concatenate([own[:count] for own, count in zip(rows, class_images, strict=True)])
     test = np.concatenate([own[n : n + test_images] for own, n in zip(rows, class_images, strict=True)])
+    scenes = single_objects(int(max(*train, *test)) + 1, seed)
     scenes = scenes.add_column(IMAGE_ID, [f"{seed}/{row}" for row in range(len(scenes))])
     made = {"train": scenes.select(np.sort(train)), "test": scenes.select(np.sort(test))}
     feature = ClassLabel(names=list(NOUNS[: len(class_images)]))
