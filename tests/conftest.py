@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 from collections import Counter
@@ -10,13 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launching import Launcher
+import typer.testing
+from launching import Launcher, save_work_on_figures
+from matplotlib.figure import Figure
 
 # Several test processes, and those that tests start, share the cores: more threads each would only stand in the way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A model that is not there is looked for on this machine alone, without waiting for a server.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 atexit.register(gc.unfreeze)  # else libraries speak of leaks
+# The shell's commands are the same in every test, and each call would make all of them anew.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 LONGEST = (
     *("training/test_crash.py", "test_types.py", "recipes/test_discl.py", "curricula/test_filter_auto.py"),
@@ -58,16 +63,22 @@ def only_new_garbage_is_collected() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def coarse_figures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Drawing a report takes as long as a tiny run; what figures look like is tested where figures are."""
-    from hf_curriculum.reporting import report
+_DRAW = Figure.draw
 
+
+@pytest.fixture(autouse=True, scope="module")
+def figures_stay_empty(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drawing a report takes as long as a tiny run; what figures look like is tested where figures are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name not in ("reporting", "studies"):
-            patch.setattr("hf_curriculum.reporting.figures.canvas.DPI", 60)
-            patch.setattr(report, "_SCREENS", report._SCREENS[:1])
+            save_work_on_figures(patch.setattr, draw=False)
         yield
+
+
+@pytest.fixture
+def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn, coarsely: for a test in which a recipe's own data are on them."""
+    monkeypatch.setattr(Figure, "draw", _DRAW)
 
 
 @pytest.fixture(scope="session")

@@ -94,5 +94,5 @@ def long_tailed_scenes(class_images: list[int], test_images: int, seed: int) -> 
     feature = ClassLabel(names=list(NOUNS[: len(class_images)]))
     parts = {name: part.flatten_indices().cast_column(LABEL, feature) for name, part in made.items()}
     if class_counts(parts["train"]).tolist() != class_images or CAPTION not in parts["train"].column_names:
-        raise ValueError(f"Of {count:,} scenes too few show one of the nouns. Give another scenes_seed than {seed}.")
+        raise ValueError(f"Of {most:,} scenes too few show one of the nouns. Give another scenes_seed than {seed}.")
     return Labelled(parts["train"], {"test": parts["test"]})

@@ -39,6 +39,7 @@ class Launcher:
         env: Mapping[str, str | None] | None = None,
         timeout: float = 300,
         check: bool = True,
+        draw: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Runs a file, or a module by its name, to its end.
 
@@ -47,6 +48,7 @@ class Launcher:
             env: What is set beside the launcher's environment, or taken from it (`None`); too late for what libraries
                 read when they are imported.
             check: Whether a status other than 0 is an error.
+            draw: Whether its figures are drawn, which takes as long as a tiny run; else they are empty.
         """
         if self._server is None:
             self._server = subprocess.Popen(
@@ -61,6 +63,7 @@ class Launcher:
                 "cwd": str(cwd or Path.cwd()),
                 "env": dict(env or {}),
                 "timeout": timeout,
+                "draw": draw,
                 "streams": [f"{folder}/out", f"{folder}/err"],
             }
             self._server.stdin.write(json.dumps(job) + "\n")
@@ -133,6 +136,19 @@ def serve() -> None:
         print(next((status for status in statuses if status), 0), flush=True)
 
 
+def save_work_on_figures(set_attribute: Callable[[object, str, object], object], draw: bool) -> None:
+    """Figures are coarse and for two screens in place of four, or have nothing on them."""
+    from matplotlib.figure import Figure
+
+    from hf_curriculum.reporting import report
+    from hf_curriculum.reporting.figures import canvas
+
+    set_attribute(canvas, "DPI", 60)
+    set_attribute(report, "_SCREENS", report._SCREENS[:1])
+    if not draw:
+        set_attribute(Figure, "draw", lambda *_: None)
+
+
 def run(job: dict) -> None:
     """Becomes the program."""
     for number, stream in enumerate(["/dev/null", *job["streams"]]):
@@ -143,6 +159,7 @@ def run(job: dict) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
+    save_work_on_figures(setattr, job["draw"])
     sys.argv = [job["program"], *job["arguments"]]
     if job["is_module"]:
         sys.path[0] = job["cwd"]
@@ -155,11 +172,8 @@ def run(job: dict) -> None:
 def import_libraries() -> None:
     """Imports what takes long, and leaves it out of every later collection of garbage."""
     import hf_curriculum
-    from hf_curriculum.reporting import report
-    from hf_curriculum.reporting.figures import canvas
+    import hf_curriculum.reporting.report
 
-    # Drawing a report takes as long as a tiny run; what its figures look like is tested elsewhere.
-    canvas.DPI, report._SCREENS = 60, report._SCREENS[:1]
     for name in hf_curriculum.__all__:
         getattr(hf_curriculum, name)
     gc.collect()

@@ -284,7 +284,7 @@ def test_all_stages_on_scenes_and_a_second_start(launch, tmp_path):
     images = {path: path.read_bytes() for path in tmp_path.glob("spectrum-*/spectrum.arrow")}
     assert len(images) == 1
     assert not list(tmp_path.glob("*/result.json"))
-    launch(*COMMAND, tmp_path, timeout=600)
+    launch(*COMMAND, tmp_path, timeout=600, draw=True)
     runs = json.loads((tmp_path / "results.json").read_text())
     assert [run["name"] for run in runs] == ["CE", "Alg. 2", "BS, Alg. 3"]
     assert runs[0]["examples"] == runs[1]["examples"] == 224

@@ -416,7 +416,7 @@ def test_arms_on_two_processes(launch, tmp_path):
 @pytest.mark.slow
 def test_four_arms_on_scenes_and_a_second_start(launch, tmp_path):
     command = [PRESETS.parents[1] / "simi_cl_captioning.py", "--preset", "smoke", "--output_dir", tmp_path]
-    launch(*command, timeout=600)
+    launch(*command, timeout=600, draw=True)
     runs = json.loads((tmp_path / "results.json").read_text())
     assert [run["name"] for run in runs] == ["Transformer", "Addup-CL", "Bootstrap-CL", "Simi-CL"]
     assert {(run["examples"], run["steps"]) for run in runs} == {(448, 28)}

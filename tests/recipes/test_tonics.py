@@ -430,6 +430,7 @@ def test_tables_of_made_up_studies(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drawn_figures")
 def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     """Both arms, their report, the tables with Table 2, and the run's model evaluated again by the command."""
     from typer.testing import CliRunner

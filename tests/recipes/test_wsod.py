@@ -360,6 +360,7 @@ def test_concreteness_gets_embeddings_of_the_images(scenes):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drawn_figures")
 def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     """Two arms, one of them failing: the table says n/a, the report shows boxes; the same command reads it back."""
     rows = "Baseline: {paper: {CC: 2.2}}\nToo fast: {learning_rate: 10.0, must_learn: true, control: Baseline}\n"
