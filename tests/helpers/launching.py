@@ -6,6 +6,7 @@ Their import takes longer than most programs that tests start. Those that ask wh
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -171,9 +172,13 @@ def run(job: dict) -> None:
 
 def import_libraries() -> None:
     """Imports what takes long, and leaves it out of every later collection of garbage."""
+    import nltk  # noqa: F401
+
     import hf_curriculum
     import hf_curriculum.reporting.report
 
+    with contextlib.suppress(ImportError):
+        from diffusers import DDIMScheduler, UNet2DConditionModel  # noqa: F401
     for name in hf_curriculum.__all__:
         getattr(hf_curriculum, name)
     gc.collect()
