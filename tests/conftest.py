@@ -6,9 +6,13 @@ import atexit
 import functools
 import gc
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import typer.testing
@@ -87,6 +91,24 @@ def launch() -> Iterator[Callable]:
     launcher = Launcher()
     yield launcher.run
     launcher.close()
+
+
+@pytest.fixture
+def call_main(launch: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`call_main(script, *options)` runs a script's `main` here; what it starts itself by its file is launched."""
+
+    def call(script: ModuleType, *options: object) -> None:
+        run = subprocess.run
+
+        def run_or_launch(command: list[str], **others: Any) -> subprocess.CompletedProcess:
+            is_own = command[:2] == [sys.executable, script.__file__]
+            return launch(Path(script.__file__), *command[2:]) if is_own else run(command, **others)
+
+        monkeypatch.setattr(subprocess, "run", run_or_launch)
+        monkeypatch.setattr(sys, "argv", [script.__file__, *map(str, options)])
+        script.main()
+
+    return call
 
 
 @pytest.fixture

@@ -19,6 +19,15 @@ import hf_curriculum
 ROOT = Path(hf_curriculum.__file__).parents[1]
 readme = runpy.run_path(str(ROOT / "setup.py"))["readme"]
 
+HELP = """
+import runpy, sys
+import hf_curriculum
+print(hf_curriculum.__file__)
+sys.argv[1:] = ["--help"]
+runpy.run_module("hf_curriculum.recipes.babylm_git", run_name="__main__", alter_sys=True)
+"""
+"""Where the package lies, and the help of a recipe in it."""
+
 
 def run(*command, folder, path=""):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, [path])))}
@@ -53,9 +62,8 @@ def test_the_wheel_runs_a_recipe_in_an_empty_folder(built, tmp_path):
     assert "hf_curriculum/py.typed" in names
     assert "hf_curriculum/__init__.pyi" in names
     assert not [name for name in names if "benchmarks/results" in name or name.startswith(("recipes", "tests"))]
-    where = run("-c", "import hf_curriculum; print(hf_curriculum.__file__)", folder=folder, path=installed)
+    where, _, shown = run("-c", HELP, folder=folder, path=installed).partition("\n")
     assert where.startswith(str(installed))
-    shown = run("-m", "hf_curriculum.recipes.babylm_git", "--help", folder=folder, path=installed)
     assert shown.startswith("usage: hf-curriculum recipe babylm_git ")
     command = ("-m", "hf_curriculum.cli", "recipe", "babylm_git", "--preset", "smoke", "--output_dir", "out")
     run(*command, "--use_cpu", "True", folder=folder, path=installed)

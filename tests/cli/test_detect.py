@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,14 +64,6 @@ def test_lines_json_and_pictures_say_the_same(run, photos, tmp_path):
         assert [item["label"] for item in entry["objects"]] == [item["label"] for item in expected]
         boxes = [[int(edge) for edge in item["box"]] for item in entry["objects"]]
         assert boxes == [list(item["box"].values()) for item in expected]
-
-
-@pytest.mark.slow
-def test_a_program_that_has_imported_nothing_knows_the_model(run, photos):
-    command = [sys.executable, "-m", "hf_curriculum.cli", "detect", str(run), str(photos / "0.png"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(result("detect", run, photos / "0.png", "--json").stdout)
 
 
 def test_the_most_and_the_least(run, photos):

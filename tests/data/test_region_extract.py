@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -559,14 +557,3 @@ class TestExtract:
         torch.testing.assert_close(
             RegionProcessor.from_store(two)(IMAGES["0"])["region_features"], wanted, atol=1e-3, rtol=0
         )
-
-
-@pytest.mark.slow
-def test_importing_the_package_makes_auto_image_processor_know_it(tmp_path):
-    (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "RegionProcessor", "grid": 2}')
-    program = (
-        "import sys, hf_curriculum; assert 'hf_curriculum.data.regions.processor' not in sys.modules; "
-        "from transformers import AutoImageProcessor; "
-        f"print(AutoImageProcessor.from_pretrained({str(tmp_path)!r}, backend='pil').grid)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "2"

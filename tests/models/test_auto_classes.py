@@ -9,9 +9,12 @@ import sys
 import textwrap
 
 import pytest
+from detection_task import shapes_data, shapes_model, shapes_processor
 from transformers import AutoConfig, GitProcessor
+from typer.testing import CliRunner
 
-from hf_curriculum import WsddnImageProcessor, make_image_processor, train_wordpiece
+from hf_curriculum import RegionProcessor, make_image_processor, train_wordpiece
+from hf_curriculum.cli import app
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 
@@ -37,7 +40,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Two models of the library, with what turns images and captions into their input, and a detector's processor."""
+    """Two captioners with what turns images and captions into their input, a detector, and a reader of regions."""
     folder = tmp_path_factory.mktemp("saved")
     tokenizer = train_wordpiece(["a red ball", "two blue cubes"], 60)
     sizes = {"image_size": 16, "hidden_size": 32, "vision_layers": 1, "text_layers": 1}
@@ -46,7 +49,11 @@ def saved(tmp_path_factory):
     flamingo_from_config(flamingo).save_pretrained(folder / "Flamingo")
     for name in ("Git", "Flamingo"):
         GitProcessor(make_image_processor(16), tokenizer).save_pretrained(folder / name)
-    WsddnImageProcessor().save_pretrained(folder / "Detector")
+    shapes_model(initializer_range=3.0).save_pretrained(folder / "Detector")
+    shapes_processor().save_pretrained(folder / "Detector")
+    shapes_data(1)[0]["image"].save(folder / "photo.png")
+    RegionProcessor(grid=2).save_pretrained(folder / "Regions")
+    (folder / "config.pkl").write_bytes(pickle.dumps(AutoConfig.from_pretrained(folder / "Flamingo")))
     return folder
 
 
@@ -98,6 +105,36 @@ for name in ("Git", "Flamingo"):
 """
 
 
+REGIONS = """
+import hf_curriculum
+assert "hf_curriculum.data.regions.processor" not in sys.modules
+from transformers import AutoImageProcessor
+assert AutoImageProcessor.from_pretrained(f"{sys.argv[1]}/Regions", backend="pil").grid == 2
+"""
+
+UNPICKLE = """
+import pickle
+from pathlib import Path
+from transformers import AutoModelForCausalLM
+config = pickle.loads(Path(sys.argv[1], "config.pkl").read_bytes())
+found = type(AutoModelForCausalLM.from_config(config)).__name__
+assert found == "CaptionFlamingoForCausalLM", found
+"""
+
+DETECT = """
+import contextlib, runpy
+from pathlib import Path
+del sys.modules["torchvision"]  # regions are pooled by it
+folder = Path(sys.argv[1])
+sys.argv = ["hf-curriculum", "detect", f"{folder}/Detector", f"{folder}/photo.png", "--json", "--threshold", "0.02"]
+with (folder / "detected.json").open("w") as file, contextlib.redirect_stdout(file):
+    try:
+        runpy.run_module("hf_curriculum.cli", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, end
+"""
+
+
 FORKS = """
 import atexit, gc, json, os, traceback
 # What takes long and has no part in it, once for all:
@@ -130,7 +167,7 @@ print(json.dumps(told))
 def outcomes(saved):
     """What became of each order of imports, in a process of its own that had imported neither library."""
     programs = {imports: f"{imports}\nfrom transformers import {NAMES}\n{LOAD}" for imports in ORDERS}
-    programs[COMMAND] = COMMAND
+    programs |= {program: program for program in (COMMAND, REGIONS, UNPICKLE, DETECT)}
     told = json.loads(run(FORKS, saved, json.dumps(list(programs.values()))))
     return {imports: told[program] for imports, program in programs.items()}
 
@@ -142,20 +179,9 @@ def test_whatever_is_imported_first(outcomes, imports):
 
 
 @pytest.mark.slow
-def test_a_configuration_travels_to_another_process(saved, tmp_path):
-    """What is pickled is found again in a process that has imported nothing."""
-    (tmp_path / "config.pkl").write_bytes(pickle.dumps(AutoConfig.from_pretrained(saved / "Flamingo")))
-    out = run(
-        """
-        import pickle
-        from pathlib import Path
-        from transformers import AutoModelForCausalLM
-        config = pickle.loads(Path(sys.argv[1]).read_bytes())
-        print(type(AutoModelForCausalLM.from_config(config)).__name__)
-        """,
-        tmp_path / "config.pkl",
-    )
-    assert out.strip() == "CaptionFlamingoForCausalLM"
+def test_a_configuration_travels_to_another_process(outcomes, saved, tmp_path):
+    """What is pickled is found again in a process that has imported nothing, and a spawned one finds what is saved."""
+    assert outcomes[UNPICKLE] == "loaded"
     script = tmp_path / "spawned.py"
     script.write_text(
         textwrap.dedent(
@@ -183,6 +209,20 @@ def test_a_configuration_travels_to_another_process(saved, tmp_path):
 def test_the_command_loads_the_models_it_saved(outcomes):
     """`hf-curriculum` imports the library without its models, so that help and completion answer at once."""
     assert outcomes[COMMAND] == "loaded"
+
+
+@pytest.mark.slow
+def test_importing_the_package_makes_auto_image_processor_know_regions(outcomes):
+    assert outcomes[REGIONS] == "loaded"
+
+
+@pytest.mark.slow
+def test_a_command_that_has_imported_nothing_knows_the_detector(outcomes, saved):
+    assert outcomes[DETECT] == "loaded"
+    told = json.loads((saved / "detected.json").read_text())
+    words = ["detect", f"{saved}/Detector", f"{saved}/photo.png", "--json", "--threshold", "0.02"]
+    assert told == json.loads(CliRunner().invoke(app, words).stdout)
+    assert told[0]["objects"]
 
 
 def test_other_models_are_as_they_were():

@@ -11,12 +11,11 @@ FOLDER = Path(__file__).parents[2] / "recipes" / "benchmarks"
 
 
 @pytest.mark.slow
-def test_every_part_runs(monkeypatch, tmp_path, capsys):
+def test_every_part_runs(call_main, monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(FOLDER))
     import detection
 
-    monkeypatch.setattr("sys.argv", ["detection.py", "--size", "tiny", "--json", str(tmp_path / "rows.json")])
-    detection.main()
+    call_main(detection, "--size", "tiny", "--json", tmp_path / "rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["what"].partition(":")[0] for row in rows] == [
         *3 * ["propose"],

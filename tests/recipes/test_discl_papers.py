@@ -64,7 +64,7 @@ def test_imagenet_lt(launch, tmp_path, pipeline):
             photograph(tmp_path / "ILSVRC2012" / line.split()[0], int(line.split()[1]), row)
     (tmp_path / "names.txt").write_text("\n".join(COLOURS))
     data = ["--data", tmp_path / "ImageNet_LT_train.txt", "--test", tmp_path / "ImageNet_LT_test.txt"]
-    data += ["--images", tmp_path / "ILSVRC2012", "--classes", tmp_path / "names.txt", "--image_size", 32]
+    data += ["--images", tmp_path / "ILSVRC2012", "--classes", tmp_path / "names.txt", "--image_size", 16]
     arms = ["--arms", "CE, DisCL", "BS, DisCL", "--mining_epochs", 1]
     launch(RECIPE, *options(tmp_path, pipeline, "imagenet_lt"), *data, *arms)
     runs, page = results(tmp_path)

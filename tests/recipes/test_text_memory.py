@@ -32,10 +32,10 @@ def test_the_corpus_is_the_same_every_time_and_has_so_many_words(script):
 
 
 @pytest.mark.slow
-def test_it_measures(launch, tmp_path):
+def test_it_measures(script, call_main, tmp_path, capsys):
     out = tmp_path / "facts.json"
-    options = ("--words", 20_000, "--steps", 2, "--batch", 16, "--accumulate", 2)
-    printed = launch(DOOR, *options, "--json", out).stdout
+    call_main(script, "--words", 20_000, "--steps", 2, "--batch", 16, "--accumulate", 2, "--json", out)
+    printed = capsys.readouterr().out
     facts = json.loads(out.read_text(encoding="utf-8"))
     assert facts["words"] == 20_000
     assert facts["growth_mb"] >= facts["trainer_mb"] > 0

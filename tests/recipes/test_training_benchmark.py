@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from hf_curriculum import make_scenes
+
 FOLDER = Path(__file__).parents[2] / "recipes" / "benchmarks"
 
 
@@ -77,10 +79,12 @@ def test_it_runs_and_finds_equal_gradients(launch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_section_of_gpus_runs_on_a_cpu_too(benchmark):
-    from training_gpu import measure_gpu
+def test_the_section_of_gpus_runs_on_a_cpu_too(benchmark, monkeypatch):
+    import training_gpu
 
-    rows, note = measure_gpu(benchmark.SIZES["tiny"], torch.device("cpu"), workers=0, repetitions=1)
+    monkeypatch.setattr(training_gpu, "BATCH", 4)
+    monkeypatch.setattr(training_gpu, "make_scenes", lambda count, **options: make_scenes(20, **options))
+    rows, note = training_gpu.measure_gpu(benchmark.SIZES["tiny"], torch.device("cpu"), workers=0, repetitions=1)
     assert [row["what"].rsplit(": ")[-1] for row in rows] == ["ours", "ours", "training from files, loading included"]
     assert "15,054,492 captions, would take" in note
     assert "MFU" not in benchmark.table(rows)

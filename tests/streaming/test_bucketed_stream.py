@@ -538,10 +538,12 @@ def test_no_two_readers_share_a_partition(processes, workers, accumulated):
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs(launch, tmp_path):
-    file = Path(__file__).parents[2] / "recipes" / "benchmarks" / "streaming.py"
+def test_the_benchmark_runs(call_main, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
+    import streaming
+
     out = tmp_path / "out.json"
-    launch(file, "--examples", 4000, "--shard_size", 20, "--json", out)
+    call_main(streaming, "--examples", 4000, "--shard_size", 20, "--json", out)
     figures = json.loads(out.read_text())
     assert figures["bucketed_examples_per_second"] > 0
     assert figures["resumed"]["finished"] > 0
