@@ -152,7 +152,8 @@ def _blur(values: np.ndarray, radius: int) -> np.ndarray:
         for step in range(1, radius + 1):
             total[step:] += values[:-step]
             total[:-step] += values[step:]
-        values = (total / (2 * radius + 1)).T
+        total /= 2 * radius + 1
+        values = total.T
     return values
 
 
