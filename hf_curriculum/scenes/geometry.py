@@ -112,12 +112,12 @@ def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int)
     at = np.minimum(np.maximum(x + ((row + 0.5) / _ROWS_PER_PIXEL - y) * (run / rise), 0.0), right)
     column, sign, pixel_row = np.floor(at), np.sign(rise), np.floor(row / _ROWS_PER_PIXEL)
     stride = int(widths.max()) + 2
-    # by pixel row, column and thin row of the pixel, so that two thin rows make up the complex numbers of one sum
+    # by pixel row, column and thin row of the pixel
     cell = ((above + pixel_row) * stride + column - pixel_row) * _ROWS_PER_PIXEL + row
     cell, beyond = cell.astype(np.int64), sign * (at - column)
     steps = np.bincount(cell, sign - beyond, int(heights.sum()) * stride * _ROWS_PER_PIXEL)
     steps += np.bincount(cell + _ROWS_PER_PIXEL, beyond, len(steps))
-    lengths = steps.view(np.complex128).reshape(-1, stride, _ROWS_PER_PIXEL // 2).cumsum(axis=1).view(np.float64)
+    lengths = steps.reshape(-1, stride, _ROWS_PER_PIXEL).cumsum(axis=1)
     thin = np.minimum(np.abs(lengths, out=lengths), 1.0, out=lengths)
     shares = (thin[:, :, 0] + thin[:, :, 1] + thin[:, :, 2] + thin[:, :, 3]) / _ROWS_PER_PIXEL
     places = zip(*low.T.tolist(), widths.tolist(), heights.tolist(), begin.tolist(), strict=True)
