@@ -14,6 +14,8 @@ import numpy as np
 
 Outline = np.ndarray
 """Corners of a closed line, shape (points, 2): x to the right, y downwards."""
+Window = tuple[slice, slice]
+"""Rows and columns."""
 
 _ROWS_PER_PIXEL = 4
 
@@ -67,43 +69,59 @@ def path(start: tuple[float, float], *pieces: Sequence[tuple[float, float]], ste
 
 def edges_of(outlines: Sequence[Outline]) -> np.ndarray:
     """All sides of the outlines: shape (edges, 2, 2), begin and end of each, x and y."""
-    return np.concatenate([np.stack([outline, np.roll(outline, -1, axis=0)], axis=1) for outline in outlines])
+    ends = [some for outline in outlines for some in (outline[1:], outline[:1])]
+    return np.stack([np.concatenate(outlines), np.concatenate(ends)], axis=1)
 
 
 def coverage(edges: np.ndarray, height: int, width: int) -> np.ndarray:
     """The share of every pixel that closed lines enclose: float64, shape (height, width), in [0, 1].
 
-    Each pixel row is split into four thin rows, and along each of these the covered length is exact: at a crossing the
-    share of the pixel to its right is added, and a running sum carries it on. Lines that run the same way round make
-    one shape where they overlap; a hole runs the other way round. `edges`, (edges, 2, 2), are in pixels.
+    Lines that run the same way round make one shape where they overlap; a hole runs the other way round. `edges`,
+    (edges, 2, 2), are in pixels.
     """
     covered = np.zeros((height, width))
-    low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))
-    left, top = (max(int(np.floor(value)), 0) for value in low)
-    right, bottom = (min(int(np.ceil(value)), end) for value, end in zip(high, (width, height), strict=True))
-    if left < right and top < bottom:
-        window = edges - np.array([left, top])
-        covered[top:bottom, left:right] = _cover_window(window, bottom - top, right - left)
+    [(window, cover)] = coverages(edges, (0, len(edges)), height, width)
+    covered[window] = cover
     return covered
 
 
-def _cover_window(edges: np.ndarray, height: int, width: int) -> np.ndarray:
-    (x, y), (end_x, end_y) = edges[:, 0].T, edges[:, 1].T
-    rows = height * _ROWS_PER_PIXEL
+def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int) -> list[tuple[Window, np.ndarray]]:
+    """The `coverage` of every shape: the smallest window that holds it, and the shares of the pixels there.
+
+    `starts` is the position of each shape's first edge, and the number of edges. Each pixel row is split into four
+    thin rows, and along each of these the covered length is exact: at a crossing the share of the pixel to its right
+    is added, and a running sum carries it on. The thin rows of one shape follow those of the one before.
+    """
+    points, firsts = edges[:, 0], np.array(starts[:-1])
+    low = np.maximum(np.floor(np.minimum.reduceat(points, firsts)), 0).astype(np.int64)  # (shapes, 2)
+    high = np.minimum(np.ceil(np.maximum.reduceat(points, firsts)), (width, height)).astype(np.int64)
+    widths, heights = np.maximum(high - low, 0).T
+    rows = heights * _ROWS_PER_PIXEL
+    begin = np.cumsum(heights) - heights
+    shape = np.repeat(np.arange(len(rows)), np.array(starts[1:]) - firsts)  # (edges,)
+    x, y, end_x, end_y = (edges - low[shape, None]).reshape(-1, 4).T
     first, last = (  # thin rows whose middle lies between the ends of the edge
-        np.clip(np.ceil(value * _ROWS_PER_PIXEL - 0.5), 0, rows).astype(np.int64)
+        np.minimum(np.maximum(np.ceil(value * _ROWS_PER_PIXEL - 0.5), 0), rows[shape])
         for value in (np.minimum(y, end_y), np.maximum(y, end_y))
     )
-    counts = last - first
-    edge = np.repeat(np.arange(len(edges)), counts)  # (crossings,)
-    row = np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    slope = (end_x - x)[edge] / (end_y - y)[edge]
-    at = np.clip(x[edge] + ((row + 0.5) / _ROWS_PER_PIXEL - y[edge]) * slope, 0.0, width)
-    sign = np.where(end_y > y, 1.0, -1.0)[edge]
-    column = at.astype(np.int64)
-    cell, beyond = row * (width + 2) + column, sign * (at - column)
-    size = rows * (width + 2)
-    steps = np.bincount(cell, sign - beyond, size) + np.bincount(cell + 1, beyond, size)
-    lengths = np.cumsum(steps.reshape(rows, width + 2), axis=1)[:, :width]
-    thin = np.minimum(np.abs(lengths), 1.0).reshape(height, _ROWS_PER_PIXEL, width)
-    return (thin[:, 0] + thin[:, 1] + thin[:, 2] + thin[:, 3]) / _ROWS_PER_PIXEL
+    counts = (last - first).astype(np.int64)
+    before = np.cumsum(counts) - counts
+    of_edge = np.array([x, y, end_x - x, end_y - y, before - first, begin[shape], widths[shape]])
+    x, y, run, rise, skipped, above, right = np.repeat(of_edge, counts, axis=1)  # (crossings,) each
+    row = np.arange(len(x)) - skipped
+    at = np.minimum(np.maximum(x + ((row + 0.5) / _ROWS_PER_PIXEL - y) * (run / rise), 0.0), right)
+    column, sign, pixel_row = np.floor(at), np.sign(rise), np.floor(row / _ROWS_PER_PIXEL)
+    stride = int(widths.max()) + 2
+    # by pixel row, column and thin row of the pixel
+    cell = ((above + pixel_row) * stride + column - pixel_row) * _ROWS_PER_PIXEL + row
+    cell, beyond = cell.astype(np.int64), sign * (at - column)
+    steps = np.bincount(cell, sign - beyond, int(heights.sum()) * stride * _ROWS_PER_PIXEL)
+    steps += np.bincount(cell + _ROWS_PER_PIXEL, beyond, len(steps))
+    lengths = steps.reshape(-1, stride, _ROWS_PER_PIXEL).cumsum(axis=1)
+    thin = np.minimum(np.abs(lengths, out=lengths), 1.0, out=lengths)
+    shares = (thin[:, :, 0] + thin[:, :, 1] + thin[:, :, 2] + thin[:, :, 3]) / _ROWS_PER_PIXEL
+    places = zip(*low.T.tolist(), widths.tolist(), heights.tolist(), begin.tolist(), strict=True)
+    return [
+        ((slice(top, top + height), slice(left, left + width)), shares[begin : begin + height, :width])
+        for left, top, width, height, begin in places
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -37,14 +39,15 @@ class Thing:
     y: float = 0.5
 
     @cached_property
-    def _turned(self) -> tuple[np.ndarray, np.ndarray]:
+    def _turned(self) -> tuple[np.ndarray, tuple[float, float]]:
         """Edges of the silhouette at this size and tilt, around the middle of their box, and half that box."""
         c, s = turn(self.tilt)
         edges = silhouette(self.noun).edges
         x, y = edges[:, :, 0] * self.side, edges[:, :, 1] * self.side
-        edges = np.stack([x * c - y * s, x * s + y * c], axis=2)  # (edges, 2, 2)
-        low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))
-        return edges - (low + high) / 2, (high - low) / 2
+        x, y = x * c - y * s, x * s + y * c
+        (left, right), (top, bottom) = ((float(values.min()), float(values.max())) for values in (x, y))
+        edges = np.stack([x - (left + right) / 2, y - (top + bottom) / 2], axis=2)  # (edges, 2, 2)
+        return edges, ((right - left) / 2, (bottom - top) / 2)
 
     @property
     def name(self) -> str:
@@ -55,10 +58,9 @@ class Thing:
     @property
     def half_box(self) -> tuple[float, float]:
         """Half the width and half the height of the box."""
-        width, height = self._turned[1].tolist()
-        return width, height
+        return self._turned[1]
 
-    @property
+    @cached_property
     def box(self) -> Box:
         """The smallest box around the object."""
         width, height = self.half_box
@@ -68,9 +70,14 @@ class Thing:
         """All edges of the object in an image of some size: pixels, shape (edges, 2, 2)."""
         return (self._turned[0] + np.array([self.x, self.y])) * image_size
 
+    @cached_property
+    def mask(self) -> int:
+        """Where the object is: one bit for every pixel of the grid."""
+        return int.from_bytes(np.packbits(coverage(self.edges(_GRID), _GRID, _GRID) >= 0.5).tobytes(), "big")
+
     def at(self, x: float, y: float) -> Thing:
         """The same object elsewhere."""
-        moved = replace(self, x=x, y=y)
+        moved = Thing(self.noun, self.colour, self.size, self.texture, self.side, self.tilt, x, y)
         moved.__dict__["_turned"] = self._turned  # moving changes nothing about it, and it is the costly part
         return moved
 
@@ -148,13 +155,13 @@ def lay_out(seed: int, index: int, max_objects: int) -> Scene:
     draws = Draws(seed, index, LAYOUT)
     counts = range(1, max_objects + 1)
     things: list[Thing] = []
-    masks: list[np.ndarray] = []  # (grid, grid) each, bool
     for thing in _choose_things(draws, draws.weighted(counts, [max_objects + 3 - count for count in counts])):
-        _place(draws, thing, things, masks)
+        _place(draws, thing, things)
     hidden = tuple(
-        tuple(_share(masks[i], masks[j]) if j > i else 0.0 for j in range(len(things))) for i in range(len(things))
+        tuple(_hidden(one, [other]) if j > i else 0.0 for j, other in enumerate(things))
+        for i, one in enumerate(things)
     )
-    return Scene(tuple(things), hidden, tuple(_visible(masks)), _draw_backdrop(Draws(seed, index, LOOK)))
+    return Scene(tuple(things), hidden, tuple(_visible(things)), _draw_backdrop(Draws(seed, index, LOOK)))
 
 
 def _choose_things(draws: Draws, count: int) -> list[Thing]:
@@ -184,8 +191,8 @@ def _choose_things(draws: Draws, count: int) -> list[Thing]:
     return things
 
 
-def _place(draws: Draws, thing: Thing, things: list[Thing], masks: list[np.ndarray]) -> None:
-    """Puts the object into the lists, at its depth; leaves it out when no place is found."""
+def _place(draws: Draws, thing: Thing, things: list[Thing]) -> None:
+    """Puts the object into the list, at its depth; leaves it out when no place is found."""
     overlapping = bool(things) and draws.chance(_OVERLAP_SHARE)
     for attempt in range(_TRIES):
         if attempt == _TRIES // 2 and thing.size != "small":
@@ -194,19 +201,17 @@ def _place(draws: Draws, thing: Thing, things: list[Thing], masks: list[np.ndarr
         candidate = _propose(draws, thing, near)
         if candidate is None or any(_touch(candidate, other) for other in things if other is not near):
             continue
-        mask = _mask(candidate)
         depth = len(things)
         if near is not None:
             if near.noun == thing.noun:
                 continue
             depth = draws.pick([0, len(things)])
-            back, front = (mask, masks[things.index(near)])[:: 1 if depth == 0 else -1]
-            if not _HIDDEN[0] <= _share(back, front) <= _HIDDEN[1]:
+            back, front = (candidate, near)[:: 1 if depth == 0 else -1]
+            if not _HIDDEN[0] <= _hidden(back, [front]) <= _HIDDEN[1]:
                 continue
-            if min(_visible([*masks[:depth], mask, *masks[depth:]])) < _LEAST_VISIBLE:
+            if min(_visible([*things[:depth], candidate, *things[depth:]])) < _LEAST_VISIBLE:
                 continue
         things.insert(depth, candidate)
-        masks.insert(depth, mask)
         return
 
 
@@ -220,10 +225,9 @@ def _propose(draws: Draws, thing: Thing, near: Thing | None) -> Thing | None:
         near_width, near_height = near.half_box
         x = near.x + draws.uniform(-0.85, 0.85) * (width + near_width)
         y = near.y + draws.uniform(-0.85, 0.85) * (height + near_height)
-    placed = thing.at(round(x, 6), round(y, 6))
-    left, top, right, bottom = placed.box
-    inside = min(left, top) >= _EDGE * 0.8 and max(right, bottom) <= 1 - _EDGE * 0.8
-    return placed if inside else None
+    x, y, edge = round(x, 6), round(y, 6), _EDGE * 0.8
+    inside = min(x - width, y - height) >= edge and max(x + width, y + height) <= 1 - edge
+    return thing.at(x, y) if inside else None
 
 
 def _touch(one: Thing, other: Thing) -> bool:
@@ -231,24 +235,20 @@ def _touch(one: Thing, other: Thing) -> bool:
     return a[0] < b[2] + _GAP and b[0] < a[2] + _GAP and a[1] < b[3] + _GAP and b[1] < a[3] + _GAP
 
 
-def _mask(thing: Thing) -> np.ndarray:
-    """Where the object is, shape (grid, grid), bool."""
-    return coverage(thing.edges(_GRID), _GRID, _GRID) >= 0.5
-
-
-def _share(back: np.ndarray, front: np.ndarray) -> float:
+def _share(back: int, front: int) -> float:
     """How much of one mask another hides, as a share of the former."""
-    return int((back & front).sum()) / max(int(back.sum()), 1)
+    return (back & front).bit_count() / max(back.bit_count(), 1)
 
 
-def _visible(masks: list[np.ndarray]) -> list[float]:
-    """The share of every mask that no later one hides."""
-    shares = []
-    front = np.zeros((_GRID, _GRID), dtype=bool)
-    for mask in reversed(masks):
-        shares.append(1.0 - _share(mask, front))
-        front |= mask
-    return shares[::-1]
+def _hidden(thing: Thing, front: Sequence[Thing]) -> float:
+    """The share of an object that others hide; only objects that touch need their masks, which cost much to make."""
+    masks = [other.mask for other in front if _touch(thing, other)]
+    return _share(thing.mask, reduce(or_, masks)) if masks else 0.0
+
+
+def _visible(things: Sequence[Thing]) -> list[float]:
+    """The share of every object that no later one hides."""
+    return [1.0 - _hidden(thing, things[depth + 1 :]) for depth, thing in enumerate(things)]
 
 
 def _draw_backdrop(draws: Draws) -> Backdrop:

@@ -45,7 +45,7 @@ def test_boxes_a_gap_apart_do_not_touch(turned: tuple[int, ...]) -> None:
 
 
 def test_a_mask_without_a_pixel_hides_nothing() -> None:
-    nothing, all_of_it = np.zeros((2, 2), bool), np.ones((2, 2), bool)
+    nothing, all_of_it = 0b0000, 0b1111
     assert [_share(nothing, all_of_it), _share(all_of_it, nothing), _share(all_of_it, all_of_it)] == [0, 0, 1]
 
 
