@@ -118,7 +118,7 @@ def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int)
     steps = np.bincount(cell, sign - beyond, int(heights.sum()) * stride * _ROWS_PER_PIXEL)
     steps += np.bincount(cell + _ROWS_PER_PIXEL, beyond, len(steps))
     lengths = steps.reshape(-1, stride, _ROWS_PER_PIXEL).cumsum(axis=1)
-    thin = np.minimum(np.abs(lengths, out=lengths), 1.0, out=lengths)
+    thin = np.minimum(np.abs(lengths), 1.0)
     shares = (thin[:, :, 0] + thin[:, :, 1] + thin[:, :, 2] + thin[:, :, 3]) / _ROWS_PER_PIXEL
     places = zip(*low.T.tolist(), widths.tolist(), heights.tolist(), begin.tolist(), strict=True)
     return [

@@ -118,9 +118,9 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"
 def recipe(launch):
     """`recipe(folder, *options)`: what the smoke preset printed, and its results."""
 
-    def call(folder, *options, processes=1):
+    def call(folder, *options, processes=1, draw=False):
         options = ("--output_dir", folder, "--preset", "smoke", "--num_examples", 120, *options)
-        done = launch(RECIPE, *options, processes=processes, timeout=600)
+        done = launch(RECIPE, *options, processes=processes, timeout=600, draw=draw)
         return done.stdout, json.loads((folder / "results.json").read_text())
 
     return call
@@ -130,7 +130,7 @@ def recipe(launch):
 def compared(recipe, tmp_path_factory):
     """The recipe's folder, output and results: the curriculum beside its control, with two seeds."""
     folder = tmp_path_factory.mktemp("compared")
-    return folder, *recipe(folder, "--compare", "--seeds", "0", "1")
+    return folder, *recipe(folder, "--compare", "--seeds", "0", "1", draw=True)
 
 
 @pytest.mark.slow
