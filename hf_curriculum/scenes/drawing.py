@@ -117,8 +117,8 @@ def _draw_thing(canvas: np.ndarray, thing: Thing) -> None:
 
     wide = _grow(shape, max(1, round(side * 0.011)))
     shadow = np.zeros((height, width))
-    down, right = max(1, round(side * 0.022)), max(1, round(side * 0.012))
-    shadow[down:, right:] = wide[:-down, :-right]
+    lower, across = max(1, round(side * 0.022)), max(1, round(side * 0.012))
+    shadow[lower:, across:] = wide[:-lower, :-across]
     _blend(around, _channels(_SHADOW), _blur(shadow, max(1, round(side * 0.016))) * _SHADOW_OPACITY)
     _blend(around, _channels(_RIM), wide)
 

@@ -90,7 +90,7 @@ def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int)
 
     `starts` is the position of each shape's first edge, and the number of edges. Each pixel row is split into four
     thin rows, and along each of these the covered length is exact: at a crossing the share of the pixel to its right
-    is added, and a running sum carries it on. The thin rows of one shape follow those of the one before.
+    is added, and a running sum carries it on. The rows of one shape follow those of the one before.
     """
     points, firsts = edges[:, 0], np.array(starts[:-1])
     low = np.maximum(np.floor(np.minimum.reduceat(points, firsts)), 0).astype(np.int64)  # (shapes, 2)
@@ -112,8 +112,8 @@ def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int)
     at = np.minimum(np.maximum(x + ((row + 0.5) / _ROWS_PER_PIXEL - y) * (run / rise), 0.0), right)
     column, sign, pixel_row = np.floor(at), np.sign(rise), np.floor(row / _ROWS_PER_PIXEL)
     stride = int(widths.max()) + 2
-    # by pixel row, column and thin row of the pixel
-    cell = ((above + pixel_row) * stride + column - pixel_row) * _ROWS_PER_PIXEL + row
+    thin_row = row - pixel_row * _ROWS_PER_PIXEL  # of the pixel
+    cell = ((above + pixel_row) * stride + column) * _ROWS_PER_PIXEL + thin_row
     cell, beyond = cell.astype(np.int64), sign * (at - column)
     steps = np.bincount(cell, sign - beyond, int(heights.sum()) * stride * _ROWS_PER_PIXEL)
     steps += np.bincount(cell + _ROWS_PER_PIXEL, beyond, len(steps))

@@ -88,7 +88,7 @@ def long_tailed_scenes(class_images: list[int], test_images: int, seed: int) -> 
     rows = [np.flatnonzero(labels == label) for label in range(len(class_images))]
     train = np.concatenate([own[:count] for own, count in zip(rows, class_images, strict=True)])
     test = np.concatenate([own[n : n + test_images] for own, n in zip(rows, class_images, strict=True)])
-    scenes = single_objects(int(max(*train, *test)) + 1, seed)
+    scenes = single_objects(int(np.concatenate([train, test]).max()) + 1, seed)
     scenes = scenes.add_column(IMAGE_ID, [f"{seed}/{row}" for row in range(len(scenes))])
     made = {"train": scenes.select(np.sort(train)), "test": scenes.select(np.sort(test))}
     feature = ClassLabel(names=list(NOUNS[: len(class_images)]))
