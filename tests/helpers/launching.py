@@ -198,14 +198,14 @@ def leave(status: int) -> None:
 
 if __name__ == "__main__":
     import_libraries()
+    try:
+        serve()
+    except Child as child:
+        job = child.args[0]
+    else:
+        leave(0)
     status = 0
     try:
-        try:
-            serve()
-        except Child as child:
-            job = child.args[0]
-        else:
-            leave(0)
         run(job)
     except SystemExit as ended:
         if isinstance(ended.code, str):
