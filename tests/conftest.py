@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def only_new_garbage_is_collected() -> None:
     """Every `Trainer.train` collects garbage, which takes long where libraries of millions of objects are loaded."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def notes_are_shown() -> None:
+    """A recipe's run hides the trainer's notes until it ends, and one that a test makes fail never does."""
+    logging.getLogger("hf_curriculum.training.callbacks").filters.clear()
 
 
 _DRAW = Figure.draw
