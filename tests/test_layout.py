@@ -80,15 +80,6 @@ def test_every_public_name_exists():
     assert set(hf_curriculum.__all__) <= set(dir(hf_curriculum))
 
 
-def test_importing_the_package_loads_no_model():
-    # Torch and transformers are loaded, because the Auto classes know our models from then on: a hook into the imports
-    # of transformers would spare them to whoever needs neither, and finds its modules half ready.
-    heavy = {"datasets", "matplotlib", "hf_curriculum.models.git.model", "hf_curriculum.training"}
-    program = f"import sys, hf_curriculum; print(sorted({heavy!r} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
-
-
 def test_what_makes_no_model_loads_no_framework_in_the_shell(tmp_path):
     data = Dataset.from_dict(
         {
