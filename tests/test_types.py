@@ -100,7 +100,7 @@ STRICT = ("--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--allow-
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """What mypy says of `USE` and of each page, in one run, and the folder they lie in."""
+    """What mypy says of `USE` and of each page, in one run."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "use.py").write_text(USE)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
@@ -114,21 +114,18 @@ def checked(tmp_path_factory):
     ours, pages = [], []
     for line in done.stdout.splitlines():
         (ours if "use.py:" in line else pages).append(line)
-    return folder, "\n".join(ours), pages
+    return "\n".join(ours), pages
 
 
 @pytest.mark.slow
-def test_checkers_find_wrong_names_and_arguments(checked):
-    folder, found, _ = checked
+def test_a_checker_finds_wrong_names_and_arguments(checked):
+    found, _ = checked
     assert 'Module "hf_curriculum" has no attribute "NoSuchThing"' in found
     assert 'Unexpected keyword argument "num_phasess" for "Phases"' in found
     assert 'Revealed type is "hf_curriculum.curricula.phases.Phases"' in found
     assert 'Argument "scores" to "CurriculumTrainer" has incompatible type' in found
     assert 'Argument 1 to "caption_metrics" has incompatible type' in found
     assert "error: Incompatible return" not in found
-    found = run("pyright", "--pythonpath", sys.executable, folder / "use.py").stdout
-    assert '"NoSuchThing" is unknown import symbol' in found
-    assert 'No parameter named "num_phasess"' in found
 
 
 PAGES_OWN = re.compile(
@@ -143,7 +140,7 @@ dict, and use a name twice."""
 
 @pytest.mark.slow
 def test_what_the_pages_show_passes_a_strict_checker(checked):
-    *_, pages = checked
+    _, pages = checked
     errors = [line for line in pages if ": error: " in line and not PAGES_OWN.search(line)]
     assert errors == [], "\n".join(errors)
 

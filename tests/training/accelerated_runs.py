@@ -29,7 +29,7 @@ SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to
 SETTINGS = {
     "plain": {},
     "bf16": {"bf16": True},
-    "compile": {"torch_compile": True},
+    "compile": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
     "lora": {},
     "git": FAST,
     "ddp": {},
