@@ -69,7 +69,7 @@ def test_by_whole_numbers_one_two_and_four_processes_choose_the_same(launch, tmp
 
 # ---- Kills ----
 
-STEPS, KILLS = 11, 20
+STEPS, KILLS = 11, 13
 RULES = [
     OnlineSelection(2, "-loss", then=Phases(2, 1), easy="low"),
     OnlineSelection(
@@ -106,7 +106,7 @@ def jobs_of(number: int, chance: random.Random, folder: Path) -> tuple[int, list
 
 def test_killed_at_random_places_no_run_diverges(launch, tmp_path):
     chance, runs = random.Random(0), []
-    for number in range(9):
+    for number in range(6):
         folder = tmp_path / str(number)
         folder.mkdir()
         runs.append((folder, *jobs_of(number, chance, folder)))
