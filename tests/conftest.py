@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import typer.testing
-from launching import Launcher, save_work_on_figures
+from launching import Launcher, look_up_packages_once, save_work_on_figures
 from matplotlib.figure import Figure
 
 # Several test processes, and those that tests start, share the cores: more threads each would only stand in the way.
@@ -27,6 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 atexit.register(gc.unfreeze)  # else libraries speak of leaks
 # The shell's commands are the same in every test, and each call would make all of them anew.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+look_up_packages_once()
 
 LONGEST = (
     *("training/test_crash.py", "test_types.py", "recipes/test_discl.py", "curricula/test_filter_auto.py"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -152,6 +153,13 @@ def save_work_on_figures(set_attribute: Callable[[object, str, object], object],
         set_attribute(Figure, "draw", lambda *_: None)
 
 
+def look_up_packages_once() -> None:
+    """`accelerate` looks for packages on disk with each loader and each step of an optimizer."""
+    from accelerate.utils import imports
+
+    imports._is_package_available = functools.cache(imports._is_package_available)
+
+
 def run(job: dict) -> None:
     """Becomes the program."""
     for number, stream in enumerate(["/dev/null", *job["streams"]]):
@@ -183,6 +191,7 @@ def import_libraries() -> None:
         from diffusers import DDIMScheduler, UNet2DConditionModel  # noqa: F401
     for name in hf_curriculum.__all__:
         getattr(hf_curriculum, name)
+    look_up_packages_once()
     gc.collect()
     gc.freeze()
 
