@@ -310,7 +310,8 @@ def _columns(
     tagged: Dataset, config: BertConfig, chosen: np.ndarray | None = None
 ) -> tuple[Iterator[list[str]], Iterator[list[int]]]:
     """Sentences, and labels of their words."""
-    labels = ([config.label2id[tag] for tag in line] for line in _lines(tagged, "tags", chosen))
+    numbers = config.label2id  # once: a configuration looks its attributes up slowly
+    labels = ([numbers[tag] for tag in line] for line in _lines(tagged, "tags", chosen))
     return _lines(tagged, "words", chosen), labels
 
 
