@@ -19,14 +19,18 @@ import hf_curriculum
 ROOT = Path(hf_curriculum.__file__).parents[1]
 readme = runpy.run_path(str(ROOT / "setup.py"))["readme"]
 
-HELP = """
-import runpy, sys
+USE = """
+import contextlib, runpy, sys
 import hf_curriculum
 print(hf_curriculum.__file__)
 sys.argv[1:] = ["--help"]
-runpy.run_module("hf_curriculum.recipes.babylm_git", run_name="__main__", alter_sys=True)
+with contextlib.suppress(SystemExit):
+    runpy.run_module("hf_curriculum.recipes.babylm_git", run_name="__main__", alter_sys=True)
+words = "recipe babylm_git --preset smoke --num_examples 60 --output_dir out --use_cpu True"
+sys.argv = ["hf-curriculum", *words.split()]
+runpy.run_module("hf_curriculum.cli", run_name="__main__", alter_sys=True)
 """
-"""Where the package lies, and the help of a recipe in it."""
+"""Where the package lies, the help of a recipe in it, and its run."""
 
 
 def run(*command, folder, path=""):
@@ -62,11 +66,9 @@ def test_the_wheel_runs_a_recipe_in_an_empty_folder(built, tmp_path):
     assert "hf_curriculum/py.typed" in names
     assert "hf_curriculum/__init__.pyi" in names
     assert not [name for name in names if "benchmarks/results" in name or name.startswith(("recipes", "tests"))]
-    where, _, shown = run("-c", HELP, folder=folder, path=installed).partition("\n")
+    where, _, shown = run("-c", USE, folder=folder, path=installed).partition("\n")
     assert where.startswith(str(installed))
     assert shown.startswith("usage: hf-curriculum recipe babylm_git ")
-    command = ("-m", "hf_curriculum.cli", "recipe", "babylm_git", "--preset", "smoke", "--output_dir", "out")
-    run(*command, "--use_cpu", "True", folder=folder, path=installed)
     assert (folder / "out" / "report" / "report.html").is_file()
 
 

@@ -107,8 +107,16 @@ def user(_hub, tmp_path_factory):
     """`me`, with the right to write, everything imported that the tests use."""
     me = User(_hub.endpoint, tmp_path_factory.mktemp("me"))
     me.run(
+        f"""
+        import json, os, sys
+        sys.path.append({str(HERE.parent / "helpers")!r})
+        import launching
+        launching.look_up_packages_once()
+        launching.save_work_on_figures(setattr, draw=False)
         """
-        import json, os
+    )
+    me.run(
+        """
         from pathlib import Path
         import numpy as np
         from PIL import Image

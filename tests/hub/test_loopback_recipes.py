@@ -23,7 +23,7 @@ def figures(folder):
 @pytest.mark.slow
 def test_a_recipe_pushes_model_card_and_scored_data_and_writes_figures(hub, user, tmp_path):
     folder = tmp_path / "study"
-    flags = ["--preset", "smoke", "--num_examples", "120", "--output_dir", str(folder)]
+    flags = ["--preset", "smoke", "--num_examples", "60", "--output_dir", str(folder)]
     published = ["--report_to", "tensorboard", "--push_to_hub", "--hub_model_id", "me/git"]
     recipe = f"""
         import runpy, sys

@@ -83,9 +83,7 @@ def test_no_model_is_loaded_before_it_is_needed():
 
 
 ORDERS = (
-    "import hf_curriculum",
     f"from transformers import {NAMES}; import hf_curriculum",
-    "import transformers, hf_curriculum",
     # Modules of `transformers` that load the Auto classes while they are half ready themselves:
     "import hf_curriculum; from transformers import PreTrainedModel, GitForCausalLM",
     "import hf_curriculum; from transformers import OPTForCausalLM, LlavaConfig",
@@ -190,10 +188,11 @@ def test_a_configuration_travels_to_another_process(outcomes, saved, tmp_path):
         textwrap.dedent(
             """
             import multiprocessing, sys
-            import hf_curriculum  # noqa: F401
-            from transformers import AutoModelForCausalLM
 
             def name(folder):
+                import hf_curriculum  # noqa: F401
+                from transformers import AutoModelForCausalLM
+
                 return type(AutoModelForCausalLM.from_pretrained(folder)).__name__
 
             if __name__ == "__main__":
