@@ -46,8 +46,8 @@ def test_an_embedding_as_one_region(photographs, tmp_path, launch):
 @pytest.mark.slow
 def test_regions_found_in_pixels(photographs, tmp_path, launch):
     pytest.importorskip("onnxruntime")
-    flickr8k.prepare_pixels(photographs, tmp_path, images=300)
-    runs = runs_of(launch, tmp_path, max_steps=24, warmup_steps=2, eval_steps=12, test_images=20, box_values=True)
+    flickr8k.prepare_pixels(photographs, tmp_path, images=240)
+    runs = runs_of(launch, tmp_path, max_steps=12, warmup_steps=2, eval_steps=6, test_images=20, box_values=True)
     assert [run["name"] for run in runs] == ["Transformer", "Bootstrap-CL", "Simi-CL"]
     assert [run["plan"]["score_column"] for run in runs] == [None, "model_loss", "similarity"]
     for run in runs:

@@ -26,9 +26,9 @@ def test_an_embedding_as_one_region(test_data, tmp_path, launch):
         "objects": tmp_path / "instances.json",
         "output_dir": tmp_path / "study",
         "use_cpu": True,
-        "max_steps": 30,
+        "max_steps": 15,
         "eval_steps": 15,
-        "warmup_steps": 10,
+        "warmup_steps": 4,
     }
     launch(RECIPE, *flickr8k.options(given))
     runs = json.loads((tmp_path / "study" / "results.json").read_text())
@@ -37,7 +37,7 @@ def test_an_embedding_as_one_region(test_data, tmp_path, launch):
     assert (stages["pairs"]["pairs"], stages["pairs"]["images"]) == (750 * 5, 750)
     assert stages["triplets"]["classes"] >= 5
     for run in runs:
-        assert run["examples"] == 30 * 64
+        assert run["examples"] == 15 * 64
         ranks = read_ranks(tmp_path / "study" / run["folder"] / "retrieval" / "test")
         assert len(ranks.text) == flickr8k.TEST
         # Captions' own photographs stand before the middle more often than chance has it, by six deviations.
