@@ -8,14 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hf_curriculum.moved import register_moved_modules
 from hf_curriculum.names import exports
 
 __version__ = "0.1.0"
 
 __all__, __getattr__, __dir__ = exports(__name__)
-
-register_moved_modules()
 
 # `hf-curriculum --help` and TAB answer at once: its commands load what they need, and the models with it.
 if Path(sys.argv[0]).name != "hf-curriculum" and "hf_curriculum.cli" not in sys.orig_argv:

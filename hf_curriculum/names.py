@@ -13,7 +13,6 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from hf_curriculum.moved import NAMES_BEFORE, RENAMED
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.curricula.baby_steps": ("BabySteps",),
@@ -411,10 +410,7 @@ def homes(package: str) -> dict[str, str]:
 
 
 def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables.
-
-    Names that were in the package before they moved are still found, with a `DeprecationWarning`.
-    """
+    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables."""
     found = homes(package)
     module_globals = sys.modules[package].__dict__
 
@@ -423,15 +419,6 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
             value = getattr(import_module(found[name]), name)
             module_globals[name] = value
             return value
-        if f"{package}.{name}" in sys.modules:  # a module of before, see `moved.py`
-            return sys.modules[f"{package}.{name}"]
-        if name in NAMES_BEFORE.get(package, "").split():
-            now = RENAMED.get(name, name)
-            warnings.warn(
-                f"{package}.{name} has moved: `from hf_curriculum import {now}`.", DeprecationWarning, stacklevel=2
-            )
-            home = next(module for table in (PUBLIC, BY_PACKAGE) for module in table if now in table[module])
-            return getattr(import_module(home), now)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

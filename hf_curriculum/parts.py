@@ -23,7 +23,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _MARK = b"hf_curriculum_part"
 _MANIFEST = "run.json"
-_TEMPORARY = (".", "draft-")  # how names of temporary files begin, of version 0.1 too
 _POLL = 0.5  # seconds between two looks into the folder
 _SAMPLE = 256  # rows of a column that is neither text nor number
 
@@ -91,7 +90,7 @@ class PartFolder:
         self.digest: str = digest(json.dumps(self.manifest, sort_keys=True))
         file = self.folder / _MANIFEST
         names = os.listdir(self.folder) if self.folder.is_dir() else []
-        if single_process and not [name for name in names if name != _MANIFEST and not name.startswith(_TEMPORARY)]:
+        if single_process and not [name for name in names if name != _MANIFEST and not name.startswith(".")]:
             file.unlink(missing_ok=True)
         if not file.exists():
             write_atomically(file, json.dumps(self.manifest, indent=1), keep_existing=True)
@@ -148,7 +147,7 @@ class PartFolder:
             ) from error
         with reading(file, "Delete it and start again: only this part will be made."):
             about, names = parse_json((table.schema.metadata or {}).get(_MARK, b"{}")), table.column_names
-            named = about.pop("columns", names)  # of version 0.1, none
+            named = about.pop("columns")
         if (about, named) != ({"run": self.digest, "part": part}, names) or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "

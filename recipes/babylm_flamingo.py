@@ -27,7 +27,6 @@ from babylm.arguments import (
     BabyLMArguments,
     DataArguments,
     ModelArguments,
-    as_version_0_1,
     has_text_stage,
     output_folder,
     recipe_parser,
@@ -143,7 +142,7 @@ def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse()
     folder = output_folder(PARSER, options)
-    study, controls = PARSER.study(run, options, folder, former=as_version_0_1, data=read_data)
+    study, controls = PARSER.study(run, options, folder, data=read_data)
     read_before(study)
     study.run()
     write_results("Flamingo", study, controls)

@@ -74,17 +74,8 @@ def captions():
 
 
 class TestFittedScorers:
-    def test_a_pickle_of_version_0_1_is_not_read(self, captions, tmp_path, mark, crafted, caplog):
-        folder = tmp_path / "parts" / ".fitted" / "word_rarity"
-        folder.mkdir(parents=True)
-        (folder / "learnt.pickle").write_bytes(crafted)
-        found = add_scores_sharded(captions, WordRarity(), tmp_path / "parts", rank=0, world_size=1)
-        assert found["word_rarity"][:] == add_scores(captions, WordRarity().fit(captions))["word_rarity"][:]
-        assert "learnt.pickle is not read: it is a pickle" in caplog.text
-        assert "fitted again" in caplog.text
-        assert not mark.exists()
 
-    @pytest.mark.parametrize("name", ["fitted.json", "learnt.pickle", "fitted.pickle", "fitted.npz"])
+    @pytest.mark.parametrize("name", ["fitted.json", "fitted.pickle", "fitted.npz"])
     def test_a_pickle_of_any_name_is_not_run(self, captions, tmp_path, mark, crafted, name):
         parts = tmp_path / "parts"
         add_scores_sharded(captions, WordRarity(), parts, rank=0, world_size=1)
@@ -680,7 +671,6 @@ class TestWhatDataNames:
 
 NAMED_BY = {
     "names.py": "its own tables, and entry points of installed packages",
-    "moved.py": "its own table",
     "scorers/registry.py": "the user, as module:Class on a command line or in a configuration that is named there",
     "training/setup.py": "the classes of a trainer that the user passed",
     "training/checkpoints.py": "a constant",

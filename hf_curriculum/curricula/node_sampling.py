@@ -149,9 +149,9 @@ class NodeSampling(SizedCurriculum):
         """As a line: "step 5,000: accuracy 0.92 ≥ 0.90 → refresh 1: entity 0.900, dog 0.0131, … (9 nodes)"."""
         enough = np.float32(entry["value"]) >= np.float32(self.threshold)
         decided = f"refresh {entry['refreshes']}" if entry["decision"] == "refresh" else "stay"
-        mass = entry.get("mass", {})  # which versions before 0.2 did not write
+        mass = entry["mass"]
         masses = [f"entity {entry['random_share']:.3f}", *(f"{name} {share:.3g}" for name, share in mass.items())]
-        more = [f"… ({entry['nodes']} nodes)"] if len(mass) < entry.get("nodes", 0) else []
+        more = [f"… ({entry['nodes']} nodes)"] if len(mass) < entry["nodes"] else []
         return (
             f"step {entry['step']:,}: {_readable(entry['metric'])} {_rounded(entry['value'])} "
             f"{'≥' if enough else '<'} {_rounded(self.threshold)} → {decided}: {', '.join(masses + more)}"

@@ -143,14 +143,6 @@ class CaptionCollator:
         plain.image_inputs = None if self.image_inputs is None else self.image_inputs.without_augmentation()
         return plain
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if "image_inputs" not in state:  # of version 0.1.0
-            names = ("image_processor", "vision_features", "augment", "image_column")
-            processor, features, augment, column = (state[name] for name in names)
-            self.image_inputs, self.num_unknown = _image_inputs(processor, features, None, augment, column), 0
-            del vars(self)["image_processor"]
-
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 
@@ -353,9 +345,6 @@ class Augment:
                 break
         # What does not fit is cut off.
         return min(image.width, max(1, width)), min(image.height, max(1, height))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"jitter": 0.0, "square": False, **state})  # of version 0.1.0
 
     def __repr__(self) -> str:
         more = f", jitter={self.jitter}" * bool(self.jitter) + ", square=True" * self.square

@@ -140,7 +140,7 @@ def cache_vision_features(
     folder = Path(path)
     wanted = {
         "images": keys.shape[1],
-        "pictures": digest(keys.tobytes(), size=16),
+        "set of images": digest(keys.tobytes(), size=16),
         "tower": _digest(tower),
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str)),
     }
@@ -278,14 +278,13 @@ def _digest(tower: PreTrainedModel) -> str:
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    file, needs = folder / _FACTS, ("images", "pictures", "tower", "image_processor", "done")
+    file, needs = folder / _FACTS, ("images", "set of images", "tower", "image_processor", "done")
     return read_json(file, "Delete the folder, and write it again.", needs) if file.is_file() else None
 
 
 def _validate_made_of(facts: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
     """Refuses features of another tower, processor or set of images."""
-    names = {"pictures": "set of images"}  # the key of version 0.1.0
-    differing = [names.get(name, name) for name, value in wanted.items() if facts[name] != value]
+    differing = [name for name, value in wanted.items() if facts[name] != value]
     if differing:
         raise ValueError(
             f"{folder} holds vision features of another {' and another '.join(differing)}. They would be silently "

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from hf_curriculum.config import Configured, read_config, validate_numbers
-from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, ByNode, batches_from
 from hf_curriculum.planning.groups import Kind
@@ -120,7 +119,7 @@ class Selection(Protocol):
 
 
 @dataclass(frozen=True)
-class Curriculum(Configured, RenamedAttributes, ABC):
+class Curriculum(Configured, ABC):
     """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
 
     A planned curriculum knows all its stages beforehand. A signal-paced one knows them up to the next decision: its
@@ -543,22 +542,6 @@ def metric_array(arrays: Mapping[str, np.ndarray], name: str, rule: str) -> np.n
             "long_tail_metrics(counts, per_image=True)."
         )
     return np.asarray(arrays[full], dtype=np.float64)
-
-
-def with_old_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A curriculum as a checkpoint of version 0.1.0 has it, with what its defaults were where they have changed.
-
-    Args:
-        recorded: what `Curriculum.to_dict` wrote.
-
-    Example:
-        >>> with_old_defaults({"type": "filter", "then": {"type": "growing"}})
-        {'type': 'filter', 'then': {'type': 'growing', 'full_at': 1.0}}
-    """
-    values = {
-        name: with_old_defaults(value) if isinstance(value, Mapping) else value for name, value in recorded.items()
-    }
-    return {**values, "full_at": values.get("full_at", 1.0)} if values.get("type") == "growing" else values
 
 
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:

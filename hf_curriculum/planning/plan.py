@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_curriculum.config import digest
-from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Selection
 from hf_curriculum.planning.describe import TRAINED, describe
@@ -35,7 +34,7 @@ _ROUND = 0x40D
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(RenamedAttributes):
+class Plan:
     """What is trained on, as a pure function of (plan, sample position).
 
     A sample position counts the draws of the whole run; positions `step · samples_per_step …` make one optimizer
@@ -358,7 +357,7 @@ class Plan(RenamedAttributes):
     def to_dict(self) -> dict[str, Any]:
         """The plan as a JSON-able mapping: its fingerprint and its stages.
 
-        Sample positions are counted over the run; `last_slot`, and the pools' ends, are inclusive.
+        Sample positions are counted over the run; `last_sample`, and the pools' ends, are inclusive.
         """
         unit = self.layout.unit
         rows = [
@@ -369,8 +368,8 @@ class Plan(RenamedAttributes):
                 "new": new,
                 "epochs": stage.epochs,
                 "draws": stage.num_draws * unit,
-                "first_slot": start,
-                "last_slot": start + stage.num_samples * unit - 1,
+                "first_sample": start,
+                "last_sample": start + stage.num_samples * unit - 1,
                 "pools": [
                     (start + first * unit, start + (last + 1) * unit - 1, pool) for first, last, pool in stage.pools()
                 ],

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from hf_curriculum.moved import RenamedAttributes
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, permute
 
@@ -19,7 +18,7 @@ _GRID = 30
 
 
 @dataclass(frozen=True)
-class Stage(RenamedAttributes):
+class Stage:
     """Passes over one pool, each in an order of its own; a pure function of (key, sample position).
 
     A *sample position* counts the examples of the run. With `batch_multiple=None` every position holds an example

@@ -321,7 +321,7 @@ def _saved_rule(saved: Mapping[str, Any]) -> Curriculum:
 def _drawn_by(plan: Mapping[str, Any]) -> Any:
     """What decides which rows a plan draws, as JSON has it."""
     facts = {name: plan.get(name) for name in ("easy", "scores", "columns", "global_batch_size", "seed", "num_steps")}
-    stages = [[stage[name] for name in ("pool", "first_slot", "last_slot", "pools")] for stage in plan["stages"]]
+    stages = [[stage[name] for name in ("pool", "first_sample", "last_sample", "pools")] for stage in plan["stages"]]
     return json.loads(json.dumps([facts, stages]))
 
 

@@ -34,14 +34,14 @@ def cost_at(
         `examples`, `examples_scored` and `compute`, in forward passes of an example.
 
     Example:
-        >>> plan = {"global_batch_size": 4, "num_rows": 9, "stages": [{"first_slot": 0, "draws": 80}]}
+        >>> plan = {"global_batch_size": 4, "num_rows": 9, "stages": [{"first_sample": 0, "draws": 80}]}
         >>> cost_at([], plan, 10, decisions=[{"step": 5}], by_losses=True)
         {'examples': 40, 'examples_scored': 9, 'compute': 129}
     """
     logged = next((entry for entry in reversed(history) if entry.get("step") == step and "examples" in entry), {})
     each = plan.get("candidates", 1)
     samples = step * plan["global_batch_size"] * each
-    drawn = sum(min(max(samples - stage["first_slot"], 0), stage["draws"]) for stage in plan["stages"])
+    drawn = sum(min(max(samples - stage["first_sample"], 0), stage["draws"]) for stage in plan["stages"])
     examples = logged.get("examples", drawn // each)
     rounds = sum(entry["step"] < step for entry in decisions) if by_losses else 0
     scored = drawn * plan.get("forwards", 0) + rounds * plan["num_rows"]

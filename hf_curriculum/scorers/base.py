@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-class _Renamed:
-    """An attribute of version 0.1, read and written under the name it has now."""
-
-    def __init__(self, now: str) -> None:
-        self.now = now
-
-    def __get__(self, scorer: Scorer | None, cls: type[Scorer]) -> Any:
-        return getattr(cls if scorer is None else scorer, self.now)
-
-    def __set__(self, scorer: Scorer, value: Any) -> None:
-        setattr(scorer, self.now, value)
-
-
 def _with_helpers(module: ModuleType) -> dict[str, str | bytes]:
     """The source of a module and, by their names, of those that it imports from its own folder, and that these do."""
     source, file = inspect.getsource(module), Path(inspect.getfile(module))
@@ -233,16 +220,8 @@ class Scorer(Component):
     decode_false: tuple[str, ...] = ()
     fitted_attributes: tuple[str, ...] = ()
 
-    undecoded: _Renamed = _Renamed("decode_false")
-    learnt: _Renamed = _Renamed("fitted_attributes")
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for before, now in (("undecoded", "decode_false"), ("learnt", "fitted_attributes")):
-            if before in vars(cls):
-                warnings.warn(f"`{cls.__name__}.{before}` is now `{now}`.", DeprecationWarning, stacklevel=2)
-                setattr(cls, now, vars(cls)[before])
-                delattr(cls, before)
         _validate_score(cls)
 
     @property

@@ -33,7 +33,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.fitted import FITTED, read_fitted, warn_of_pickled, write_fitted
+from hf_curriculum.scoring.fitted import FITTED, read_fitted, write_fitted
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -124,7 +124,6 @@ def add_scores_sharded(
     fit_on: str | None = None,
     overwrite: bool = False,
     timeout: float = 6 * 3600,
-    patience: float | None = None,
 ) -> Dataset | DatasetDict | None:
     """`add_scores` by any number of processes, which share a folder and need not run at the same time.
 
@@ -148,7 +147,6 @@ def add_scores_sharded(
         part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
         fit_on: the split that scorers are fitted on; by default "train", or the only one.
         timeout: seconds to wait for other processes without a new part.
-        patience: name of `timeout` in version 0.1.
 
     Returns:
         The data set with the new columns in the first process; None in the others.
@@ -163,9 +161,6 @@ def add_scores_sharded(
     Example:
         >>> add_scores_sharded(data, CLIPSimilarity(), "/shared/parts")      # doctest: +SKIP
     """
-    if patience is not None:
-        warnings.warn("`patience` is called `timeout` now.", DeprecationWarning, stacklevel=2)
-        timeout = patience
     rank, world_size = launched(rank, world_size)
     scorers = _as_scorers(scorers)
     check_choice("per_image", per_image, (None, "max", "min", "mean"))
@@ -453,7 +448,6 @@ class _Run:
         folder = self.folder / ".fitted" / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
         if self.rank == 0 and not (folder / FITTED).exists():
-            warn_of_pickled(folder)
             scorer.fit(corpus)
             write_fitted(folder, {name: getattr(scorer, name) for name in scorer.fitted_attributes})
         wait_for_files(folder, [FITTED], self.timeout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ import numpy as np
 
 from hf_curriculum.config import parse_json, write_atomically
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 FITTED = "fitted.json"
 """The file with what a scorer has fitted."""
-_PICKLED = "learnt.pickle"  # the same, of version 0.1
 
 
 def write_fitted(folder: Path, attributes: Mapping[str, Any]) -> None:
@@ -67,16 +63,6 @@ def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             f"{sorted(names)}. Another version wrote it. Delete {folder}: the scorer is fitted again."
         )
     return {name: found[name] for name in names}
-
-
-def warn_of_pickled(folder: Path) -> None:
-    """Logs that what version 0.1 kept as a pickle is not read."""
-    if (folder / _PICKLED).exists():
-        logger.warning(
-            "%s is not read: it is a pickle, as version 0.1 kept what a scorer has fitted, and reading one runs the "
-            "code in it, whoever wrote it. The scorer is fitted again; delete the file.",
-            folder / _PICKLED,
-        )
 
 
 def _to_json(value: Any, name: str) -> Any:

@@ -18,14 +18,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hf_curriculum.columns import require_columns
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedExample
-from hf_curriculum.moved import renamed_arguments
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.plan import StreamPlan, plan_buckets
 from hf_curriculum.streaming.reader import StreamReader, WorkerSamples
 
 _VERSION = 1
-_RENAMED = {"shares": "partitions_per_step", "turns": "worker_partitions"}
 
 
 class BucketedStream(IterableDataset[Any]):
@@ -82,7 +80,6 @@ class BucketedStream(IterableDataset[Any]):
     """Reading an example twice gives the same."""
     _epoch = 0
 
-    @renamed_arguments(**_RENAMED)
     def __init__(
         self,
         path: str | Path,
@@ -289,10 +286,7 @@ class BucketedStream(IterableDataset[Any]):
         """
         if state.get("version") != _VERSION:
             raise ValueError(f"{dict(state)!r:.200} is not the state of a BucketedStream in version {_VERSION}.")
-        saved, current = (
-            {_RENAMED.get(name, name): value for name, value in facts.items()}
-            for facts in (state["stream"], self._fingerprint())
-        )
+        saved, current = state["stream"], self._fingerprint()
         changed = [name for name, value in current.items() if saved.get(name) != value]
         if changed:
             was = {name: saved.get(name) for name in changed}
@@ -304,12 +298,10 @@ class BucketedStream(IterableDataset[Any]):
         self._start, self._placeholders, self._seen = dict(state), placeholders, None
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What a state has to agree with, by the names of version 0.1."""
+        """What a state has to agree with."""
         facts = self.plan.fingerprint()
         kept = {name: facts[name] for name in ("curriculum", "global_batch_size", "seed", "num_steps")}
-        names = {now: before for before, now in _RENAMED.items()}
-        order = {names.get(name, name): value for name, value in facts["stream"].items()}
-        return {"buckets": self.index.digest, **kept, **order}
+        return {"buckets": self.index.digest, **kept, **facts["stream"]}
 
     def _resumed(self) -> tuple[WorkerSamples, int]:
         """What the current worker reads from where it was resumed, and how many of its examples are completed."""

@@ -74,8 +74,7 @@ class BucketIndex:
         format: of the shards.
         features: the columns and their types, provenance included, as `Features.to_dict` gives them.
         buckets: easiest first.
-        quantiles: of the scores in each bucket, easiest first, at `quantile_positions`; None in an index of version
-            0.1.
+        quantiles: of the scores in each bucket, easiest first, at `quantile_positions`.
 
     Example:
         >>> index = BucketIndex.read("flickr30k-buckets")
@@ -94,7 +93,7 @@ class BucketIndex:
     format: ShardFormat
     features: dict[str, Any]
     buckets: tuple[StoredBucket, ...]
-    quantiles: tuple[tuple[float, ...], ...] | None = None
+    quantiles: tuple[tuple[float, ...], ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -109,12 +108,7 @@ class BucketIndex:
     @cached_property
     def digest(self) -> str:
         """Identifies the whole content: another score, threshold, order or image gives another one."""
-        text = json.dumps(self._content(), sort_keys=True)
-        return digest(text, size=16)
-
-    def _content(self) -> dict[str, Any]:
-        """The fields, as they are written: without quantiles in an index of version 0.1."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return digest(json.dumps(asdict(self), sort_keys=True), size=16)
 
     def typed_features(self) -> Features:
         """The columns and their types."""
@@ -122,7 +116,7 @@ class BucketIndex:
 
     def write(self, folder: Path) -> None:
         """Writes `buckets.json`."""
-        content = {"format_version": _FORMAT, "digest": self.digest, **self._content()}
+        content = {"format_version": _FORMAT, "digest": self.digest, **asdict(self)}
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -154,8 +148,7 @@ class BucketIndex:
                 StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
                 for bucket in content["buckets"]
             )
-            if "quantiles" in content:
-                content["quantiles"] = tuple(map(tuple, content["quantiles"]))
+            content["quantiles"] = tuple(map(tuple, content["quantiles"]))
             index = cls(**content)
         if recorded != index.digest:
             raise ValueError(

@@ -85,7 +85,6 @@ class FlagParser(HfArgumentParser):
 
     Args:
         dataclass_types: whose fields are flags.
-        successors: former flag → what took its place, for the message where one is given.
         others: further flags that may have been meant.
         **kwargs: of `argparse.ArgumentParser`.
     """
@@ -93,14 +92,13 @@ class FlagParser(HfArgumentParser):
     def __init__(
         self,
         dataclass_types: Iterable[type],
-        successors: Mapping[str, str] | None = None,
         others: Iterable[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(
             dataclass_types, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
         )
-        self._successors, self._others = dict(successors or {}), list(others)
+        self._others = list(others)
         self._by_name = {action.dest: action for action in reversed(self._actions)}  # --x before --no_x
         self.fields: set[str] = set()
         self.required: list[str] = []
@@ -161,8 +159,6 @@ class FlagParser(HfArgumentParser):
     def nearest(self, flag: str) -> str:
         """What to write in place of an unknown flag or field."""
         name = flag.partition("=")[0].lstrip("-").replace("-", "_")
-        if name in self._successors:
-            return f"--{name} is {self._successors[name]} now"
         known = {action.dest: f"--{action.dest}" for action in self._actions}
         known |= {other.lstrip("-").replace("-", "_"): other for other in self._others}
         near = difflib.get_close_matches(name, known)
@@ -187,7 +183,6 @@ class RecipeParser(FlagParser):
         presets: the folder of the recipe's presets; its name is the recipe's.
         default: the preset taken where none is named.
         check: called with an instance of each dataclass; raises `ValueError` where they contradict each other.
-        upgrade: makes fields of an earlier version's presets those of today.
         **kwargs: of `FlagParser`.
 
     Example:
@@ -203,13 +198,11 @@ class RecipeParser(FlagParser):
         *,
         default: str = "embedded",
         check: Callable[..., None] | None = None,
-        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(dataclass_types, **kwargs)
         self.presets = presets
         self._check = check
-        self._upgrade = upgrade or dict
         group = self.add_argument_group("which runs")
         group.add_argument("--preset", default=default, help=f"a preset's name or file (default: {default})")
         group.add_argument("--config", help="a YAML file of fields that hold against the preset's")
@@ -246,8 +239,8 @@ class RecipeParser(FlagParser):
         files.add_argument("--preset", default=self.get_default("preset"))
         files.add_argument("--config")
         named, _ = files.parse_known_args(argv)
-        values = self._upgrade(read_preset(named.preset, self.presets))
-        values |= self._upgrade(read_config(Path(named.config), "config")) if named.config else {}
+        values = read_preset(named.preset, self.presets)
+        values |= read_config(Path(named.config), "config") if named.config else {}
         usual_grid = values.pop("grid", None)
         if unknown := sorted(set(values) - self.fields):
             hints = "".join(f" {hint.capitalize()}." for name in unknown if (hint := self.nearest(name)))
@@ -300,7 +293,6 @@ class RecipeParser(FlagParser):
         options: argparse.Namespace,
         output_dir: str | Path,
         *,
-        former: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         data: Callable[..., Any] | None = None,
     ) -> tuple[Study, dict[str, str]]:
         """The runs that the command line asks for, all settings checked before the first one starts.
@@ -311,7 +303,6 @@ class RecipeParser(FlagParser):
             run: called with an instance of each dataclass; returns numbers by name, and `pushed` where it pushed.
             options: of `parse`.
             output_dir: where the runs' folders go.
-            former: settings → as an earlier version wrote them, see `Study`.
             data: called as `run` is; returns the data sets that the run reads, see `Study`.
 
         Returns:
@@ -342,7 +333,6 @@ class RecipeParser(FlagParser):
         made = Study(
             lambda given: run(*arguments(given)),
             *(arms, options.seeds, folder),
-            former=former,
             data=read,
             needs=needs,
             paper={name: arm.paper for name, arm in options.arms.items() if name in arms},  # not of other values

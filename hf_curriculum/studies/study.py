@@ -116,7 +116,6 @@ class Study:
         seeds: of the runs; seeds change slowest, so that a part of a study is a fair comparison already.
         output_dir: where the runs' folders go.
         losses: numbers that mean the run has diverged when they are not finite.
-        former: settings → as an earlier version wrote them: a run that has these in its folder is read back.
         data: called as `run` is; returns the data set that the run reads, or several by name, of which `run` may keep
             a cache. A run is read back, and continued, only where they are the same as before.
         needs: arm → the arms whose runs are made before its own at every seed. `{NAME}` in a text of its settings
@@ -144,7 +143,6 @@ class Study:
         output_dir: str | Path,
         *,
         losses: Sequence[str] = LOSSES,
-        former: Callable[[Settings], Settings] | None = None,
         data: Callable[[dict[str, Any]], Any] | None = None,
         needs: Mapping[str, Sequence[str]] | None = None,
         paper: Mapping[str, Mapping[str, float | str]] | None = None,
@@ -176,8 +174,6 @@ class Study:
             own = {"needs": {other: run.key for other, run in item.needs.items()}} if item.needs else {}
             item.key = settings_key({**item.settings, **own}, item.seed)
             item.folder = self._folder(item)
-            if former is not None and not item.needs and _read(item.folder) is None:
-                self._take_over(item, former(item.settings))
             item.read()
 
     def _folder(self, item: StudyRun) -> Path:
@@ -189,14 +185,6 @@ class Study:
         if spelt == item.arm and not foreign:
             return named
         return named.with_name(f"{named.name}-{item.key}")
-
-    def _take_over(self, item: StudyRun, settings: Settings) -> None:
-        """Gives a run the key and the folder that it had in an earlier version, if its folder is there."""
-        before = dataclasses.replace(item, key=settings_key(settings, item.seed))
-        before.folder = self._folder(before)
-        facts = _read(before.folder)
-        if facts is not None and facts["key"] == before.key:
-            item.key, item.folder = before.key, before.folder
 
     @property
     def num_waiting(self) -> int:

@@ -26,7 +26,6 @@ from hf_curriculum.config import digest, lock_file, parse_json, read_json, write
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
-from hf_curriculum.planning.curriculum import with_old_defaults
 from hf_curriculum.planning.plan import Plan, digest_of
 from hf_curriculum.streaming.dataset import BucketedStream
 
@@ -130,7 +129,7 @@ LOSSES_FILE = "curriculum_losses.npy"
 ARRAYS_FILE = "curriculum_arrays.npz"
 ROWS_FILE = "curriculum_rows.npy"
 TRAINING_LOSSES_FILE = "curriculum_training_losses.npy"
-_FORMAT = 2
+_FORMAT = 1
 _NEXT_STEPS = 16
 _NUMBERED = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
@@ -305,12 +304,12 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise _damaged(path, f"it holds a {type(facts).__name__} in place of a mapping")
     version = facts.get("version")
-    if isinstance(version, int) and version > _FORMAT:
+    if isinstance(version, int) and version != _FORMAT:
         raise ValueError(
-            f"{path} is in format {version}, and this version of hf_curriculum reads up to {_FORMAT}: what it says "
-            f"might be misunderstood. It was written by {_spelt(facts.get('versions') or {})}; upgrade."
+            f"{path} is in format {version}, and this version of hf_curriculum reads format {_FORMAT}: what it says "
+            f"might be misunderstood. It was written by {_spelt(facts.get('versions') or {})}; install that version."
         )
-    kinds = {"version": int, "plan": dict, "description": str, "seconds": (int, float), "log": list}
+    kinds = {"version": int, "plan": dict, "description": str, "seconds": (int, float), "log": list, "files": dict}
     wrong = [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]
     if not wrong:
         plan = {"curriculum": dict, "num_rows": int, "num_steps": int, "seed": int, "stages": list}
@@ -320,11 +319,9 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
             for number, entry in enumerate(facts["log"])
             if not isinstance(entry, dict) or entry.get("round") != number or not isinstance(entry.get("step"), int)
         ]
-    files = facts.get("files", {})  # of version 0.1, none
-    wrong += [] if isinstance(files, dict) else ["files"]
     if wrong:
         raise _damaged(path, f"{', '.join(wrong)} is missing or holds something else")
-    for name, written in files.items():
+    for name, written in facts["files"].items():
         if (file := path.with_name(name)).is_file() and digest(file) != written:
             raise _damaged(file, "it holds something else than was written")
     return facts
@@ -411,7 +408,6 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
             f"{current['num_rows']:,}: row numbers would point at other examples. Resume with the data it was "
             "trained on."
         )
-    saved = {**saved, "curriculum": with_old_defaults(saved.get("curriculum", {}))}
     reasons = {
         "curriculum": "the steps still to come would be another curriculum's",
         "score_column": "the examples would be in another order",
@@ -441,14 +437,8 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
 def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | Path, *, accept: bool = False) -> None:
     """Compares what a checkpoint was trained on with what there is now; `accept` warns where they differ."""
     facts, path = saved.get("data"), Path(folder) / CURRICULUM_FILE
-    if facts is None and saved["version"] > 1:
-        raise _damaged(path, "data is missing")
     if facts is None:
-        logger.warning(
-            f"{folder} was saved by version 0.1.0, which did not record the rows that it was trained on: scores and "
-            "rule are the same, but whether captions and images are cannot be compared."
-        )
-        return
+        raise _damaged(path, "data is missing")
     try:
         blocks = np.load(Path(folder) / ROWS_FILE)
     except (OSError, ValueError, EOFError):
@@ -515,7 +505,7 @@ def _changed_order(saved: dict[str, Any], plan: Plan) -> str:
         return f"the plan had {len(before)} stages and has {len(now)}"
     pools = saved.get("pools") or [None] * len(before)
     for old, new, slices, stage in zip(before, now, pools, plan.stages, strict=True):
-        for name in ("pool", "draws", "first_slot", "last_slot", "pools"):  # not the words that describe a stage
+        for name in ("pool", "draws", "first_sample", "last_sample", "pools"):  # not the words that describe a stage
             if old.get(name) != new[name]:
                 return f"{new['name']} had {name}={old.get(name)} and has {name}={new[name]}"
         if slices is not None and slices != [list(part) for part in stage.slices]:

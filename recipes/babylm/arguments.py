@@ -138,40 +138,6 @@ def check_arguments(
         )
 
 
-_RENAMED = {"batch_size": "global_batch_size", "num_workers": "dataloader_num_workers"}
-_ALWAYS = {
-    "score_column": "noun_count",
-    "per_device_eval_batch_size": 64,
-    "eval_on_start": True,
-    "save_strategy": "epoch",
-    "save_total_limit": 2,
-    "logging_steps": 10,
-}
-"""Training arguments that version 0.1 gave every run; its presets had no fields for them."""
-
-
-def from_version_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's fields by their names of today, whichever version it was written for."""
-    if not {*_RENAMED, "precision"} & set(values):
-        return dict(values)
-    values = {**_ALWAYS, **values}
-    if (precision := values.pop("precision", None)) is not None:
-        values |= {"fp16": precision == "fp16", "bf16": precision == "bf16"}
-    renamed = {now: values.pop(name) for name, now in _RENAMED.items() if name in values}
-    return {**values, **renamed}
-
-
-def as_version_0_1(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings as version 0.1 wrote them, so that its runs are read back."""
-    values = {name: value for name, value in settings.items() if name not in _ALWAYS or value != _ALWAYS[name]}
-    half = [name for name in ("fp16", "bf16") if values.pop(name, False)]
-    return {
-        **{name: value for name, value in values.items() if name not in _RENAMED.values()},
-        "precision": half[0] if half else "fp32",
-        **{name: values.get(now) for name, now in _RENAMED.items()},
-    }
-
-
 def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
     """The command line of a recipe, whose presets are in the folder of its name."""
     return RecipeParser(
@@ -179,8 +145,6 @@ def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
         PRESETS / recipe,
         prog=f"hf-curriculum recipe {recipe}",
         check=check_arguments,
-        upgrade=from_version_0_1,
-        successors={**{name: f"--{now}" for name, now in _RENAMED.items()}, "precision": "--fp16 or --bf16"},
         description=description,
     )
 

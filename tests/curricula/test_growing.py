@@ -104,26 +104,6 @@ def test_a_run_too_short_for_a_pass_over_everything_grows_to_its_end():
     assert short.rows(0, short.num_samples).tolist() == same.rows(0, same.num_samples).tolist()
 
 
-def test_full_at_1_draws_what_version_0_1_0_drew():
-    plan = make_plan(Growing(full_at=1.0, initial=0.1, epochs=3), np.arange(40), global_batch_size=5, seed=3)
-    assert plan.rows(0, 20).tolist() == FIRST
-    assert plan.rows(100, 120).tolist() == LAST
-
-
-def test_a_checkpoint_of_version_0_1_0_goes_on_in_its_own_order_alone():
-    def fingerprint(rule):
-        return make_plan(rule, np.arange(40), global_batch_size=5).fingerprint()
-
-    rule = Filter(0.5, Growing(full_at=1.0, epochs=3))
-    saved = fingerprint(rule)
-    saved["curriculum"]["then"] = {"type": "growing", "epochs": 3}  # as it was written
-    validate_same_plan(saved, fingerprint(rule), "run/checkpoint-3")
-    with pytest.raises(
-        ValueError, match=r"curriculum has changed since it was saved .*'full_at': 1.0.*'full_at': None"
-    ):
-        validate_same_plan(saved, fingerprint(Filter(0.5, Growing(epochs=3))), "run/checkpoint-3")
-
-
 def test_its_plan_is_printed_and_drawn():
     plan = make_plan(Growing(initial=0.1, full_at=1, epochs=2), np.arange(1000), global_batch_size=10)
     assert "easiest 10 % to 100 %" in plan.describe()

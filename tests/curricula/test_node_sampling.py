@@ -380,9 +380,6 @@ def test_the_log_says_what_was_decided_and_where_the_mass_is():
         f"step 10,000: {begin} 0.8999 < 0.90 → stay: entity 0.900, person 0.0131, dog 0.0042, {end}",
         f"step 15,000: {begin} 0.90 ≥ 0.90 → refresh 2: entity 0.810, person 0.0249, dog 0.00798, {end}",
     ]
-    # An entry that version 0.1.0 wrote has neither masses nor their number.
-    old = {name: value for name, value in plan.log[0].items() if name not in ("mass", "nodes")}
-    assert rule.describe_decision(old) == "step 5,000: held-out image R@1 0.92 ≥ 0.90 → refresh 1: entity 0.900"
     few = decide(start(NodeSampling(check_every=2, epochs=1), BALLS), 1.0)
     assert few.curriculum.describe_decision(few.log[0]) == (
         "step 2: retrieval accuracy 1.00 ≥ 0.90 → refresh 1: entity 0.900, dog 0.075, ball 0.025"

@@ -301,11 +301,6 @@ class TestDraws:
     def test_the_smallest_crop_is_a_pixel(self):
         assert Augment((1e-6, 1e-6))(Image.new("RGB", (10, 10))).size == (1, 1)
 
-    def test_one_of_version_0_1_0(self):
-        old = Augment.__new__(Augment)
-        old.__setstate__({"crop": (0.5, 1.0), "ratio": (1, 1), "flip": False})
-        assert vars(old) == vars(Augment((0.5, 1.0), (1, 1)))
-
 
 def test_what_a_tokenizer_is_given():
     words, given = tokenizer(), []

@@ -383,16 +383,3 @@ class TestCollator:
             collator([row])
         assert collator.num_unknown == 3
         assert caplog.text.count("knows no word of the caption 'a dog 犬 犬'") == 1
-
-    @pytest.mark.parametrize("stored", [False, True])
-    def test_a_collator_of_version_0_1_0_still_unpickles(self, stored):
-        features = {"4": np.ones((2, 3), np.float32)} if stored else None
-        now = CaptionCollator(TOKENIZER, None if stored else make_image_processor(8), vision_features=features)
-        old = CaptionCollator.__new__(CaptionCollator)
-        state = {name: value for name, value in vars(now).items() if name not in ("image_inputs", "num_unknown")}
-        state |= {"vision_features": features, "augment": None, "image_column": "image", "_table": None}
-        state["image_processor"] = None if stored else make_image_processor(8)
-        old.__setstate__(state)
-        found, expected = old(rows("4")), now(rows("4"))
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in found)

@@ -316,7 +316,7 @@ def test_the_curve_shows_what_joined_and_no_phases(facts, monkeypatch):
         model_card, "validation_curves", lambda runs, **marks: drawn.update(marks) or draw(runs, **marks)
     )
     model_figures(facts)
-    assert drawn == {"boundaries": [facts["plan"]["stages"][0]["last_slot"] + 1], "merges": {"phases": []}}
+    assert drawn == {"boundaries": [facts["plan"]["stages"][0]["last_sample"] + 1], "merges": {"phases": []}}
     model_figures({**facts, "decisions": [{"step": 2, "decision": "merge", "bucket": 1}]})
     assert drawn == {"boundaries": [], "merges": {"phases": [(4, "2")]}}
 

@@ -188,7 +188,7 @@ def test_what_is_written_and_said_on_the_way(model, data, tmp_path, monkeypatch)
     facts = json.loads(written)
     assert written == json.dumps(facts, indent=1, sort_keys=True)
     assert (facts["images"], facts["done"], facts["image_processor"]) == (4, 4, {"size": 16, "at": str(tmp_path)})
-    assert (len(facts["pictures"]), len(facts["tower"])) == (32, 32)
+    assert (len(facts["set of images"]), len(facts["tower"])) == (32, 32)
 
 
 def test_features_of_something_else_are_refused(model, data, tmp_path):

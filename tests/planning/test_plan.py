@@ -526,37 +526,6 @@ def test_iid_refuses():
         IID(epochs=0)
 
 
-def test_attributes_have_their_names_of_version_0_1_too():
-    plan = make_plan(IID(epochs=1), np.arange(8), global_batch_size=4)
-    with pytest.warns(DeprecationWarning, match=r"Plan\.ranks is called `positions` now"):
-        assert plan.ranks(0, 8).tolist() == plan.positions(0, 8).tolist()
-    with pytest.warns(DeprecationWarning, match=r"Stage\.num_slots is called `num_samples` now"):
-        assert plan.stages[0].num_slots == 8
-    with pytest.raises(AttributeError, match="'Plan' object has no attribute 'places'"):
-        plan.places  # noqa: B018
-
-
-def test_methods_may_be_overridden_under_their_names_of_version_0_1():
-    with pytest.warns(DeprecationWarning, match=r"Backwards\.ranks is called `positions` now"):
-
-        class Backwards(Stage):
-            def ranks(self, start, stop, key):
-                return np.arange(self.pool_size)[::-1][start:stop]
-
-    with pytest.warns(DeprecationWarning, match=r"Own\.outlook is called `pending_decisions` now"):
-
-        class Own(IID):
-            def outlook(self, ranking, budget):
-                return ("all",)
-
-            def stages(self, ranking, budget, log=()):
-                return (Backwards(0, "backwards", "all", ((0, len(ranking)),), len(ranking)),)
-
-    plan = make_plan(Own(), np.arange(4), global_batch_size=2)
-    assert plan.rows(0, 4).tolist() == [3, 2, 1, 0]
-    assert plan.pending_decisions() == ("all",)
-
-
 def test_the_table_leaves_out_what_fills_the_last_batch():
     plan = make_plan(Phases(2), np.arange(10), global_batch_size=4)
     assert [stage.num_draws for stage in plan.stages] == [5, 11]

@@ -179,43 +179,10 @@ def test_a_finished_run_that_is_to_be_pushed_is_taken_up_again(start):
     assert made.hub_strategy == "checkpoint"
 
 
-@pytest.mark.parametrize("recipe", ["babylm_git", "babylm_flamingo"])
-def test_a_run_of_version_0_1_is_read_back(recipe, tmp_path):
-    folder = shutil.copytree(ROOT / "tests" / "fixtures" / "version_0_1_0" / "recipe_smoke" / recipe, tmp_path / "old")
-    record = json.loads((folder / "curriculum-seed0" / "result.json").read_text())
-    settings = settings_of(recipe=recipe)
-    assert as_version_0_1(settings) == record["settings"]
-    assert settings_key(as_version_0_1(settings), 0) == record["key"]
-    parser = parser_of(recipe)
-
-    def runs(*options):
-        options = parser.parse(["--preset", "smoke", *options])
-        return parser.study(lambda *_: pytest.fail("made again"), options, folder, former=as_version_0_1)[0].runs
-
-    (item,) = runs()
-    assert (item.status, item.folder.name, item.result) == ("finished", "curriculum-seed0", record["result"])
-    (item,) = runs("--max_length", "7")
-    assert (item.status, item.folder.name) == ("pending", f"curriculum-seed0-{item.key}")
-    (item,) = runs("--max_grad_norm", "2", "--label_smoothing_factor", "0.1")
-    assert item.status == "pending"
-
-
 def test_a_crash_is_told_once_and_counted_at_the_end(start, caplog):
     with pytest.raises(SystemExit, match=r"^1 of 2 runs crashed: see above\.$"):
         start("--seeds", "0,1", error=OSError("disk"))
     assert caplog.text.count("1 finished, 1 crashed\n- curriculum, seed 1: crashed, OSError: disk") == 1
-
-
-@pytest.mark.slow
-def test_a_study_of_version_0_1_gets_the_report_it_had(tmp_path, monkeypatch):
-    folder = shutil.copytree(ROOT / "tests/fixtures/version_0_1_0/recipe_smoke/babylm_git", tmp_path / "old")
-    names = ("results.json", "captions.tsv", "study.json", "study.md", "curriculum-seed0/result.json")
-    before = {name: (folder / name).read_text() for name in names}
-    monkeypatch.setattr(sys, "argv", ["babylm_git.py", "--preset", "smoke", "--output_dir", str(folder)])
-    monkeypatch.setattr(babylm_git, "run", lambda *_: pytest.fail("made again"))
-    babylm_git.main()
-    assert {name: (folder / name).read_text() for name in names} == before
-    assert (folder / "report" / "report.html").is_file()
 
 
 @pytest.mark.slow

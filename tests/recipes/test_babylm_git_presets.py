@@ -198,15 +198,6 @@ def test_presets_that_cannot_be_read(tmp_path):
         settings_of("--preset", str(wrong))
 
 
-def test_a_preset_of_version_0_1_is_read_by_the_names_of_today(tmp_path):
-    preset = tmp_path / "own.yaml"
-    preset.write_text(f"base: {PRESETS / 'smoke.yaml'}\nbatch_size: 16\nnum_workers: 2\nprecision: bf16\n")
-    values = settings_of("--preset", str(preset))
-    names = ("global_batch_size", "dataloader_num_workers", "fp16", "bf16", "eval_on_start")
-    assert [values[name] for name in names] == [16, 2, False, True, True]
-    assert from_version_0_1({"learning_rate": 1}) == {"learning_rate": 1}
-
-
 def test_help_describes_every_field(capsys):
     with pytest.raises(SystemExit, match="0"):
         babylm_git.PARSER.parse(["--help"])

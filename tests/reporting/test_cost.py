@@ -38,7 +38,7 @@ def test_what_is_read_of_a_run_is_what_its_plan_says(make_trainer, rule):
 
 def test_a_log_is_believed_and_one_of_another_step_is_not():
     plan = {"global_batch_size": 4, "num_rows": 9, "candidates": 2, "forwards": 2}
-    plan["stages"] = [{"first_slot": 0, "draws": 50}, {"first_slot": 50, "draws": 30}]
+    plan["stages"] = [{"first_sample": 0, "draws": 50}, {"first_sample": 50, "draws": 30}]
     assert cost_at([], plan, 10) == {"examples": 40, "examples_scored": 160, "compute": 280}
     log = [{"step": 3, "examples": 1}, {"step": 10, "loss": 1.0}, {"step": 10, "examples": 39, "examples_scored": 7}]
     assert cost_at(log, plan, 10) == {"examples": 39, "examples_scored": 7, "compute": 124}

@@ -186,26 +186,6 @@ def test_a_constructor_that_keeps_nothing_is_named():
         Forgetful(2).describe()
 
 
-def test_attributes_of_version_0_1_go_by_their_names_of_now():
-    with pytest.warns(DeprecationWarning, match=r"`Older\.learnt` is now `fitted_attributes`"):
-
-        class Older(Letters):
-            learnt = ("mean_",)
-
-            def __init__(self):
-                super().__init__()
-                self.undecoded = ("caption",)
-
-    assert Older.fitted_attributes == Older.learnt == ("mean_",)
-    assert Older().decode_false == Older().undecoded == ("caption",)
-    assert Older().needs_fit
-    again = Letters.__new__(Letters)
-    again.__setstate__({"factor": 1.0, "name": "letters", "learnt": ("mean_",), "mean_": 2.0})  # a pickle's content
-    assert again.fitted_attributes == ("mean_",)
-    assert "fitted" in again.arguments()
-    assert "learnt" not in again.__getstate__()
-
-
 def test_a_package_without_metadata_is_left_out_of_the_versions():
     versions = installed_versions(("numpy", "a-package-that-nobody-has"))
     assert versions == {"numpy": np.__version__}

@@ -191,14 +191,10 @@ def test_fitted_attributes_that_are_damaged_or_others(tmp_path):
             read_fitted(tmp_path, ("mean_",))
 
 
-def test_fitted_attributes_of_another_format_and_of_a_pickle(data, tmp_path, caplog):
+def test_fitted_attributes_of_another_format(tmp_path):
     (tmp_path / "fitted.json").write_text('{"format": 2, "attributes": {"mean_": 1}}')
     with pytest.raises(ValueError, match="has the format 2 and the attributes"):
         read_fitted(tmp_path, ("mean_",))
-    (tmp_path / "run" / ".fitted" / "m").mkdir(parents=True)
-    (tmp_path / "run" / ".fitted" / "m" / "learnt.pickle").touch()
-    add_scores_sharded(data, MeanWords(name="m"), tmp_path / "run", **FAST)
-    assert "learnt.pickle is not read: it is a pickle" in caplog.text
 
 
 def test_the_aggregate_per_image_sees_all_parts(data, tmp_path):

@@ -33,9 +33,6 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.training.checkpoints import read_curriculum
 from hf_curriculum.training.publishing import gather_facts, training_report
 
-OLD = Path(__file__).parents[1] / "fixtures" / "version_0_1_0"
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("buckets") / "out"
@@ -80,7 +77,7 @@ def test_every_step_trains_on_the_rows_of_the_plan(folder, whole):
 def test_the_plan_is_that_of_the_same_data_in_memory(whole, tmp_path):
     memory = make_trainer(make_data(), tmp_path, score_column="caption_length")
     assert memory.plan.describe() == whole.plan.describe()
-    columns = ("name", "rule", "pool", "new", "epochs", "draws", "first_slot", "last_slot", "pools")
+    columns = ("name", "rule", "pool", "new", "epochs", "draws", "first_sample", "last_sample", "pools")
     table, other = (
         [[stage[name] for name in columns] for stage in trainer.plan.to_dict()["stages"]]
         for trainer in (memory, whole)
@@ -146,28 +143,6 @@ def test_a_run_that_ends_by_epochs_and_one_over_some_buckets(folder, tmp_path):
     assert {len(rows) for rows in recorded(tmp_path).values()} == {8}
     kept = make_trainer(str(folder), tmp_path, Filter(0.5, Phases(1)))
     assert set(kept.plan.rows(0, 25).tolist()) == set(range(25))
-
-
-@pytest.mark.parametrize("kind", ["parquet", "tar"])
-def test_buckets_of_version_0_1_stream_and_train_on_the_same_rows(tmp_path, kind):
-    expected = json.loads((OLD / "buckets_expected.json").read_text())[kind]
-    shown = [row for step in expected["rows"] for row in step]
-    options = {"global_batch_size": 4, "seed": 5, "shuffle_buffer": 8}
-    stream = BucketedStream(OLD / f"buckets_{kind}", Phases(3), **options)
-    described = re.sub(r": [\d.]+ × the data in ", ": ", stream.plan.describe())  # which was not printed then
-    assert described.startswith(expected["describe"] + "\n")
-    assert [example["row"] for example in stream] == shown
-    assert stream.plan.rows(0, stream.plan.num_samples).reshape(-1, 4).tolist() == expected["counted"]
-    for state, seen in (("state_at_4", 16), ("state_after_18", 18)):
-        stream.load_state_dict(expected[state])
-        assert [example["row"] for example in stream] == shown[seen:]
-    assert stream.state_at(4) == expected["state_at_4"]
-    with pytest.warns(DeprecationWarning, match="shares= is now called partitions_per_step="):
-        named = BucketedStream(OLD / f"buckets_{kind}", Phases(3), **options, shares=8)
-    settings = {"per_device_train_batch_size": 4, "seed": 5, "remove_unused_columns": False, "save_strategy": "no"}
-    trainer = make_trainer(named, tmp_path, Phases(3), data_collator=bucketed_run.Rows("row"), **settings)
-    trainer.train()
-    assert trainer.model.seen == shown
 
 
 def test_what_contradicts_the_training_arguments(folder, tmp_path):

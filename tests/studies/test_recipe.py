@@ -156,7 +156,7 @@ def test_help_shows_defaults(presets, capsys):
     ],
 )
 def test_what_is_not_understood_is_said_in_a_line(presets, capsys, words, message):
-    parser = parser_of(presets, prog="mine", successors={"speed": "--rate"}, others=["--jobs"])
+    parser = parser_of(presets, prog="mine", others=["--jobs"])
     with pytest.raises(SystemExit, match="2"):
         parser.parse(words.split())
     error, more = capsys.readouterr().err.splitlines()
@@ -176,12 +176,6 @@ def test_fields_that_a_preset_lacks_or_has_too_many(presets):
     ):
         parser.parse(["--preset", "part"])
     assert parser.parse(["--preset", "part", "--size", "3"]).settings == {"rate": 1, "size": 3}
-    upgraded = parser_of(
-        presets, upgrade=lambda fields: {{"sise": "size"}.get(name, name): fields[name] for name in fields}
-    )
-    (presets / "former.yaml").write_text("sise: 5\n")
-    assert upgraded.parse(["--preset", "wrong"]).settings["size"] == 3
-    assert upgraded.parse(["--config", str(presets / "former.yaml")]).settings["size"] == 5
 
 
 def test_values_as_files_and_grids_have_them(presets):

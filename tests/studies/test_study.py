@@ -81,19 +81,6 @@ class TestRunning:
         study(tmp_path, again, arms={"control": {"rate": 5.0}}, seeds=[0])
         assert again.calls == []
 
-    def test_a_run_whose_settings_an_earlier_version_wrote_otherwise_is_read_back(self, tmp_path):
-        study(tmp_path, Function(), arms={"control": {"rate": 1.0}}, seeds=[0])
-
-        def former(settings):
-            return {"rate": settings["speed"]}
-
-        function = Function()
-        made = study(tmp_path, function, arms={"control": {"speed": 1.0}}, seeds=[0], former=former)
-        assert (statuses(made), function.calls) == (["finished"], [])
-        assert made.runs[0].folder.name == "control-seed0"
-        other = Study(function, {"control": {"speed": 2.0}}, [0], tmp_path, former=former).runs[0]
-        assert (other.status, other.folder.name) == ("pending", f"control-seed0-{other.key}")
-
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
         (tmp_path / "control-seed0").mkdir()
         made = study(tmp_path, Function(), seeds=[0])

@@ -108,7 +108,7 @@ def counted_in(plans: Iterable[Mapping[str, Any]]) -> str:
 def phase_starts(plan: Mapping[str, Any]) -> list[int]:
     """Examples trained on before each phase of a plan (`Plan.to_dict()`) but the first."""
     each = plan.get("candidates", 1)
-    return [(stage["last_slot"] + 1) // each for stage in plan["stages"][:-1]]
+    return [(stage["last_sample"] + 1) // each for stage in plan["stages"][:-1]]
 
 
 def _with_draws(name: str, rounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

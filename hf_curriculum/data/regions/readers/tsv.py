@@ -382,12 +382,10 @@ class SceneGraphTable(LineTable):
     Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
-    sizes: str | None = None  # of pickles of version 0.1.0
-
     def __init__(self, path: str | Path, sizes: str | Path | None = None) -> None:
         path = Path(path) / "predictions.tsv" if Path(path).is_dir() else Path(path)
         super().__init__(path)
-        self.sizes = find_sizes(path) if sizes is None else RegionSource(sizes).path
+        self.sizes: str | None = find_sizes(path) if sizes is None else RegionSource(sizes).path
 
     def arguments(self) -> dict[str, Any]:
         known = super().arguments()
